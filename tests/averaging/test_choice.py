@@ -17,14 +17,14 @@ NOISE = np.tile([0.2, -0.2], 200)  # standard error 0.01
 def test_the_standard_error_is_that_of_the_paired_difference() -> None:
     rng = np.random.default_rng(1)
     one, other = HARD + rng.normal(0.01, 0.1, 400), HARD
-    found = behind(Candidate("one", 1, one), Candidate("other", 1, other))
-    assert found.loss == pytest.approx(np.mean(one - other))
-    assert found.standard_error == pytest.approx(stats.sem(one - other))
-    assert found.standard_error < stats.sem(one) / 5  # what is hard for both cancels
+    result = behind(Candidate("one", 1, one), Candidate("other", 1, other))
+    assert result.loss == pytest.approx(np.mean(one - other))
+    assert result.standard_error == pytest.approx(stats.sem(one - other))
+    assert result.standard_error < stats.sem(one) / 5  # what is hard for both cancels
 
 
 @pytest.mark.parametrize(
-    ("others", "chosen"),
+    ("others", "name"),
     [
         ([("larger, behind by noise", 8, HARD + 0.009 + NOISE)], "lowest"),
         ([("lower", 1, HARD - 0.001 + NOISE)], "lower"),
@@ -35,9 +35,9 @@ def test_the_standard_error_is_that_of_the_paired_difference() -> None:
     ],
     ids=lambda case: case if isinstance(case, str) else case[0][0],
 )
-def test_the_lowest_loss_is_chosen_and_of_equal_ones_the_largest_average(others: list, chosen: str) -> None:
+def test_the_lowest_loss_is_chosen_and_of_equal_ones_the_largest_average(others: list, name: str) -> None:
     candidates = [Candidate("lowest", 2, HARD), *(Candidate(*other) for other in others)]
-    assert choose(candidates).name == chosen
+    assert choose(candidates).name == name
 
 
 def test_negative_losses_have_the_same_tolerance() -> None:
@@ -58,28 +58,28 @@ def test_without_a_finite_loss_there_is_no_choice() -> None:
 
 
 def selection(*candidates: tuple[str, float, np.ndarray]) -> Selection:
-    found = Selection(passes_each=0.5)
+    result = Selection(passes_each=0.5)
     for name, effective_size, losses in candidates:
-        found.measure(name, effective_size, partial(Measurement, losses))
-    return found
+        result.measure(name, effective_size, partial(Measurement, losses))
+    return result
 
 
 def test_log_and_record_say_rule_candidates_and_cost(caplog: pytest.LogCaptureFixture) -> None:
-    made = selection(*((f"w{width}", width, HARD + width / 100) for width in range(1, 9)))
-    made.tell("start")
+    choice = selection(*((f"w{width}", width, HARD + width / 100) for width in range(1, 9)))
+    choice.tell("start")
     rule, *lines, cost = caplog.messages
     assert rule == "start: w1, the lowest loss on 'val'"
     assert [line.split(":")[0].strip() for line in lines] == ["w1", "w2", "w3", "w4", "w5"]
     assert "0.0100 +- 0.0000 behind, effective size 2" in lines[1]
     assert "8 networks measured, 4.0 forward passes over the training split" in cost
-    summary = made.summary("start")
+    summary = choice.summary("start")
     assert [record["name"] for record in summary["start_candidates"]] == [f"w{width}" for width in range(1, 9)]
     assert summary["start_cost"] == {"measured": 8, "forward_passes": 4.0}
-    made.add("average", made.candidates[0], Path("average.ckpt"))  # another selection has measured it
-    assert made.summary("start")["start_cost"]["measured"] == 8
-    made = selection(("start", 1, HARD + 1), ("2", 1, HARD))
+    choice.add("average", choice.candidates[0], Path("average.ckpt"))  # another selection has measured it
+    assert choice.summary("start")["start_cost"]["measured"] == 8
+    choice = selection(("start", 1, HARD + 1), ("2", 1, HARD))
     caplog.clear()
-    made.tell("kept")
+    choice.tell("kept")
     rule, first, *_ = caplog.messages
     assert rule.startswith("kept: epoch 2, the lowest loss")
     assert first.startswith("  epoch 2: loss")

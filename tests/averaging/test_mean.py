@@ -29,27 +29,27 @@ def merged(run: Path, coefficients: list[float], out: Path) -> dict[str, np.ndar
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("coefficients", [[1, 1, 1], [1, 2, 3], [0.7, -0.4, 0.7], [0, 0, 1], [0.1, 0, 0.2]], ids=str)
 def test_the_mean_is_the_plain_loops_to_the_last_bit(tmp_path: Path, dtype: type, coefficients: list[float]) -> None:
-    written = [{"w": draw((123, 17), dtype, seed)} for seed in range(3)]
-    for number, tensors in enumerate(written):
+    arrays = [{"w": draw((123, 17), dtype, seed)} for seed in range(3)]
+    for number, tensors in enumerate(arrays):
         write_file(tmp_path / "run" / f"net-{number}.safetensors", tensors)
-    expected = oracle.weighted_mean([as_float(tensors["w"]) for tensors in written], coefficients)
-    found = merged(tmp_path / "run", coefficients, tmp_path / "out.safetensors")
-    np.testing.assert_array_equal(found["w"], in_type(expected, dtype))
+    answer = oracle.weighted_mean([as_float(tensors["w"]) for tensors in arrays], coefficients)
+    result = merged(tmp_path / "run", coefficients, tmp_path / "out.safetensors")
+    np.testing.assert_array_equal(result["w"], in_type(answer, dtype))
 
 
 def test_tensors_of_several_blocks_and_parts(tmp_path: Path) -> None:
-    written = [{"w": draw((1100, 1201), np.float32, seed)} for seed in range(2)]
-    for number, tensors in enumerate(written):
+    arrays = [{"w": draw((1100, 1201), np.float32, seed)} for seed in range(2)]
+    for number, tensors in enumerate(arrays):
         write_file(tmp_path / "run" / f"net-{number}.safetensors", tensors)
-    found = merged(tmp_path / "run", [1, 3], tmp_path / "out.safetensors")
-    expected = oracle.weighted_mean([tensors["w"] for tensors in written], [1, 3])
-    np.testing.assert_array_equal(found["w"], expected.astype(np.float32))
+    result = merged(tmp_path / "run", [1, 3], tmp_path / "out.safetensors")
+    answer = oracle.weighted_mean([tensors["w"] for tensors in arrays], [1, 3])
+    np.testing.assert_array_equal(result["w"], answer.astype(np.float32))
 
 
 @given(st.lists(st.floats(width=64, allow_nan=False, allow_infinity=False), min_size=1, max_size=50))
 def test_bfloat16_is_rounded_once(values: list[float]) -> None:
-    found = round_to(np.array(values), BFLOAT16)
-    assert found.tolist() == oracle.to_bfloat16(np.array(values)).tolist()
+    result = round_to(np.array(values), BFLOAT16)
+    assert result.tolist() == oracle.to_bfloat16(np.array(values)).tolist()
 
 
 @settings(max_examples=300)
@@ -65,18 +65,18 @@ def test_bfloat16_ties_and_their_neighbours(bits: int, away: int, negative: bool
 
 
 def test_statistics_take_no_negative_coefficients(tmp_path: Path) -> None:
-    written = write_run(tmp_path / "run", 2)
-    found = merged(tmp_path / "run", [-0.5, 1.5], tmp_path / "out.safetensors")
-    np.testing.assert_array_equal(found["bn.running_var"], written[1]["bn.running_var"])
-    expected = oracle.weighted_mean([tensors["fc.weight"] for tensors in written], [-0.5, 1.5])
-    np.testing.assert_array_equal(found["fc.weight"], expected.astype(np.float32))
+    arrays = write_run(tmp_path / "run", 2)
+    result = merged(tmp_path / "run", [-0.5, 1.5], tmp_path / "out.safetensors")
+    np.testing.assert_array_equal(result["bn.running_var"], arrays[1]["bn.running_var"])
+    answer = oracle.weighted_mean([tensors["fc.weight"] for tensors in arrays], [-0.5, 1.5])
+    np.testing.assert_array_equal(result["fc.weight"], answer.astype(np.float32))
 
 
 def test_numbers_that_are_not_finite_are_named(tmp_path: Path) -> None:
     write_run(tmp_path / "run", 3)
-    broken = network(1)
-    broken["fc.weight"][3, 5] = np.nan
-    write_file(tmp_path / "run" / "checkpoint-2000" / "model.safetensors", broken)
+    bad = network(1)
+    bad["fc.weight"][3, 5] = np.nan
+    write_file(tmp_path / "run" / "checkpoint-2000" / "model.safetensors", bad)
     with pytest.raises(CheckpointError, match=r"checkpoint-2000: 'fc\.weight' holds an infinite number or NaN"):
         dimred.merge(tmp_path / "run", tmp_path / "out.safetensors")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
@@ -84,13 +84,11 @@ def test_numbers_that_are_not_finite_are_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_a_vector_of_weights_is_the_mean_in_the_order_of_its_layout(tmp_path: Path, dtype: type) -> None:
-    written = write_run(tmp_path, 3, dtype)
+    arrays = write_run(tmp_path, 3, dtype)
     layout = WeightLayout(("fc.weight", "conv.weight"), ((210, 1000), (7, 3, 3)))
-    found = mean_vector(open_checkpoints([tmp_path]), np.array([0.5, 0, -0.25]), layout)
-    expected = [
-        oracle.weighted_mean([as_float(written[i][name]) for i in (0, 2)], [0.5, -0.25]) for name in layout.names
-    ]
-    np.testing.assert_array_equal(found, np.concatenate([mean.ravel() for mean in expected]).astype(np.float32))
+    result = mean_vector(open_checkpoints([tmp_path]), np.array([0.5, 0, -0.25]), layout)
+    answer = [oracle.weighted_mean([as_float(arrays[i][name]) for i in (0, 2)], [0.5, -0.25]) for name in layout.names]
+    np.testing.assert_array_equal(result, np.concatenate([mean.ravel() for mean in answer]).astype(np.float32))
 
 
 LARGEST = {"float16": 65_504.0, "float32": float(np.finfo(np.float32).max), "bfloat16": oracle.from_bfloat16(0x7F7F)}
@@ -118,8 +116,8 @@ def test_a_mean_too_large_for_its_type_is_refused(tmp_path: Path, dtype: str, si
 def test_nan_stays_nan_in_bfloat16() -> None:
     """CUDA's NaN has all bits of the fraction set, so that rounding its bits would give -0."""
     values = np.array([0x7FFFFFFF, 0x7FC00000, 0x7FF00000, 0xFFFFFFFF], np.uint32).view(np.float32).astype(np.float64)
-    found = round_to(values, BFLOAT16)
-    assert np.isnan((found.astype(np.uint32) << 16).view(np.float32)).all()
+    result = round_to(values, BFLOAT16)
+    assert np.isnan((result.astype(np.uint32) << 16).view(np.float32)).all()
 
 
 def test_a_file_that_is_cut_meanwhile_is_noticed(tmp_path: Path) -> None:

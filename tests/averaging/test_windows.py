@@ -27,7 +27,7 @@ def mean(profile: str, steps: list[int] = STEPS, values: np.ndarray = VALUES) ->
 
 
 @pytest.mark.parametrize(
-    ("profile", "steps", "expected"),
+    ("profile", "steps", "answer"),
     [
         ("uniform", STEPS, [1, 1, 1, 1, 1, 1]),
         ("linear", STEPS, [1, 2, 3, 4, 5, 6]),
@@ -35,10 +35,8 @@ def mean(profile: str, steps: list[int] = STEPS, values: np.ndarray = VALUES) ->
         ("1.5,-0.5", STEPS[:2], [1.5, -0.5]),
     ],
 )
-def test_profiles_with_a_closed_form_have_its_coefficients(
-    profile: str, steps: list[int], expected: list[float]
-) -> None:
-    np.testing.assert_allclose(profile_coefficients(profile, steps), expected)
+def test_profiles_with_a_closed_form_have_its_coefficients(profile: str, steps: list[int], answer: list[float]) -> None:
+    np.testing.assert_allclose(profile_coefficients(profile, steps), answer)
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.3, 0.9])
@@ -53,8 +51,8 @@ def test_exponential_is_the_moving_average_from_the_first(decay: float) -> None:
 @pytest.mark.parametrize("steps", [STEPS, [7, 14, 15, 40, 41, 90]])
 def test_ema_is_edm2s_running_average_of_that_width(exponent: float, steps: list[int]) -> None:
     width = oracle.power_function_width(exponent)
-    expected = oracle.power_function_average(VALUES, steps, exponent)
-    np.testing.assert_allclose(mean(f"ema={width}", steps), expected, rtol=1e-5, atol=1e-8)
+    answer = oracle.power_function_average(VALUES, steps, exponent)
+    np.testing.assert_allclose(mean(f"ema={width}", steps), answer, rtol=1e-5, atol=1e-8)
 
 
 def test_ema_of_a_run_that_was_joined_late_gives_its_first_checkpoint_no_more_than_its_share() -> None:
@@ -65,14 +63,14 @@ def test_ema_of_a_run_that_was_joined_late_gives_its_first_checkpoint_no_more_th
 @pytest.mark.parametrize(
     ("shape", "decay"),
     [
-        ("linear", lambda done: 1 - done),
-        ("cosine", lambda done: 0.5 + 0.5 * np.cos(np.pi * done)),
-        ("1-sqrt", lambda done: 1 - done**0.5),
+        ("linear", lambda fraction: 1 - fraction),
+        ("cosine", lambda fraction: 0.5 + 0.5 * np.cos(np.pi * fraction)),
+        ("1-sqrt", lambda fraction: 1 - fraction**0.5),
     ],
 )
 def test_merge_decay_scales_each_update_by_its_decay(shape: str, decay) -> None:
-    expected = oracle.decayed(VALUES, [decay(i / 6) for i in range(1, 6)])
-    np.testing.assert_allclose(mean(f"merge-decay={shape}"), expected, rtol=1e-12)
+    answer = oracle.decayed(VALUES, [decay(i / 6) for i in range(1, 6)])
+    np.testing.assert_allclose(mean(f"merge-decay={shape}"), answer, rtol=1e-12)
 
 
 @pytest.mark.parametrize("profile", ["uniform", "linear", "exponential=0.5", "ema=0.1", "merge-decay=cosine", "1.0"])
@@ -82,7 +80,7 @@ def test_a_single_checkpoint_is_its_own_average(profile: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("profile", "said"),
+    ("profile", "words"),
     [
         ("triangle", "--profile is 'triangle'; allowed: uniform, linear"),
         ("uniform=3", "--profile is 'uniform=3'"),
@@ -95,31 +93,31 @@ def test_a_single_checkpoint_is_its_own_average(profile: str) -> None:
         ("nan,0,0,0,0,1", "sum to nan"),
     ],
 )
-def test_a_wrong_profile_is_refused(profile: str, said: str) -> None:
-    with pytest.raises(ConfigError) as refused:
+def test_a_wrong_profile_is_refused(profile: str, words: str) -> None:
+    with pytest.raises(ConfigError) as error:
         profile_coefficients(profile, STEPS)
-    assert said in str(refused.value)
+    assert words in str(error.value)
 
 
 def test_windows_end_at_four_checkpoints_the_newest_first() -> None:
-    found = [(window.end, window.end - window.first) for window in uniform_windows(40)]
+    result = [(window.end, window.end - window.first) for window in uniform_windows(40)]
     lengths = (1, 2, 3, 5, 8, 13, 21, 34, 40)
-    assert found == [(end, length) for end in (40, 30, 20, 10) for length in lengths if length <= end]
+    assert result == [(end, length) for end in (40, 30, 20, 10) for length in lengths if length <= end]
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 60, 200])
 def test_windows_are_few_and_include_the_newest_and_all(n: int) -> None:
-    found = uniform_windows(n)
-    assert {Window(0, n), Window(n - 1, n)} <= set(found)
-    assert len(set(found)) == len(found) <= 45
-    assert all(0 <= window.first < window.end <= n for window in found)
+    result = uniform_windows(n)
+    assert {Window(0, n), Window(n - 1, n)} <= set(result)
+    assert len(set(result)) == len(result) <= 45
+    assert all(0 <= window.first < window.end <= n for window in result)
 
 
 def measured(n: int, loss) -> list[Window]:
-    found: list[Window] = []
-    measure_windows(n, lambda window: found.append(window) or float(loss(window)))
-    assert len(set(found)) == len(found)
-    return found
+    result: list[Window] = []
+    measure_windows(n, lambda window: result.append(window) or float(loss(window)))
+    assert len(set(result)) == len(result)
+    return result
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 40, 60, 200])
@@ -128,18 +126,18 @@ def test_the_best_of_all_lengths_is_measured_from_coarse_to_fine(n: int, best: i
     def loss(window: Window) -> float:
         return abs(math.log((window.end - window.first) / best)) + (n - window.end)
 
-    found = [window for window in measured(n, loss) if window.profile == "uniform"]
-    assert min(map(loss, found)) == min(map(loss, [Window(n - 1, n), *uniform_windows(n)]))
-    assert len(found) <= 10
+    result = [window for window in measured(n, loss) if window.profile == "uniform"]
+    assert min(map(loss, result)) == min(map(loss, [Window(n - 1, n), *uniform_windows(n)]))
+    assert len(result) <= 10
 
 
 def test_windows_are_tried_further_back_while_that_is_better_and_a_linear_one_around_the_best() -> None:
-    found = measured(40, lambda window: window.end + abs(window.end - window.first - 8) / 10)
-    assert found[-4:] == [Window(22, 30), Window(12, 20), Window(2, 10), Window(0, 10, "linear")]
-    found = measured(40, lambda window: -window.end + abs(window.end - window.first - 8) / 10)
-    assert found[-2:] == [Window(22, 30), Window(24, 40, "linear")]
-    found = measured(40, lambda window: window.end - (window.end - window.first) / 100)  # all 40 are the best length
-    assert found[-4:-1] == [Window(9, 30), Window(7, 20), Window(2, 10)]
+    result = measured(40, lambda window: window.end + abs(window.end - window.first - 8) / 10)
+    assert result[-4:] == [Window(22, 30), Window(12, 20), Window(2, 10), Window(0, 10, "linear")]
+    result = measured(40, lambda window: -window.end + abs(window.end - window.first - 8) / 10)
+    assert result[-2:] == [Window(22, 30), Window(24, 40, "linear")]
+    result = measured(40, lambda window: window.end - (window.end - window.first) / 100)  # all 40 are the best length
+    assert result[-4:-1] == [Window(9, 30), Window(7, 20), Window(2, 10)]
     assert measured(1, lambda window: 0.0) == [Window(0, 1)]
 
 
@@ -166,20 +164,20 @@ def test_coefficients_name_and_size_of_a_window() -> None:
 def test_the_soup_is_that_of_the_paper(seed: int) -> None:
     rng = np.random.default_rng(seed)
     vectors, target = rng.standard_normal((7, 4)), 0.3 * rng.standard_normal(4)
-    asked = []
+    calls = []
 
     def loss(vector: np.ndarray) -> float:
         return round(float(np.linalg.norm(vector - target)), 1)  # rounded, so that some are equal
 
     def of_numbers(numbers: Sequence[int]) -> float:
-        asked.append(numbers)
+        calls.append(numbers)
         return loss(vectors[list(numbers)].mean(axis=0))
 
-    members, reached = oracle.greedy_soup(vectors, lambda vector: -loss(vector))
-    found = greedy_soup(range(7), of_numbers)
-    assert found == members
-    assert of_numbers(found) == -reached
-    assert len(asked) == 2 * 7
+    members, lowest = oracle.greedy_soup(vectors, lambda vector: -loss(vector))
+    result = greedy_soup(range(7), of_numbers)
+    assert result == members
+    assert of_numbers(result) == -lowest
+    assert len(calls) == 2 * 7
 
 
 def test_a_soup_leaves_out_candidates_that_failed() -> None:

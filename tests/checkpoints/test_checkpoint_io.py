@@ -43,10 +43,10 @@ def test_mindspore_reads_what_we_write_and_the_reverse(tmp_path, suffix):
     path = tmp_path / f"ours{suffix}"
     weights = {name: value for name, value in WEIGHTS.items() if value.size}
     write_checkpoint(path, weights, EXTRA)
-    loaded = mindspore.load_checkpoint(str(path), format=suffix[1:])
+    parameters = mindspore.load_checkpoint(str(path), format=suffix[1:])
     for name, value in weights.items():
-        assert np.array_equal(loaded[name].asnumpy(), value)
-    assert int(loaded["epoch"].asnumpy()) == 70
+        assert np.array_equal(parameters[name].asnumpy(), value)
+    assert int(parameters["epoch"].asnumpy()) == 70
     theirs = tmp_path / f"theirs{suffix}"
     tensors = [{"name": name, "data": mindspore.Tensor(value)} for name, value in weights.items()]
     tensors.append(
@@ -82,36 +82,36 @@ def test_every_truncation_is_found_or_a_whole_file_of_fewer_tensors(tmp_path, su
     write_checkpoint(path, {"a": np.arange(3.0), "b": np.ones((2, 2), np.float32)}, {"epoch": 1})
     whole = path.read_bytes()
     cut = tmp_path / f"cut{suffix}"
-    accepted, messages = [], []
+    good, messages = [], []
     for length in range(len(whole)):
         cut.write_bytes(whole[:length])
         try:
-            accepted.append(tuple(read_checkpoint(cut)))
+            good.append(tuple(read_checkpoint(cut)))
         except CheckpointError as error:
             messages.append(str(error))
     assert all(str(cut) in message for message in messages)
     # A .ckpt cut exactly between two records is a whole file of fewer tensors; the layout finds what is missing.
-    assert accepted == ([("a",), ("a", "b"), ("a", "b", "epoch")] if suffix == ".ckpt" else [])
+    assert good == ([("a",), ("a", "b"), ("a", "b", "epoch")] if suffix == ".ckpt" else [])
 
 
 def test_every_flipped_bit_of_a_ckpt_is_found(tmp_path):
     path = tmp_path / "a.ckpt"
-    written = {"a": np.arange(3.0), "b": np.ones((2, 2), np.float32)}
-    write_checkpoint(path, written, {"epoch": 1, "note": "x"})
+    arrays = {"a": np.arange(3.0), "b": np.ones((2, 2), np.float32)}
+    write_checkpoint(path, arrays, {"epoch": 1, "note": "x"})
     whole = path.read_bytes()
     for bit in range(8 * len(whole)):
-        damaged = bytearray(whole)
-        damaged[bit // 8] ^= 1 << bit % 8
-        path.write_bytes(damaged)
+        copy = bytearray(whole)
+        copy[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(copy)
         with pytest.raises(CheckpointError, match=r"a\.ckpt"):
             read_checkpoint(path)
 
 
 def test_the_library_of_the_format_reads_what_we_write_and_the_reverse(tmp_path):
     write_checkpoint(tmp_path / "ours.safetensors", WEIGHTS, EXTRA)
-    loaded = load_file(tmp_path / "ours.safetensors")
-    assert set(loaded) == {*WEIGHTS, *EXTRA} - {"note"}
-    assert all(np.array_equal(loaded[name], value) for name, value in WEIGHTS.items())
+    parameters = load_file(tmp_path / "ours.safetensors")
+    assert set(parameters) == {*WEIGHTS, *EXTRA} - {"note"}
+    assert all(np.array_equal(parameters[name], value) for name, value in WEIGHTS.items())
     save_file(WEIGHTS, tmp_path / "theirs.safetensors", {"format": "pt", "note": "y"})
     read = read_checkpoint(tmp_path / "theirs.safetensors")
     assert set(read) == {*WEIGHTS, "note"}
@@ -178,11 +178,11 @@ W, V = (_ckpt_record(name, b"\x08\x02", b"Float32", b"\0" * 8) for name in (b"w"
 def test_hostile_files_are_refused_by_name(tmp_path, name, content, words):
     path = tmp_path / name
     path.write_bytes(content)
-    with pytest.raises(CheckpointError) as caught:
+    with pytest.raises(CheckpointError) as error:
         read_checkpoint(path)
-    assert str(path) in str(caught.value)
-    assert words in str(caught.value)
-    assert len(str(caught.value)) < 1000  # whatever sizes the file claims
+    assert str(path) in str(error.value)
+    assert words in str(error.value)
+    assert len(str(error.value)) < 1000  # whatever sizes the file claims
 
 
 def test_a_missing_file_and_a_folder_are_refused(tmp_path):

@@ -14,8 +14,8 @@ from tests.helpers.checkpoint_files import network, write_file, write_run
 from tests.oracles.pca import principal_components, subspace_distance
 
 
-def check_pca(folder, written):
-    vectors = np.array([np.concatenate([one["conv.weight"].ravel(), one["fc.weight"].ravel()]) for one in written])
+def check_pca(folder, arrays):
+    vectors = np.array([np.concatenate([one["conv.weight"].ravel(), one["fc.weight"].ravel()]) for one in arrays])
     basis = fit_basis(folder, 2)
     assert basis.layout.names == ("conv.weight", "fc.weight")
     assert subspace_distance(basis.components, principal_components(vectors, 2)[1]) < 1e-6
@@ -24,17 +24,17 @@ def check_pca(folder, written):
 
 @pytest.mark.parametrize("sharded", [False, True])
 def test_numbered_folders_with_a_file_or_shards(tmp_path, sharded):
-    written = write_run(tmp_path, 4, sharded=sharded)
-    basis = check_pca(tmp_path, written)
+    arrays = write_run(tmp_path, 4, sharded=sharded)
+    basis = check_pca(tmp_path, arrays)
     assert [source.step for source in basis.snapshots] == [1000, 2000, 3000, 4000]
     assert basis.snapshots[0].file == "checkpoint-1000"
 
 
 def test_files_with_an_epoch_in_their_names(tmp_path):
-    written = [network(seed) for seed in range(4)]
-    for number, tensors in enumerate(written, start=9):
+    arrays = [network(seed) for seed in range(4)]
+    for number, tensors in enumerate(arrays, start=9):
         write_file(tmp_path / f"epoch_{number}.safetensors", tensors)
-    check_pca(tmp_path, written)
+    check_pca(tmp_path, arrays)
     entries = CheckpointSeries.open(tmp_path).entries
     assert [(entry.epoch, entry.file) for entry in entries] == [(n, f"epoch_{n}.safetensors") for n in range(9, 13)]
 
@@ -74,6 +74,6 @@ def test_a_folder_above_the_snapshots_names_the_one_below(tmp_path):
     snapshots = tmp_path / "device0_stage_1" / "checkpoint_stage_1" / "checkpoint_pca"
     snapshots.mkdir(parents=True)
     for folder in list(snapshots.parents)[:3]:
-        with pytest.raises(SeriesError, match="the snapshots of this run are in") as refused:
+        with pytest.raises(SeriesError, match="the snapshots of this run are in") as error:
             CheckpointSeries.open(folder)
-        assert repr(str(snapshots)) in str(refused.value)
+        assert repr(str(snapshots)) in str(error.value)

@@ -21,8 +21,8 @@ def test_flatten_puts_parameters_one_after_the_other_in_order():
     assert layout.size == 11
     assert layout.flatten(WEIGHTS).tolist() == [0, 1, 2, 3, 4, 5, 7, 9, 9, 9, 9]
     assert layout.flatten(WEIGHTS).dtype == np.float32
-    shuffled = {"fc": WEIGHTS["fc"], "moments.fc": WEIGHTS["fc"], "scale": WEIGHTS["scale"], "conv": WEIGHTS["conv"]}
-    assert np.array_equal(layout.flatten(shuffled), layout.flatten(WEIGHTS))
+    weights = {"fc": WEIGHTS["fc"], "moments.fc": WEIGHTS["fc"], "scale": WEIGHTS["scale"], "conv": WEIGHTS["conv"]}
+    assert np.array_equal(layout.flatten(weights), layout.flatten(WEIGHTS))
 
 
 @given(st.lists(st.lists(st.integers(0, 4), max_size=3), min_size=1, max_size=6))
@@ -74,8 +74,8 @@ def test_from_network_takes_trainable_parameters_in_the_networks_order():
     assert layout.names == tuple(p.name for p in network.trainable_params())
     assert not any("moving" in name for name in layout.names)
     weights = {p.name: p for p in network.get_parameters()}
-    expected = np.concatenate([p.asnumpy().reshape(-1) for p in network.trainable_params()])
-    assert np.array_equal(layout.flatten(weights), expected)
+    answer = np.concatenate([p.asnumpy().reshape(-1) for p in network.trainable_params()])
+    assert np.array_equal(layout.flatten(weights), answer)
 
 
 VECTOR = np.arange(150_000, dtype=np.float32)
@@ -83,8 +83,8 @@ VECTOR = np.arange(150_000, dtype=np.float32)
 
 def test_digests_are_those_of_the_first_version():
     """Manifests and bases on disk have these digests, so their values may never change."""
-    expected = "588ca90395877b5edec06974c470d3d383a624e77c8f385449a1652a40e314c4"
-    assert {vector_digest(VECTOR.astype(dtype)) for dtype in (np.float32, np.float64, ">f4")} == {expected}
+    answer = "588ca90395877b5edec06974c470d3d383a624e77c8f385449a1652a40e314c4"
+    assert {vector_digest(VECTOR.astype(dtype)) for dtype in (np.float32, np.float64, ">f4")} == {answer}
     rows = np.arange(300_000, dtype=np.float32).reshape(2, -1)
     assert vector_digest(rows) == "3140eebaeb8c85d63498765b4a9b32ebffa7bd1ab8de013eacefbcb3fd5e9a69"
     block_by_block = hashlib.sha256()

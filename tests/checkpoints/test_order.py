@@ -18,7 +18,7 @@ def steps(*names):
 
 
 @pytest.mark.parametrize(
-    ("names", "expected"),
+    ("names", "answer"),
     [
         (["model-500k.ckpt", "model-750k.ckpt", "model-1M.ckpt"], [500_000, 750_000, 1_000_000]),
         (["m-1.5B.ckpt", "m-500m.ckpt", "m-1T.ckpt"], [1_500_000_000, 500_000_000, 10**12]),
@@ -39,8 +39,8 @@ def steps(*names):
         (["/a.ckpt"], [1]),
     ],
 )
-def test_the_number_that_tells_the_order_is_read(names, expected):
-    assert steps(*names) == expected
+def test_the_number_that_tells_the_order_is_read(names, answer):
+    assert steps(*names) == answer
 
 
 @pytest.mark.parametrize(
@@ -59,9 +59,9 @@ def test_the_number_that_tells_the_order_is_read(names, expected):
     ],
 )
 def test_doubt_is_refused_and_the_choices_are_named(names, words):
-    with pytest.raises(DimredError, match=words) as refused:
+    with pytest.raises(DimredError, match=words) as error:
         steps(*names)
-    assert "--order name or --order mtime" in str(refused.value)
+    assert "--order name or --order mtime" in str(error.value)
 
 
 def test_equal_times_are_refused(tmp_path):

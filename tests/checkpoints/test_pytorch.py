@@ -17,16 +17,16 @@ def test_a_pytorch_loop_keeps_snapshots_and_loads_their_mean(tmp_path: Path) -> 
     network = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
     inputs = torch.randn(32, 4)
-    series, seen = dimred.CheckpointSeries(tmp_path / "snapshots", keep=3), []
+    series, history = dimred.CheckpointSeries(tmp_path / "snapshots", keep=3), []
     for step in range(1, 6):
         optimizer.zero_grad()
         (network(inputs) - inputs.sum(1, keepdim=True)).square().mean().backward()
         optimizer.step()
         series.append({name: weight.detach() for name, weight in network.named_parameters()}, step=step, epoch=1)
-        seen.append({name: weight.detach().numpy().copy() for name, weight in network.named_parameters()})
-    assert not np.array_equal(seen[-1]["0.weight"], seen[-2]["0.weight"])
+        history.append({name: weight.detach().numpy().copy() for name, weight in network.named_parameters()})
+    assert not np.array_equal(history[-1]["0.weight"], history[-2]["0.weight"])
     dimred.merge([series.directory], tmp_path / "mean.safetensors")
-    merged = load_file(tmp_path / "mean.safetensors")
-    network.load_state_dict(merged)
-    for name, weight in merged.items():
-        np.testing.assert_allclose(weight.numpy(), np.mean([one[name] for one in seen[-3:]], axis=0), rtol=1e-6)
+    mean = load_file(tmp_path / "mean.safetensors")
+    network.load_state_dict(mean)
+    for name, weight in mean.items():
+        np.testing.assert_allclose(weight.numpy(), np.mean([one[name] for one in history[-3:]], axis=0), rtol=1e-6)

@@ -30,8 +30,8 @@ def test_the_newest_snapshots_stay_and_the_manifest_says_which(tmp_path):
     series = CheckpointSeries.open(tmp_path / "s")
     assert [entry.step for entry in series.entries] == [3, 4, 5]
     assert [path.name for path in series.paths] == ["resnet-3_3.ckpt", "resnet-4_4.ckpt", "resnet-5_5.ckpt"]
-    found = sorted(path.name for path in (tmp_path / "s").iterdir())
-    assert found == ["manifest.json", *(path.name for path in series.paths)]
+    names = sorted(path.name for path in (tmp_path / "s").iterdir())
+    assert names == ["manifest.json", *(path.name for path in series.paths)]
     assert series.layout == WeightLayout.from_weights(weights(0))
     assert read_checkpoint(series.paths[0])["a"][0, 0] == 3
     assert [entry.bytes for entry in series.entries] == [path.stat().st_size for path in series.paths]
@@ -51,9 +51,9 @@ def test_bfloat16_is_appended_as_float32(tmp_path):
     values = np.array([1.5, -0.25, 3e38], np.float32)
     parameter = Parameter(Tensor(values, ms.bfloat16), name="w")
     path = CheckpointSeries(tmp_path).append({"w": parameter}, step=1, epoch=1)
-    found = read_checkpoint(path)["w"]
-    assert found.dtype == np.float32
-    np.testing.assert_allclose(found, values, rtol=2**-8)
+    values_read = read_checkpoint(path)["w"]
+    assert values_read.dtype == np.float32
+    np.testing.assert_allclose(values_read, values, rtol=2**-8)
 
 
 def test_another_format_goes_on_with_the_series_and_rewinds_both(tmp_path):
@@ -80,7 +80,7 @@ NOT_WHOLE = "it must be a whole number of at least 0"
 
 
 @pytest.mark.parametrize(
-    ("given", "place", "error", "words"),
+    ("tensors", "place", "error", "words"),
     [
         ({"w": [1, 2]}, (3, 3), ConfigError, r"'w' as \[1, 2\]; give an array, tensor or parameter of floats"),
         ({"w": "text"}, (3, 3), ConfigError, "'w' as 'text'"),
@@ -95,11 +95,11 @@ NOT_WHOLE = "it must be a whole number of at least 0"
         *((weights(3), place, ConfigError, NOT_WHOLE) for place in [(3.0, 1), (True, 1), ("3", 1), (-1, 1), (3, 1.5)]),
     ],
 )
-def test_what_does_not_continue_a_series_is_refused_and_nothing_changes(tmp_path, given, place, error, words):
+def test_what_does_not_continue_a_series_is_refused_and_nothing_changes(tmp_path, tensors, place, error, words):
     series = fill(tmp_path, [1, 2])
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     with pytest.raises(error, match=words):
-        series.append(given, *place[:2], step_in_epoch=place[2] if len(place) > 2 else None)
+        series.append(tensors, *place[:2], step_in_epoch=place[2] if len(place) > 2 else None)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
@@ -190,9 +190,9 @@ def test_a_damaged_manifest_is_explained(tmp_path, change, words):
     content = read_checksummed(tmp_path / "manifest.json")
     change(content)
     write_checksummed(tmp_path / "manifest.json", content)
-    for opened in (CheckpointSeries.open, CheckpointSeries):
+    for open_series in (CheckpointSeries.open, CheckpointSeries):
         with pytest.raises(SeriesError, match=words):
-            opened(tmp_path)
+            open_series(tmp_path)
 
 
 def test_what_a_killed_writer_left_is_removed_by_the_next(tmp_path):

@@ -74,8 +74,8 @@ def saved(path, network, optimizer, *, notes=None):
 def check_weights(path, network):
     """Check that a file's weights are the network's trainable parameters, beyond doubt, in the file's order."""
     names, doubtful = trainable_entries(read_index(path))
-    expected = [one.name for one in network.trainable_params()]
-    assert (list(names), doubtful) == (expected if path.suffix == ".ckpt" else sorted(expected), ())
+    answer = [one.name for one in network.trainable_params()]
+    assert (list(names), doubtful) == (answer if path.suffix == ".ckpt" else sorted(answer), ())
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS, ids=lambda kind: f"{kind.__module__}.{kind.__name__}")
@@ -145,7 +145,7 @@ def test_wrappers_of_an_optimizer_and_other_cells_of_a_training(tmp_path):
         options = {"loss_scale": DynamicLossScale(), "micro_batch_size": 2, "ema": EMA(loss)}
         return dimred.TrainStep(loss, ScheduleFree(parameters, 0.1), **options)
 
-    class Own(nn.Cell):
+    class LossAndOptimizer(nn.Cell):
         def __init__(self, loss, parameters, optimizer_first):
             super().__init__()
             optimizer = nn.AdaFactor(parameters, learning_rate=None)
@@ -159,8 +159,8 @@ def test_wrappers_of_an_optimizer_and_other_cells_of_a_training(tmp_path):
         accumulating,
         of_mindcv,
         of_dimred,
-        lambda loss, parameters: Own(loss, parameters, optimizer_first=True),
-        lambda loss, parameters: Own(loss, parameters, optimizer_first=False),
+        lambda loss, parameters: LossAndOptimizer(loss, parameters, optimizer_first=True),
+        lambda loss, parameters: LossAndOptimizer(loss, parameters, optimizer_first=False),
     )
     for number, make in enumerate(cells):
         network = Network()

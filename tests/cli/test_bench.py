@@ -23,22 +23,22 @@ def test_two_ranks_give_a_row_that_is_added_to_the_table(tmp_path: Path) -> None
         "--set=read_every_steps=100",
     )
     environment = {"PYTHONPATH": str(REPOSITORY)}
-    done = run(*command, "--table", "bench.md", cwd=tmp_path, environment=environment, status=0)
+    process = run(*command, "--table", "bench.md", cwd=tmp_path, environment=environment, status=0)
     head, rule, row = (tmp_path / "bench.md").read_text().splitlines()
-    assert done.stdout.splitlines() == [head, rule, row]
+    assert process.stdout.splitlines() == [head, rule, row]
     names, cells = ([cell.strip() for cell in line.strip("|").split("|")] for line in (head, row))
-    found = dict(zip(names, cells, strict=True))
-    assert found["network"].startswith("tests.helpers.tiny_task:network")
-    assert (found["ranks"], found["batch"], found["precision"], found["jit level"]) == ("2", "6", "O0", "default")
-    per_second = float(found["images a second"].replace(",", ""))
-    assert per_second == pytest.approx(2 * 6 / (float(found["ms a step"]) / 1000), rel=0.1)
-    assert float(found["reads a step"]) <= 10
-    assert int(found["peak memory of rank 0, MB"]) > 50
+    result = dict(zip(names, cells, strict=True))
+    assert result["network"].startswith("tests.helpers.tiny_task:network")
+    assert (result["ranks"], result["batch"], result["precision"], result["jit level"]) == ("2", "6", "O0", "default")
+    per_second = float(result["images a second"].replace(",", ""))
+    assert per_second == pytest.approx(2 * 6 / (float(result["ms a step"]) / 1000), rel=0.1)
+    assert float(result["reads a step"]) <= 10
+    assert int(result["peak memory of rank 0, MB"]) > 50
     assert {path.name for path in tmp_path.iterdir()} == {"one.yaml", "bench.md"}
 
 
 @pytest.mark.parametrize(
-    ("table", "said"),
+    ("table", "words"),
     [
         ("nowhere/bench.md", "which can't be written (No such file or directory); name another file"),
         (".", "which can't be written (Is a directory"),
@@ -47,13 +47,13 @@ def test_two_ranks_give_a_row_that_is_added_to_the_table(tmp_path: Path) -> None
     ],
 )
 def test_a_table_that_can_not_be_written_is_refused_before_the_measurement(
-    tmp_path: Path, table: str, said: str
+    tmp_path: Path, table: str, words: str
 ) -> None:
     (tmp_path / "one.yaml").write_text(yaml.safe_dump(TASK))
     (tmp_path / "latin.md").write_bytes(b"\xe9\xe9")
-    done = dimred_here("bench", ".", "--config", "one.yaml", "--table", table, cwd=tmp_path, status=2)
-    assert f"--table is {table!r}, {said}" in done.stderr
-    assert "device: " not in done.stderr  # not even the device was looked for
+    process = dimred_here("bench", ".", "--config", "one.yaml", "--table", table, cwd=tmp_path, status=2)
+    assert f"--table is {table!r}, {words}" in process.stderr
+    assert "device: " not in process.stderr  # not even the device was looked for
     assert sorted(path.name for path in tmp_path.iterdir()) == ["latin.md", "one.yaml"]
 
 

@@ -29,20 +29,20 @@ def wrong(output: str) -> list[str]:
 
 
 def test_a_machine_where_all_is_well(tmp_path: Path) -> None:
-    done = dimred_here("doctor", cwd=tmp_path, status=0)
-    assert done.stdout.endswith("all is well\n")
-    told = re.findall(r"^ok     (.*?)  ", done.stdout, re.MULTILINE)
+    process = dimred_here("doctor", cwd=tmp_path, status=0)
+    assert process.stdout.endswith("all is well\n")
+    names = re.findall(r"^ok     (.*?)  ", process.stdout, re.MULTILINE)
     steps = ["one compiled step, 1 rank", "one collective, 2 ranks"]
-    assert told == ["versions", "device", "CANN", "memory", "disk", "oneDNN", *steps]
+    assert names == ["versions", "device", "CANN", "memory", "disk", "oneDNN", *steps]
     assert not list(tmp_path.iterdir())
 
 
 def test_a_taken_port_fails_the_collective_but_not_the_step(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        done = dimred_here("doctor", "--master-port", port, cwd=tmp_path)
-    assert done.returncode == 1
-    (line,) = wrong(done.stdout)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        process = dimred_here("doctor", "--master-port", port, cwd=tmp_path)
+    assert process.returncode == 1
+    (line,) = wrong(process.stdout)
     assert "one collective, 2 ranks" in line
     assert f"port {port} of --master-addr" in line
     assert "name another --master-port" in line
@@ -52,31 +52,31 @@ def test_a_taken_port_fails_the_collective_but_not_the_step(tmp_path: Path) -> N
 def test_without_an_ascend_device_and_cann(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME"):
         monkeypatch.delenv(name, raising=False)
-    done = dimred_here("doctor", "--device-target", "Ascend", cwd=tmp_path, status=1)
-    device, cann = wrong(done.stdout)
+    process = dimred_here("doctor", "--device-target", "Ascend", cwd=tmp_path, status=1)
+    device, cann = wrong(process.stdout)
     assert "/dev/davinci_manager is missing; install the driver" in device
     assert "source its set_env.sh" in cann
-    assert done.stdout.endswith("2 of 6 need fixing\n")  # no job was tried
+    assert process.stdout.endswith("2 of 6 need fixing\n")  # no job was tried
 
 
 def test_a_cann_that_is_there_is_named_with_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "version.cfg").write_text("# comment\ntoolkit_running_version=[8.5.0]\n")
     monkeypatch.setenv("ASCEND_HOME_PATH", str(tmp_path))
-    done = dimred_here("doctor", "--device-target", "Ascend", cwd=tmp_path)
-    assert f"ok     CANN                          {tmp_path} (toolkit_running_version=[8.5.0])" in done.stdout
+    process = dimred_here("doctor", "--device-target", "Ascend", cwd=tmp_path)
+    assert f"ok     CANN                          {tmp_path} (toolkit_running_version=[8.5.0])" in process.stdout
 
 
 def test_a_full_disk(full_disk: Path) -> None:
-    done = dimred_here("doctor", cwd=full_disk, status=1)
-    (line,) = wrong(done.stdout)
+    process = dimred_here("doctor", cwd=full_disk, status=1)
+    (line,) = wrong(process.stdout)
     assert "nothing can be written (No space left on device); make room" in line
 
 
 def test_without_mindspore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.metadata.version
     monkeypatch.setattr(importlib.metadata, "version", lambda name: find({"mindspore": "none"}.get(name, name)))
-    done = dimred_here("doctor", cwd=tmp_path, status=1)
-    assert wrong(done.stdout) == [
+    process = dimred_here("doctor", cwd=tmp_path, status=1)
+    assert wrong(process.stdout) == [
         "WRONG  mindspore                     not installed; install what training needs with "
         "python -m pip install 'dimred[train]'"
     ]
@@ -94,5 +94,7 @@ def test_versions_that_the_requirements_do_not_allow(tmp_path: Path, monkeypatch
 @pytest.mark.skipif("avx512f" not in Path("/proc/cpuinfo").read_text(), reason="a host without AVX-512 needs no cap")
 def test_an_instruction_set_that_is_not_capped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(os.environ, "ONEDNN_MAX_CPU_ISA", "ALL")
-    done = dimred_here("doctor", "--device-target", "Ascend", cwd=tmp_path)
-    assert "WRONG  oneDNN                        instruction set capped at ALL; unset ONEDNN_MAX_CPU_ISA" in done.stdout
+    process = dimred_here("doctor", "--device-target", "Ascend", cwd=tmp_path)
+    assert (
+        "WRONG  oneDNN                        instruction set capped at ALL; unset ONEDNN_MAX_CPU_ISA" in process.stdout
+    )

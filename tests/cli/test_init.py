@@ -25,11 +25,11 @@ def test_it_reads_back_to_the_defaults_or_to_a_recipe_and_names_other_defaults(
     dimred_here("init", stage, file, *(["--config", recipe] if recipe else []), status=0)
     assert load_config(model, file) == (load_config(model, config_file(model, Path(recipe))) if recipe else model())
     if recipe:
-        named = {
+        lines = {
             "1": "# [averaged, null] (default: null)\nstop:\n\n  # ",
             "2": f"(default: {StageTwoConfig().data.workers})\n  workers: 1\n",
         }
-        assert named[stage[-1]] in file.read_text()
+        assert lines[stage[-1]] in file.read_text()
         assert file.read_text().count("(default: ") < 20
 
 

@@ -19,8 +19,8 @@ COMMANDS = command_words(typer.main.get_command(typer_app))
 
 def test_the_commands_are_those_promised() -> None:
     that_write = {"data", "init", "train", "pca", "merge", "compare", "report", "rank-table"}
-    promised = that_write | {"show", "eval", "summary"}
-    assert promised <= {words[0] for words in COMMANDS if words}
+    commands = that_write | {"show", "eval", "summary"}
+    assert commands <= {words[0] for words in COMMANDS if words}
 
 
 def test_help_does_not_load_mindspore() -> None:
@@ -35,9 +35,9 @@ def test_help_does_not_load_mindspore() -> None:
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_every_command_says_what_it_does_with_an_example(words: tuple[str, ...]) -> None:
-    shown = dimred_here(*words, "--help", status=0).stdout
-    assert "Usage: " in shown
-    assert "bool" not in shown  # of a flag; it is typed without a value
+    text = dimred_here(*words, "--help", status=0).stdout
+    assert "Usage: " in text
+    assert "bool" not in text  # of a flag; it is typed without a value
     command = typer.main.get_command(typer_app)
     for word in words:
         command = command.commands[word]  # type: ignore[attr-defined]
@@ -62,7 +62,7 @@ def test_the_exit_statuses_are_documented() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "words"),
     [
         (("data", "digits", "."), "exists already"),
         (("data", "digits", "x", "--seed", "-1"), "--seed is '-1'; it must be greater than or equal to 0 (see "),
@@ -109,7 +109,7 @@ def test_the_exit_statuses_are_documented() -> None:
 )
 def test_a_bad_call_is_explained_on_one_screen_and_changes_nothing(
     arguments: tuple[str, ...],
-    said: str,
+    words: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -117,13 +117,13 @@ def test_a_bad_call_is_explained_on_one_screen_and_changes_nothing(
     (tmp_path / "here.txt").write_text("")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["dimred", *arguments])
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as error:
         app()
-    shown = capsys.readouterr().err
-    assert left.value.code == 2, shown
-    assert said in re.sub(r"[\s│]+", " ", shown)
-    assert "Traceback" not in shown
-    assert len(shown.splitlines()) <= 10
+    text = capsys.readouterr().err
+    assert error.value.code == 2, text
+    assert words in re.sub(r"[\s│]+", " ", text)
+    assert "Traceback" not in text
+    assert len(text.splitlines()) <= 10
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"here.txt": ""}
 
 
@@ -134,15 +134,15 @@ def test_a_script_that_is_called_wrongly_says_how() -> None:
         assert run(*script(2, *arguments), status=2).stderr.startswith(usage)
 
 
-@pytest.mark.parametrize(("host", "resumed"), [(0, ()), (1, ()), (0, ("--resume",))])
+@pytest.mark.parametrize(("host", "options"), [(0, ()), (1, ()), (0, ("--resume",))])
 def test_host_0_alone_needs_weights_and_basis_of_a_run_that_begins(
-    host: int, resumed: tuple[str, ...], tmp_path: Path
+    host: int, options: tuple[str, ...], tmp_path: Path
 ) -> None:
-    several = ("--nodes", 2, "--node-rank", host, "--master-addr", "10.0.0.1", "--dry-run", *resumed)
-    done = dimred_here("train", "stage-2", ".", "gone.ckpt", "gone.npy", *map(str, several), cwd=tmp_path)
-    assert done.returncode == (2 if host == 0 and not resumed else 0), done.stderr
-    missing = "WEIGHTS is 'gone.ckpt', which is not found; PCA_MAT is 'gone.npy', which is not found"
-    assert (missing in " ".join(done.stderr.split())) == (done.returncode == 2)
+    several = ("--nodes", 2, "--node-rank", host, "--master-addr", "10.0.0.1", "--dry-run", *options)
+    process = dimred_here("train", "stage-2", ".", "gone.ckpt", "gone.npy", *map(str, several), cwd=tmp_path)
+    assert process.returncode == (2 if host == 0 and not options else 0), process.stderr
+    message = "WEIGHTS is 'gone.ckpt', which is not found; PCA_MAT is 'gone.npy', which is not found"
+    assert (message in " ".join(process.stderr.split())) == (process.returncode == 2)
 
 
 def test_a_rank_table_is_made_and_then_checked(tmp_path: Path) -> None:
@@ -158,14 +158,14 @@ def test_a_rank_table_is_made_and_then_checked(tmp_path: Path) -> None:
 
 
 def test_debug_prints_the_traceback(tmp_path: Path) -> None:
-    done = dimred("--debug", "pca", "--ckpt-dir", ".", cwd=tmp_path, status=2)
-    assert "Traceback" in done.stderr
-    assert done.stderr.splitlines()[-1].startswith("error: ")
+    process = dimred("--debug", "pca", "--ckpt-dir", ".", cwd=tmp_path, status=2)
+    assert "Traceback" in process.stderr
+    assert process.stderr.splitlines()[-1].startswith("error: ")
 
 
 def test_a_path_that_the_output_can_not_spell_is_written_in_ascii(tmp_path: Path) -> None:
-    done = dimred("init", 1, "é.yaml", cwd=tmp_path, environment={"PYTHONIOENCODING": "ascii"}, status=0)
-    assert done.stdout.startswith(r"\xe9.yaml: every key")
+    process = dimred("init", 1, "é.yaml", cwd=tmp_path, environment={"PYTHONIOENCODING": "ascii"}, status=0)
+    assert process.stdout.startswith(r"\xe9.yaml: every key")
 
 
 def test_completion_is_offered() -> None:
@@ -176,8 +176,8 @@ def test_completion_is_offered() -> None:
 
 
 def test_the_versions_are_shown() -> None:
-    found = importlib.metadata.version("mindspore")
-    assert dimred_here("--version").stdout == f"dimred 0.1.0, mindspore {found}\n"
+    version = importlib.metadata.version("mindspore")
+    assert dimred_here("--version").stdout == f"dimred 0.1.0, mindspore {version}\n"
 
 
 @pytest.mark.parametrize(
@@ -217,8 +217,8 @@ def test_ctrl_c_before_a_command_has_begun_prints_no_traceback(
             typer.main.get_command = interrupt
         app()
     """
-    done = run(sys.executable, "-c", code, *arguments, cwd=tmp_path)
-    assert done.stdout == "interrupted\n"
-    assert done.stderr == ""
-    assert done.returncode in (-signal.SIGINT, 130)
+    process = run(sys.executable, "-c", code, *arguments, cwd=tmp_path)
+    assert process.stdout == "interrupted\n"
+    assert process.stderr == ""
+    assert process.returncode in (-signal.SIGINT, 130)
     assert not list(tmp_path.iterdir())

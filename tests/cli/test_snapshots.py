@@ -25,10 +25,10 @@ def pca_here(*arguments, cwd=None, status=0):
 
 
 def test_the_command_writes_what_fit_basis_gives(series, tmp_path):
-    done = dimred("pca", "--ckpt-dir", series.directory, cwd=tmp_path, status=0)
-    assert done.stdout.startswith("pca_mat.npy: 32 directions of 40 snapshots of 5,000 weights")
-    assert "reading snapshots" in done.stderr
-    assert "writing basis" in done.stderr
+    process = dimred("pca", "--ckpt-dir", series.directory, cwd=tmp_path, status=0)
+    assert process.stdout.startswith("pca_mat.npy: 32 directions of 40 snapshots of 5,000 weights")
+    assert "reading snapshots" in process.stderr
+    assert "writing basis" in process.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["pca_mat.h5", "pca_mat.npy"]
     assert np.array_equal(load_basis(tmp_path / "pca_mat.npy").components, fit_basis(series).components)
 
@@ -43,16 +43,16 @@ def test_selection_and_size(series, tmp_path):
 
 def test_plan_and_result_for_programs(series, tmp_path):
     common = ("--ckpt-dir", series.directory, "--out", tmp_path / "a.npy", "--n-components", 5, "--json")
-    planned = json.loads(pca_here(*common, "--plan").stdout)
-    assert (planned["n_snapshots"], planned["n_weights"], planned["read_bytes"]) == (40, M, 4 * 40 * M)
-    assert planned["disk_bytes"] >= 4 * M * 7
-    assert f"it takes {planned['disk_bytes']:,} bytes of disk" in pca_here(*common[:-1], "--plan").stdout
+    plan = json.loads(pca_here(*common, "--plan").stdout)
+    assert (plan["n_snapshots"], plan["n_weights"], plan["read_bytes"]) == (40, M, 4 * 40 * M)
+    assert plan["disk_bytes"] >= 4 * M * 7
+    assert f"it takes {plan['disk_bytes']:,} bytes of disk" in pca_here(*common[:-1], "--plan").stdout
     of_raw = json.loads(pca_here(*common[:2], "--basis", "snapshots", "--plan", "--json").stdout)
     assert of_raw["disk_bytes"] >= 4 * M * 40
     assert not (tmp_path / "a.npy").exists()
-    made = json.loads(pca_here(*common).stdout)
-    assert (made["path"], made["n_components"], made["n_snapshots"]) == (str(tmp_path / "a.npy"), 5, 40)
-    assert made["explained_variance"] == load_basis(tmp_path / "a.npy").explained_variance_ratio.sum()
+    facts = json.loads(pca_here(*common).stdout)
+    assert (facts["path"], facts["n_components"], facts["n_snapshots"]) == (str(tmp_path / "a.npy"), 5, 40)
+    assert facts["explained_variance"] == load_basis(tmp_path / "a.npy").explained_variance_ratio.sum()
 
 
 def test_a_result_is_replaced_only_with_force(series, tmp_path):
@@ -72,8 +72,8 @@ def test_bad_snapshots_are_named_and_left_out_when_asked(tmp_path):
     series.paths[2].write_bytes(series.paths[2].read_bytes()[:-9])
     common = ("--ckpt-dir", tmp_path / "s", "--out", tmp_path / "a.npy", "--n-components", 3)
     assert "net-3_3.ckpt" in pca_here(*common, status=2).stderr
-    done = pca_here(*common, "--skip-bad")
-    assert re.search(r"left out: .*net-3_3\.ckpt", done.stderr)
+    process = pca_here(*common, "--skip-bad")
+    assert re.search(r"left out: .*net-3_3\.ckpt", process.stderr)
     assert [source.step for source in load_basis(tmp_path / "a.npy").snapshots] == [1, 2, 4, 5, 6]
 
 
@@ -89,10 +89,10 @@ def test_state_is_left_out_and_names_come_from_a_file_when_asked(series, tmp_pat
     of_state = pca_here("--ckpt-dir", tmp_path / "state", *common, tmp_path / "state.npy")
     assert "3 entries of each snapshot are not weights and are left out, such as 'any_prefix.conv" in of_state.stderr
     assert load_basis(tmp_path / "state.npy").n_weights == M
-    refused = pca_here("--ckpt-dir", tmp_path / "doubt", *common, tmp_path / "doubt.npy", status=2)
-    assert "the entry 'any_prefix.conv.weight' and 2 more may be a weight" in refused.stderr
-    given = fit_basis(series, 3, out=tmp_path / "given.npy").path
-    for number, source in enumerate([series.directory / "manifest.json", series.paths[0], given]):
+    process = pca_here("--ckpt-dir", tmp_path / "doubt", *common, tmp_path / "doubt.npy", status=2)
+    assert "the entry 'any_prefix.conv.weight' and 2 more may be a weight" in process.stderr
+    other = fit_basis(series, 3, out=tmp_path / "given.npy").path
+    for number, source in enumerate([series.directory / "manifest.json", series.paths[0], other]):
         out = tmp_path / f"{number}.npy"
         pca_here("--ckpt-dir", tmp_path / "doubt", *common, out, "--names-from", source)
         assert load_basis(out).layout == series.layout
@@ -107,14 +107,14 @@ def test_state_is_left_out_and_names_come_from_a_file_when_asked(series, tmp_pat
     ],
 )
 def test_wrong_options_are_one_clear_line(series, tmp_path, options, words):
-    done = pca_here("--ckpt-dir", series.directory, *options, cwd=tmp_path, status=2)
-    assert words in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    process = pca_here("--ckpt-dir", series.directory, *options, cwd=tmp_path, status=2)
+    assert words in process.stderr
+    assert len(process.stderr.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def basis_and_series(tmp_path_factory):
     directory = tmp_path_factory.mktemp("made")
     snapshots, _ = planted(8, M, np.array([6.0, 3.0, 2.0]))
     series = write_series(directory / "s", snapshots)
@@ -122,43 +122,43 @@ def made(tmp_path_factory):
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".h5"])
-def test_a_basis_is_described(made, suffix):
-    basis, series = made
-    done = dimred_here("show", basis.path.with_suffix(suffix), status=0)
-    assert "3 directions of 5,000 weights" in done.stdout
-    assert "8: net-1_1.ckpt (step 1) to net-8_8.ckpt (step 8)" in done.stdout
-    assert f"3 parameters, fingerprint {basis.layout.fingerprint[:16]}" in done.stdout
-    rows = [line.split() for line in done.stdout.splitlines() if line.strip()[:1] in "123" and "%" in line]
+def test_a_basis_is_described(basis_and_series, suffix):
+    basis, series = basis_and_series
+    process = dimred_here("show", basis.path.with_suffix(suffix), status=0)
+    assert "3 directions of 5,000 weights" in process.stdout
+    assert "8: net-1_1.ckpt (step 1) to net-8_8.ckpt (step 8)" in process.stdout
+    assert f"3 parameters, fingerprint {basis.layout.fingerprint[:16]}" in process.stdout
+    rows = [line.split() for line in process.stdout.splitlines() if line.strip()[:1] in "123" and "%" in line]
     assert [(row[0], row[2], row[3]) for row in rows] == [
         ("1", "73.469%", "73.469%"), ("2", "18.367%", "91.837%"), ("3", "8.163%", "100.000%")
     ]  # fmt: skip
     for entry in series.entries:
-        assert f"{entry.file}  {entry.digest[:16]}" in done.stdout
+        assert f"{entry.file}  {entry.digest[:16]}" in process.stdout
 
 
-def test_a_basis_is_compared_with_a_checkpoint(made, tmp_path):
-    basis, series = made
+def test_a_basis_is_compared_with_a_checkpoint(basis_and_series, tmp_path):
+    basis, series = basis_and_series
     other = {**as_weights(np.zeros(M)), "fc": np.zeros(3)}
     write_checkpoint(tmp_path / "other.ckpt", other)
-    for checkpoint, said, status in (
+    for checkpoint, words, status in (
         (series.paths[0], "net-1_1.ckpt: yes", 0),
         (tmp_path / "other.ckpt", "no, its parameter 'fc' has shape (3,) instead of (3329,)", 1),
     ):
         call = ("show", basis.path, "--checkpoint", checkpoint)
-        assert said in dimred_here(*call, status=status).stdout
-        found = json.loads(dimred_here(*call, "--json", status=status).stdout)
-        assert (found["fits"], found["difference"] is None) == (status == 0, status == 0)
-        assert found["explained_variance_ratio"] == basis.explained_variance_ratio.tolist()
-        assert [source["digest"] for source in found["snapshots"]] == [entry.digest for entry in series.entries]
+        assert words in dimred_here(*call, status=status).stdout
+        result = json.loads(dimred_here(*call, "--json", status=status).stdout)
+        assert (result["fits"], result["difference"] is None) == (status == 0, status == 0)
+        assert result["explained_variance_ratio"] == basis.explained_variance_ratio.tolist()
+        assert [source["digest"] for source in result["snapshots"]] == [entry.digest for entry in series.entries]
 
 
 def test_a_bare_matrix(tmp_path):
     np.save(tmp_path / "a.npy", np.eye(2, M, dtype=np.float32))
-    found = json.loads(dimred_here("show", tmp_path / "a.npy", "--json").stdout)
-    assert found == {"path": str(tmp_path / "a.npy"), "n_components": 2, "n_weights": M}
+    result = json.loads(dimred_here("show", tmp_path / "a.npy", "--json").stdout)
+    assert result == {"path": str(tmp_path / "a.npy"), "n_components": 2, "n_weights": M}
     for size, status in ((M, 0), (M + 1, 1)):
         write_checkpoint(tmp_path / "b.ckpt", as_weights(np.zeros(size)))
-        done = dimred_here("show", tmp_path / "a.npy", "--checkpoint", tmp_path / "b.ckpt", status=status)
-        assert "2 directions of 5,000 weights" in done.stdout
-        assert ("5,001 weights instead of 5,000" in done.stdout) == (status == 1)
-        assert done.stderr.startswith("warning: ")
+        process = dimred_here("show", tmp_path / "a.npy", "--checkpoint", tmp_path / "b.ckpt", status=status)
+        assert "2 directions of 5,000 weights" in process.stdout
+        assert ("5,001 weights instead of 5,000" in process.stdout) == (status == 1)
+        assert process.stderr.startswith("warning: ")

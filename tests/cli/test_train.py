@@ -8,7 +8,7 @@ from tests.helpers.commands import REPOSITORY, dimred_here
 
 
 @pytest.mark.parametrize(
-    ("options", "ranks", "target", "said"),
+    ("options", "ranks", "target", "words"),
     [
         ((), 1, "CPU", "device: CPU, 1 rank (MindSpore sees no Ascend device here; "),
         (("--devices", 2), 2, "CPU", "device: CPU, 2 ranks (MindSpore sees no Ascend device here; "),
@@ -19,11 +19,11 @@ from tests.helpers.commands import REPOSITORY, dimred_here
     ],
 )
 def test_devices_are_found_and_explicit_values_win(
-    options: tuple[object, ...], ranks: int, target: str, said: str | None, tmp_path: Path
+    options: tuple[object, ...], ranks: int, target: str, words: str | None, tmp_path: Path
 ) -> None:
     command = ("train", "stage-1", ".", "--config", "digits", "--dry-run", *options)
-    done = dimred_here(*command, cwd=tmp_path, status=0)
-    assert f"node 0 of 1: ranks 0 to {ranks - 1} of {ranks}\n" in done.stdout
-    assert done.stdout.count(f"--device-target {target} ") == ranks
-    first = done.stderr.splitlines()[:1]
-    assert not first if said is None else first[0].startswith(said)
+    process = dimred_here(*command, cwd=tmp_path, status=0)
+    assert f"node 0 of 1: ranks 0 to {ranks - 1} of {ranks}\n" in process.stdout
+    assert process.stdout.count(f"--device-target {target} ") == ranks
+    first = process.stderr.splitlines()[:1]
+    assert not first if words is None else first[0].startswith(words)

@@ -51,8 +51,8 @@ def test_files_get_the_usual_permissions(tmp_path):
 def test_leftovers_of_a_killed_process_are_removed_and_others_kept(tmp_path):
     with slow_writer(tmp_path / "target"):
         remove_leftovers(tmp_path)
-        (left,) = tmp_path.iterdir()  # a living process's file stays
-    assert left.read_bytes() == b"half"
+        (leftover,) = tmp_path.iterdir()  # a living process's file stays
+    assert leftover.read_bytes() == b"half"
     (tmp_path / ".writing-mine.tmp").write_text("not ours")
     remove_leftovers(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [".writing-mine.tmp"]
@@ -103,9 +103,9 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path, ends: str) -> None
 def test_a_folder_that_is_there_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "made").mkdir()
     (tmp_path / "made" / "mine").write_text("1")
-    with pytest.raises(OSError, match="not empty") as refused, atomic_folder(tmp_path / "made"):
+    with pytest.raises(OSError, match="not empty") as error, atomic_folder(tmp_path / "made"):
         pass
-    assert refused.value.filename == str(tmp_path / "made")
+    assert error.value.filename == str(tmp_path / "made")
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["made", "mine"]
 
 
@@ -158,13 +158,13 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
 def test_the_files_of_a_folder_reach_the_disk_before_it_appears(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flushed, flush = [], os.fsync
+    flushes, flush = [], os.fsync
 
     def fsync(descriptor: int) -> None:
-        flushed.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+        flushes.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
         flush(descriptor)
 
     monkeypatch.setattr(os, "fsync", fsync)
     with atomic_folder(tmp_path / "made") as folder:
         (folder / "one").write_text("1")
-    assert flushed == ["one", folder.name, tmp_path.name]
+    assert flushes == ["one", folder.name, tmp_path.name]

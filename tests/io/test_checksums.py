@@ -19,12 +19,12 @@ def test_every_flipped_bit_and_every_truncation_is_found(tmp_path):
     path = tmp_path / "a.json"
     write_checksummed(path, CONTENT)
     whole = path.read_bytes()
-    damaged = [whole[:length] for length in range(len(whole))]
+    copies = [whole[:length] for length in range(len(whole))]
     for bit in range(8 * len(whole)):
-        changed = bytearray(whole)
-        changed[bit // 8] ^= 1 << bit % 8
-        damaged.append(bytes(changed))
-    for content in damaged:
+        changes = bytearray(whole)
+        changes[bit // 8] ^= 1 << bit % 8
+        copies.append(bytes(changes))
+    for content in copies:
         path.write_bytes(content)
         with pytest.raises(ValueError, match=r"\w"):
             read_checksummed(path)

@@ -38,20 +38,20 @@ def test_a_disk_that_can_not_flush_a_folder_is_written_to(library, series, tmp_p
 
 def test_a_failing_flush_of_a_folder_is_still_an_error(library, series, tmp_path):
     environment = on_disk(library, fsync_of_folder="EIO")
-    done = dimred(
+    process = dimred(
         "pca", "--ckpt-dir", series.directory, "--n-components", 2, cwd=tmp_path, environment=environment, status=2
     )
-    assert "error: Writing pca_mat.npy failed: Input/output error" in done.stderr
+    assert "error: Writing pca_mat.npy failed: Input/output error" in process.stderr
 
 
 @pytest.mark.parametrize("error", ["ENOSYS", "ENOLCK", "EOPNOTSUPP"])
 def test_a_disk_without_locks_is_named_with_a_remedy_and_nothing_is_left(library, series, tmp_path, error):
     environment = on_disk(library, flock=error)
     out = tmp_path / "m.safetensors"
-    done = dimred("merge", series.directory, "--out", out, environment=environment, status=2)
-    assert f"error: --out is '{out}', but files can't be locked there (" in done.stderr
-    assert "name a folder on a local disk, or mount that disk with locks" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    process = dimred("merge", series.directory, "--out", out, environment=environment, status=2)
+    assert f"error: --out is '{out}', but files can't be locked there (" in process.stderr
+    assert "name a folder on a local disk, or mount that disk with locks" in process.stderr
+    assert len(process.stderr.splitlines()) == 1
     assert written(tmp_path) == []
 
 
@@ -61,8 +61,8 @@ def test_a_basis_needs_no_locks(library, series, tmp_path, error):
     environment = on_disk(library, flock=error)
     call = ("pca", "--ckpt-dir", series.directory, "--n-components", 2)
     dimred(*call, cwd=tmp_path, environment=environment, status=0)
-    done = dimred("show", "pca_mat.npy", "--json", cwd=tmp_path, environment=environment, status=0)
-    assert json.loads(done.stdout)["n_components"] == 2
+    process = dimred("show", "pca_mat.npy", "--json", cwd=tmp_path, environment=environment, status=0)
+    assert json.loads(process.stdout)["n_components"] == 2
     other = fit_basis(series, 2)
     assert np.array_equal(np.load(tmp_path / "pca_mat.npy"), other.components)
 
@@ -84,6 +84,6 @@ def test_a_run_on_a_disk_that_became_read_only_is_refused_in_a_sentence(library,
         tmp_path / "run",
         "--resume",
     )
-    done = dimred(*call, environment=on_disk(library, read_only=tmp_path), status=2)
-    assert "made or written to (Read-only file system); make it writable, or name another folder" in done.stderr
+    process = dimred(*call, environment=on_disk(library, read_only=tmp_path), status=2)
+    assert "made or written to (Read-only file system); make it writable, or name another folder" in process.stderr
     assert (folder / "train.log").read_text() == "earlier\n"

@@ -15,8 +15,8 @@ def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Write checkpoints whose optimum the metric ``distance`` knows, and return their parent folder."""
+def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Write checkpoints whose optimum the metric ``distance`` knows, and return the folder above them."""
     np.save(tmp_path / "optimum.npy", plant(tmp_path / "run"))
     monkeypatch.setenv("OPTIMUM", str(tmp_path / "optimum.npy"))
     return tmp_path

@@ -30,27 +30,27 @@ from tests.helpers.checkpoint_files import (
 from tests.helpers.commands import dimred_here as command
 from tests.oracles import merge as oracle
 
-AVERAGED = ("conv.weight", "bn.running_mean", "bn.running_var", "fc.weight")
+MEANS = ("conv.weight", "bn.running_mean", "bn.running_var", "fc.weight")
 
 
-def expected(written: list[dict[str, np.ndarray]], coefficients: list[float], dtype: type) -> dict[str, np.ndarray]:
-    means = {name: oracle.weighted_mean([as_float(one[name]) for one in written], coefficients) for name in AVERAGED}
-    types = {name: np.float32 if name == "bn.running_var" else dtype for name in AVERAGED}
-    return written[-1] | {name: in_type(mean, types[name]) for name, mean in means.items()}
+def expected(arrays: list[dict[str, np.ndarray]], coefficients: list[float], dtype: type) -> dict[str, np.ndarray]:
+    means = {name: oracle.weighted_mean([as_float(one[name]) for one in arrays], coefficients) for name in MEANS}
+    types = {name: np.float32 if name == "bn.running_var" else dtype for name in MEANS}
+    return arrays[-1] | {name: in_type(mean, types[name]) for name, mean in means.items()}
 
 
-def assert_same(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> None:
-    assert found.keys() == wanted.keys()
-    for name, value in wanted.items():
-        np.testing.assert_array_equal(found[name], value, err_msg=name, strict=True)
+def assert_same(result: dict[str, np.ndarray], reference: dict[str, np.ndarray]) -> None:
+    assert result.keys() == reference.keys()
+    for name, value in reference.items():
+        np.testing.assert_array_equal(result[name], value, err_msg=name, strict=True)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, BITS])
 def test_a_file_in_a_file_out(tmp_path: Path, dtype: type) -> None:
-    written = write_run(tmp_path / "run", 4, dtype)
+    arrays = write_run(tmp_path / "run", 4, dtype)
     out = tmp_path / "avg.safetensors"
     dimred.merge(tmp_path / "run", out, last=3, profile="linear")
-    assert_same(read_file(out), expected(written[1:], [1, 2, 3], dtype))
+    assert_same(read_file(out), expected(arrays[1:], [1, 2, 3], dtype))
     assert metadata_of(out) == {"format": "pt"}
     source = tmp_path / "run" / "checkpoint-4000" / "model.safetensors"
     size = 8 + int.from_bytes(source.read_bytes()[:8], "little")
@@ -58,7 +58,7 @@ def test_a_file_in_a_file_out(tmp_path: Path, dtype: type) -> None:
 
 
 def test_shards_in_shards_out_with_what_a_framework_needs(tmp_path: Path) -> None:
-    written = write_run(tmp_path / "run", 3, BITS, sharded=True)
+    arrays = write_run(tmp_path / "run", 3, BITS, sharded=True)
     for name in ("qwen.tiktoken", "modeling_own.py", "optimizer.pt"):
         (tmp_path / "run" / "checkpoint-3000" / name).touch()
     out = tmp_path / "avg"
@@ -72,18 +72,18 @@ def test_shards_in_shards_out_with_what_a_framework_needs(tmp_path: Path) -> Non
     assert [sorted(part) for part in parts] == [
         ["bn.running_mean", "bn.running_var", "conv.weight"], ["bn.num_batches_tracked", "fc.weight"]
     ]  # fmt: skip
-    assert_same(parts[0] | parts[1], expected(written[1:], [1, 1], BITS))
+    assert_same(parts[0] | parts[1], expected(arrays[1:], [1, 1], BITS))
 
 
 @pytest.mark.parametrize("sharded", [False, True])
 def test_the_output_can_have_another_type(tmp_path: Path, sharded: bool) -> None:
-    written = write_run(tmp_path / "run", 2, BITS, sharded=sharded)
+    arrays = write_run(tmp_path / "run", 2, BITS, sharded=sharded)
     out = tmp_path / "avg"
     dimred.merge(tmp_path / "run", out, dtype="float32")
-    found = {name: value for path in out.glob("*.safetensors") for name, value in load_file(path).items()}
-    assert_same(found, expected(written, [1, 1], np.float32))
+    result = {name: value for path in out.glob("*.safetensors") for name, value in load_file(path).items()}
+    assert_same(result, expected(arrays, [1, 1], np.float32))
     if sharded:
-        sizes = sum(value.nbytes for value in found.values())
+        sizes = sum(value.nbytes for value in result.values())
         assert json.loads((out / INDEX).read_text())["metadata"] == {"total_size": sizes}
 
 
@@ -100,11 +100,11 @@ def test_large_shards_are_not_taken_into_memory(tmp_path: Path) -> None:
 
 def test_tensors_that_are_tied_stay_tied(tmp_path: Path) -> None:
     """The library's save_model writes one of two shared tensors, and the other's name into the metadata."""
-    tied = {"format": "pt", "lm_head.weight": "embed.weight"}
+    texts = {"format": "pt", "lm_head.weight": "embed.weight"}
     for seed in (1, 2):
-        write_file(tmp_path / "run" / f"n-{seed}.safetensors", {"embed.weight": draw((3, 2), BITS, seed)}, tied)
+        write_file(tmp_path / "run" / f"n-{seed}.safetensors", {"embed.weight": draw((3, 2), BITS, seed)}, texts)
     dimred.merge(tmp_path / "run", tmp_path / "avg.safetensors")
-    assert metadata_of(tmp_path / "avg.safetensors") == tied
+    assert metadata_of(tmp_path / "avg.safetensors") == texts
     assert list(read_file(tmp_path / "avg.safetensors")) == ["embed.weight"]
 
 
@@ -122,7 +122,7 @@ def test_the_record_says_what_it_was_made_from(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("out", "options", "said"),
+    ("out", "options", "words"),
     [
         ("run", {}, "exists already; name another"),
         ("mine.safetensors", {}, "mine.safetensors.json' exists already"),
@@ -134,13 +134,13 @@ def test_the_record_says_what_it_was_made_from(tmp_path: Path) -> None:
         ("avg.safetensors", {"from_step": 5000}, "whose steps are 1000 to 2000"),
     ],
 )
-def test_wrong_arguments_are_refused(tmp_path: Path, out: str, options: dict[str, object], said: str) -> None:
-    write_run(tmp_path / "run", 2, sharded="several files" in said)
+def test_wrong_arguments_are_refused(tmp_path: Path, out: str, options: dict[str, object], words: str) -> None:
+    write_run(tmp_path / "run", 2, sharded="several files" in words)
     (tmp_path / "mine.safetensors.json").touch()
-    with pytest.raises(DimredError) as refused:
+    with pytest.raises(DimredError) as error:
         dimred.merge(tmp_path / "run", tmp_path / out, **options)  # type: ignore[arg-type]
-    assert said in str(refused.value)
-    assert "\n" not in str(refused.value)
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("sharded", [False, True])
@@ -191,14 +191,14 @@ def test_the_other_entries_may_come_from_another_checkpoint(tmp_path: Path) -> N
     whole = {"bn.moving_mean": draw((3,), np.float32, 5), "w": draw((4, 3), np.float32, 6)}
     write_checkpoint(tmp_path / "whole.ckpt", whole, {"epoch": 7})
     arguments = ["merge", tmp_path / "run", "--rest", tmp_path / "whole.ckpt", "--out", tmp_path / "avg.ckpt"]
-    done = command(*arguments, "--profile", "exponential=0.25")
+    process = command(*arguments, "--profile", "exponential=0.25")
     worth = f"BatchNorm: 1 statistics are those of {tmp_path / 'whole.ckpt'}, which do not belong to these weights: "
-    assert worth in done.stdout, done.stderr
-    found = read_checkpoint(tmp_path / "avg.ckpt")
-    assert list(found) == ["bn.moving_mean", "w", "epoch"]
-    np.testing.assert_array_equal(found["bn.moving_mean"], whole["bn.moving_mean"])
+    assert worth in process.stdout, process.stderr
+    result = read_checkpoint(tmp_path / "avg.ckpt")
+    assert list(result) == ["bn.moving_mean", "w", "epoch"]
+    np.testing.assert_array_equal(result["bn.moving_mean"], whole["bn.moving_mean"])
     mean = oracle.weighted_mean([one["w"] for one in weights], [0.25, 0.75])
-    np.testing.assert_array_equal(found["w"], mean.astype(np.float32))
+    np.testing.assert_array_equal(result["w"], mean.astype(np.float32))
     score = lambda tensors: float(tensors["bn.moving_mean"][0])  # noqa: E731
     options = {"metric": score, "minimize": True, "rest": tmp_path / "whole.ckpt"}
     assert dimred.merge(tmp_path / "run", tmp_path / "best.ckpt", **options)["all_else_from"] == str(options["rest"])
@@ -229,15 +229,15 @@ def constants(dtype: type) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, BITS])
 def test_what_is_equal_in_all_checkpoints_is_copied(tmp_path: Path, dtype: type) -> None:
-    written = [{"w": draw((9,), dtype, number), **constants(dtype)} for number in range(3)]
-    for number, tensors in enumerate(written):
+    arrays = [{"w": draw((9,), dtype, number), **constants(dtype)} for number in range(3)]
+    for number, tensors in enumerate(arrays):
         write_file(tmp_path / "run" / f"n-{number}.safetensors", tensors)
     dimred.merge(tmp_path / "run", tmp_path / "mean.safetensors", profile="linear")
-    found = read_file(tmp_path / "mean.safetensors")
+    result = read_file(tmp_path / "mean.safetensors")
     for name, value in constants(dtype).items():
-        np.testing.assert_array_equal(found[name], value, strict=True)
-    mean = oracle.weighted_mean([as_float(one["w"]) for one in written], [1, 2, 3])
-    np.testing.assert_array_equal(found["w"], in_type(mean, dtype))
+        np.testing.assert_array_equal(result[name], value, strict=True)
+    mean = oracle.weighted_mean([as_float(one["w"]) for one in arrays], [1, 2, 3])
+    np.testing.assert_array_equal(result["w"], in_type(mean, dtype))
     dimred.merge(tmp_path / "run", tmp_path / "half.safetensors", dtype="float16")
     np.testing.assert_array_equal(read_file(tmp_path / "half.safetensors")["mask"], constants(np.float16)["mask"])
 
@@ -246,9 +246,9 @@ def test_what_is_equal_in_all_checkpoints_is_copied(tmp_path: Path, dtype: type)
 @pytest.mark.parametrize("options", [{}, {"metric": lambda path: 1.0, "minimize": True}], ids=["average", "search"])
 def test_quantised_weights_are_refused(tmp_path: Path, dtype: type, options: dict) -> None:
     for number in range(3):
-        quantised = np.random.default_rng(number).integers(0, 2, (4, 3)).astype(dtype)
+        integers = np.random.default_rng(number).integers(0, 2, (4, 3)).astype(dtype)
         scale = draw((4,), np.float32, number)
-        write_file(tmp_path / "run" / f"n-{number}.safetensors", {"fc.quantised": quantised, "fc.scale": scale})
+        write_file(tmp_path / "run" / f"n-{number}.safetensors", {"fc.quantised": integers, "fc.scale": scale})
     with pytest.raises(CheckpointError, match=r"'fc\.quantised' has the type (int8|bool) and differs between"):
         dimred.merge(tmp_path / "run", tmp_path / "out.safetensors", **options)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
@@ -258,32 +258,32 @@ def test_an_input_that_cannot_be_read_is_not_taken_for_the_output(tmp_path: Path
     write_run(tmp_path / "run", 2)
     companion = tmp_path / "run" / "checkpoint-2000" / "tokenizer.json"
     companion.symlink_to("/proc/self/mem")  # a read of its first byte is an I/O error
-    with pytest.raises(CheckpointError) as refused:
+    with pytest.raises(CheckpointError) as error:
         dimred.merge(tmp_path / "run", tmp_path / "mean")
-    assert str(refused.value) == f"{companion} can't be read: Input/output error."
+    assert str(error.value) == f"{companion} can't be read: Input/output error."
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 def test_mindspores_checkpoints_keep_their_texts_and_counters(tmp_path: Path) -> None:
     mindspore = pytest.importorskip("mindspore")
     (tmp_path / "run").mkdir()
-    written = [
+    tensors_in = [
         {"w": draw((300, 7), np.float32, seed), "bn.moving_mean": draw((5,), np.float32, seed)} for seed in (1, 2)
     ]
-    for epoch, arrays in enumerate(written, start=1):
+    for epoch, arrays in enumerate(tensors_in, start=1):
         write_checkpoint(tmp_path / "run" / f"net-{epoch}_10.ckpt", arrays, {"epoch": epoch, "note": f"end of {epoch}"})
     out = tmp_path / "avg.ckpt"
     dimred.merge(tmp_path / "run", out)
-    found = read_checkpoint(out)  # compares its checksum too
-    assert found["epoch"].item() == 2
-    assert found["note"].item() == "end of 2"
+    result = read_checkpoint(out)  # compares its checksum too
+    assert result["epoch"].item() == 2
+    assert result["note"].item() == "end of 2"
     for name in ("w", "bn.moving_mean"):
-        mean = oracle.weighted_mean([one[name] for one in written], [1, 1]).astype(np.float32)
-        np.testing.assert_array_equal(found[name], mean)
+        mean = oracle.weighted_mean([one[name] for one in tensors_in], [1, 1]).astype(np.float32)
+        np.testing.assert_array_equal(result[name], mean)
         np.testing.assert_array_equal(mindspore.load_checkpoint(str(out))[name].asnumpy(), mean)
     other = tmp_path / "avg.safetensors"
     dimred.merge(tmp_path / "run", other)
-    np.testing.assert_array_equal(read_file(other)["w"], found["w"])
+    np.testing.assert_array_equal(read_file(other)["w"], result["w"])
     assert metadata_of(other) == {"format": "ms", "note": "end of 2"}
-    loaded = mindspore.load_checkpoint(str(other), format="safetensors")
-    np.testing.assert_array_equal(loaded["w"].asnumpy(), found["w"])
+    parameters = mindspore.load_checkpoint(str(other), format="safetensors")
+    np.testing.assert_array_equal(parameters["w"].asnumpy(), result["w"])

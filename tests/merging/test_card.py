@@ -47,9 +47,9 @@ def test_a_card_has_the_scores_of_a_metric(tmp_path: Path) -> None:
 
     record = dimred.merge(tmp_path / "run", tmp_path / "best", metric=score, maximize=True)
     _, text = read_card(tmp_path / "best")
-    kept = next(row for row in record["table"] if row["kept"])
-    cells = [f"{kept[split][0]:.4f} ± {kept[split][1]:.4f}" for split in ("search", "select", "test")]
-    assert f"| * | {kept['kind']} | {kept['name']} | {' | '.join(cells)} |" in text
+    choice = next(row for row in record["table"] if row["kept"])
+    cells = [f"{choice[split][0]:.4f} ± {choice[split][1]:.4f}" for split in ("search", "select", "test")]
+    assert f"| * | {choice['kind']} | {choice['name']} | {' | '.join(cells)} |" in text
     assert f"Kept {record['kept']['name']}: {record['why']}. {record['evaluations']} evaluations; " in text
     assert "higher is better. The metric: `test_a_card_has_the_scores_of_a_metric.<locals>.score`" in text
 

@@ -24,10 +24,10 @@ def test_checkpoints_that_were_not_converted_are_named(tmp_path: Path) -> None:
         folder.mkdir()
         for name in ("pytorch_model.bin", "optimizer.bin", "random_states_0.pkl", "zero_optim_states.pt"):
             (folder / name).write_bytes(PICKLE)
-    with pytest.raises(CheckpointError, match="are pickles") as refused:
+    with pytest.raises(CheckpointError, match="are pickles") as error:
         open_checkpoints(tmp_path)
-    named, _, command = str(refused.value).partition(" are pickles")
-    assert named == ", ".join(str(tmp_path / f"checkpoint-{n}000" / "pytorch_model.bin") for n in (3, 4, 5))
+    paths, _, command = str(error.value).partition(" are pickles")
+    assert paths == ", ".join(str(tmp_path / f"checkpoint-{n}000" / "pytorch_model.bin") for n in (3, 4, 5))
     assert shlex.split(command.partition("call: ")[2]) == ["dimred", "convert", str(tmp_path)]
 
 
@@ -68,14 +68,14 @@ def test_weights_in_sub_folders_are_averaged(tmp_path: Path, part: str) -> None:
 
 
 def test_the_configurations_get_the_type_of_the_weights(tmp_path: Path) -> None:
-    written = {"torch_dtype": "bfloat16", "text_config": {"dtype": "bfloat16"}, "note": "bfloat16"}
+    config = {"torch_dtype": "bfloat16", "text_config": {"dtype": "bfloat16"}, "note": "bfloat16"}
     for number in (1, 2):
         folder = tmp_path / "run" / f"checkpoint-{number}"
         write_file(folder / "model.safetensors", {"w": draw((3, 2), BITS, number)})
-        (folder / "config.json").write_text(json.dumps(written))
+        (folder / "config.json").write_text(json.dumps(config))
     dimred.merge(tmp_path / "run", tmp_path / "out", dtype="float32")
-    expected = {"torch_dtype": "float32", "text_config": {"dtype": "float32"}, "note": "bfloat16"}
-    assert json.loads((tmp_path / "out" / "config.json").read_text()) == expected
+    answer = {"torch_dtype": "float32", "text_config": {"dtype": "float32"}, "note": "bfloat16"}
+    assert json.loads((tmp_path / "out" / "config.json").read_text()) == answer
 
 
 def test_what_does_not_change_in_training_is_copied_whatever_its_name(tmp_path: Path) -> None:
@@ -88,8 +88,8 @@ def test_what_does_not_change_in_training_is_copied_whatever_its_name(tmp_path: 
         for name in ("tf_model.h5", "events.out.tfevents.1", "latest", "optimizer.pt", "state.unknown"):
             (folder / name).write_bytes(b"%d" % number)
     dimred.merge(tmp_path / "run", tmp_path / "out")
-    copied = {str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*") if path.is_file()}
-    assert copied == {
+    names = {str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    assert names == {
         "README.md", "model.safetensors", "source.spm", "bpe.codes", "own.tokenizer", "fixed.pth",
         "additional_chat_templates/tool.jinja",
     }  # fmt: skip
@@ -122,24 +122,24 @@ def test_files_of_pytorch_are_converted(tmp_path: Path) -> None:
     net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
     net.add_module("tied", net[0])
     state, optimizer = net.state_dict(), torch.optim.Adam(net.parameters()).state_dict()
-    averaged = {name: tensor + 1 for name, tensor in state.items()}
+    mean = {name: tensor + 1 for name, tensor in state.items()}
     where = tmp_path / "run"
     where.mkdir()
-    torch.save({"model": state, "ema": averaged, "optimizer": optimizer, "at": Path("x")}, where / "nested.pt")
-    torch.save({"state_dict": state, "current_model_state": averaged}, where / "lightning.ckpt")
+    torch.save({"model": state, "ema": mean, "optimizer": optimizer, "at": Path("x")}, where / "nested.pt")
+    torch.save({"state_dict": state, "current_model_state": mean}, where / "lightning.ckpt")
     torch.save(net, where / "module.pth")
     torch.jit.script(net).save(where / "script.pt")
     torch.save(optimizer, where / "optimizer.pt")
-    done = {Path(one.source).stem: one for one in convert(where)}
-    assert {name: (one.key, one.kind) for name, one in done.items()} == {
+    conversions = {Path(one.source).stem: one for one in convert(where)}
+    assert {name: (one.key, one.kind) for name, one in conversions.items()} == {
         "nested": ("model", "raw"), "lightning": ("current_model_state", "raw"), "module": ("", "raw"),
         "script": ("", "raw"),
     }  # fmt: skip
-    for name, one in done.items():
-        found, wanted = load_file(one.out), averaged if name == "lightning" else state
-        assert found.keys() == wanted.keys()
-        assert all(torch.equal(found[key], wanted[key]) for key in wanted)
-    assert ("0.weight", "tied.weight") in done["nested"].tied
+    for name, one in conversions.items():
+        result, reference = load_file(one.out), mean if name == "lightning" else state
+        assert result.keys() == reference.keys()
+        assert all(torch.equal(result[key], reference[key]) for key in reference)
+    assert ("0.weight", "tied.weight") in conversions["nested"].ties
     assert convert(where) == []
     with pytest.raises(DimredError, match="exists already; --force replaces it"):
         convert(where / "nested.pt")

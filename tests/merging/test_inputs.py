@@ -31,16 +31,16 @@ def test_folders_as_trainers_leave_them(tmp_path: Path, sharded: bool) -> None:
     write_run(tmp_path, 11, sharded=sharded)
     write_file(tmp_path / "model.safetensors", network(99))  # the final one has no step
     (tmp_path / "runs-2026").mkdir()
-    found = open_checkpoints([tmp_path])
-    assert [one.step for one in found] == list(range(1000, 12000, 1000))
-    assert label(found[-1]) == "checkpoint-11000"
-    assert found[0].layout.names == ("conv.weight", "fc.weight")
-    assert found[0].statistics == ("bn.running_mean", "bn.running_var")
-    assert len(found[0].files) == (2 if sharded else 1)
+    result = open_checkpoints([tmp_path])
+    assert [one.step for one in result] == list(range(1000, 12000, 1000))
+    assert label(result[-1]) == "checkpoint-11000"
+    assert result[0].layout.names == ("conv.weight", "fc.weight")
+    assert result[0].statistics == ("bn.running_mean", "bn.running_var")
+    assert len(result[0].files) == (2 if sharded else 1)
 
 
 @pytest.mark.parametrize(
-    ("names", "expected"),
+    ("names", "answer"),
     [
         (("net-9.safetensors", "net-10.safetensors"), [9, 10]),
         (("epoch=2-step=30-val_loss=0.5.safetensors", "epoch=10-step=100-val_loss=0.1.safetensors"), [30, 100]),
@@ -51,9 +51,9 @@ def test_folders_as_trainers_leave_them(tmp_path: Path, sharded: bool) -> None:
         (tuple(f"net-{epoch}_{step}.safetensors" for epoch in (0, 1) for step in (50, 100)), [50, 100, 150, 200]),
     ],
 )
-def test_the_step_is_read_from_the_name(tmp_path: Path, names: tuple[str, ...], expected: list[int]) -> None:
+def test_the_step_is_read_from_the_name(tmp_path: Path, names: tuple[str, ...], answer: list[int]) -> None:
     write_named(tmp_path, *names)
-    assert steps(tmp_path) == list(zip(names, expected, strict=True))
+    assert steps(tmp_path) == list(zip(names, answer, strict=True))
 
 
 def test_checkpoints_can_be_ordered_by_name_or_time(tmp_path: Path) -> None:
@@ -78,8 +78,8 @@ def test_pickles_that_were_converted_or_hold_no_weights_are_passed_over(tmp_path
     for epoch in (1, 2):
         write_named(tmp_path / "converted", f"epoch={epoch}.safetensors")
         (tmp_path / "converted" / f"epoch={epoch}.ckpt").write_bytes(b"PK\x03\x04")
-    found = steps(tmp_path / "converted")
-    assert found == [("epoch=1.safetensors", 1), ("epoch=2.safetensors", 2)]
+    result = steps(tmp_path / "converted")
+    assert result == [("epoch=1.safetensors", 1), ("epoch=2.safetensors", 2)]
     (tmp_path / "trainer").mkdir()
     for name in ("optimizer.pt", "pytorch_model.bin", "training_args.bin"):
         (tmp_path / "trainer" / name).write_bytes(b"PK\x03\x04")
@@ -90,9 +90,9 @@ def test_pickles_that_were_converted_or_hold_no_weights_are_passed_over(tmp_path
 @pytest.mark.parametrize("name", ["plain.pt", "it's.pt", 'a"b $HOME `id`.pt', "ä.pt"])
 def test_the_command_that_converts_a_pickle_names_its_path_in_any_shell(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"PK\x03\x04")
-    with pytest.raises(CheckpointError, match="call: ") as refused:
+    with pytest.raises(CheckpointError, match="call: ") as error:
         open_checkpoints([tmp_path / name])
-    command = shlex.split(str(refused.value).partition("call: ")[2])
+    command = shlex.split(str(error.value).partition("call: ")[2])
     assert command == ["dimred", "convert", str(tmp_path / name)]
 
 
@@ -113,15 +113,15 @@ def test_results_among_the_checkpoints_are_not_taken_for_some_of_them(tmp_path: 
 def test_globs_lists_and_indices_name_the_same_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_run(tmp_path, 4, sharded=True)
     monkeypatch.chdir(tmp_path)
-    for given in (
+    for argument in (
         [f"{tmp_path}/checkpoint-[234]000"],
         [tmp_path / f"checkpoint-{number}000" for number in (4, 2, 3)],
         ["checkpoint-[234]*"],
         [f"{tmp_path}/*-[234]000/{INDEX}"],
     ):
-        found = open_checkpoints(given)
-        assert [one.step for one in found] == [2000, 3000, 4000]
-        assert [*map(label, found)] == ["checkpoint-2000", "checkpoint-3000", "checkpoint-4000"]
+        result = open_checkpoints(argument)
+        assert [one.step for one in result] == [2000, 3000, 4000]
+        assert [*map(label, result)] == ["checkpoint-2000", "checkpoint-3000", "checkpoint-4000"]
 
 
 def test_a_series_has_the_steps_of_its_manifest(tmp_path: Path) -> None:
@@ -131,16 +131,16 @@ def test_a_series_has_the_steps_of_its_manifest(tmp_path: Path) -> None:
 
 def test_checkpoints_are_selected_by_number_and_step(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write_run(tmp_path, 5)
-    found = open_checkpoints([tmp_path])
-    assert [one.step for one in select(found, 2, None, None)] == [4000, 5000]
-    assert [one.step for one in select(found, None, 2000, 3500)] == [2000, 3000]
-    assert [one.step for one in select(found, 1, None, 3000)] == [3000]
+    result = open_checkpoints([tmp_path])
+    assert [one.step for one in select(result, 2, None, None)] == [4000, 5000]
+    assert [one.step for one in select(result, None, 2000, 3500)] == [2000, 3000]
+    assert [one.step for one in select(result, 1, None, 3000)] == [3000]
     assert not caplog.messages
-    assert [one.step for one in select(found, 9, 4000, None)] == [4000, 5000]
+    assert [one.step for one in select(result, 9, 4000, None)] == [4000, 5000]
     assert caplog.messages == ["--last is 9, but there are 2 checkpoints; all of them are taken"]
-    for arguments, said in (((None, 5001, None), "steps are 1000 to 5000"), ((0, None, None), "--last is 0")):
-        with pytest.raises(DimredError, match=said):
-            select(found, *arguments)
+    for arguments, words in (((None, 5001, None), "steps are 1000 to 5000"), ((0, None, None), "--last is 0")):
+        with pytest.raises(DimredError, match=words):
+            select(result, *arguments)
 
 
 def other(name: str, value: np.ndarray | None) -> dict[str, np.ndarray]:
@@ -148,7 +148,7 @@ def other(name: str, value: np.ndarray | None) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize(
-    ("second", "said"),
+    ("second", "words"),
     [
         (other("fc.weight", None), "'fc.weight' is in {last} and not in {first}"),
         (other("fc.bias", draw((3,), np.float32, 1)), "'fc.bias' is in {first} and not in {last}"),
@@ -163,13 +163,13 @@ def other(name: str, value: np.ndarray | None) -> dict[str, np.ndarray]:
         (other("bn.running_mean", None), "'bn.running_mean' is in {last} and not in {first}"),
     ],
 )
-def test_checkpoints_of_two_networks_are_refused(tmp_path: Path, second: dict[str, np.ndarray], said: str) -> None:
+def test_checkpoints_of_two_networks_are_refused(tmp_path: Path, second: dict[str, np.ndarray], words: str) -> None:
     last, first = (write_file(tmp_path / f"n-{number}.safetensors", second) for number in (2, 1))
     write_file(last, network(6))
-    with pytest.raises(CheckpointError) as refused:
+    with pytest.raises(CheckpointError) as error:
         open_checkpoints([tmp_path])
-    assert said.format(first=first, last=last) in str(refused.value)
-    assert "\n" not in str(refused.value)
+    assert words.format(first=first, last=last) in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 def shards(change: Callable[[Path], object]) -> Callable[[Path], object]:
@@ -206,7 +206,7 @@ def damaged_ckpt(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "words"),
     [
         (lambda folder: None, "a folder without a .safetensors or .ckpt file"),
         (lambda folder: write_run(folder, 1), "is one checkpoint; give two or more"),
@@ -220,23 +220,23 @@ def damaged_ckpt(folder: Path) -> None:
         (only_pickles, "is a pickle, which could run any code; where PyTorch is installed, call: dimred convert"),
     ],
 )
-def test_unusable_checkpoints_are_refused(tmp_path: Path, make, said: str) -> None:
+def test_unusable_checkpoints_are_refused(tmp_path: Path, make, words: str) -> None:
     make(tmp_path)
-    with pytest.raises(DimredError) as refused:
+    with pytest.raises(DimredError) as error:
         open_checkpoints([tmp_path])
-    assert said in str(refused.value)
-    assert "\n" not in str(refused.value)
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "words"),
     [
         ("gone-*", "no such file or folder, and nothing matches it"),
         ("gone**", "no such file or folder, and nothing matches it"),
         ("n" * 300, "n can't be read: File name too long."),
     ],
 )
-def test_a_path_without_checkpoints_is_refused(tmp_path: Path, name: str, said: str) -> None:
-    with pytest.raises(DimredError) as refused:
+def test_a_path_without_checkpoints_is_refused(tmp_path: Path, name: str, words: str) -> None:
+    with pytest.raises(DimredError) as error:
         open_checkpoints(tmp_path / name)
-    assert said in str(refused.value)
+    assert words in str(error.value)

@@ -27,30 +27,30 @@ from tests.oracles import merge as oracle
 BOTH = pytest.mark.parametrize("rslora", [False, True], ids=["plain", "rslora"])
 
 
-def mean_of(written: list[dict[str, np.ndarray]], config: dict, coefficients: list[float]) -> dict[str, np.ndarray]:
-    each = [deltas(tensors, config) for tensors in written]
+def mean_of(arrays: list[dict[str, np.ndarray]], config: dict, coefficients: list[float]) -> dict[str, np.ndarray]:
+    each = [deltas(tensors, config) for tensors in arrays]
     return {layer: oracle.weighted_mean([one[layer] for one in each], coefficients) for layer in LAYERS}
 
 
 @BOTH
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, BITS])
 def test_equal_adapters_keep_every_factor_and_have_the_mean(tmp_path: Path, rslora: bool, dtype: type) -> None:
-    written = write_adapters(tmp_path / "run", 5, dtype, use_rslora=rslora)
+    arrays = write_adapters(tmp_path / "run", 5, dtype, use_rslora=rslora)
     record = dimred.merge(tmp_path / "run", tmp_path / "mean")
     dimred.merge(tmp_path / "run", tmp_path / "shares", profile="0.2,0.2,0.2,0.2,0.2")
-    found, config = read_adapter(tmp_path / "mean")
+    result, config = read_adapter(tmp_path / "mean")
     assert config["r"] == 20
     assert config["lora_alpha"] == (pytest.approx(6 / 5**0.5) if rslora else 6)
     for layer in LAYERS:
         for axis, name in enumerate(names_of(layer)):
-            together = np.concatenate([as_float(one[name]) for one in written], axis=axis)
-            np.testing.assert_array_equal(found[name], together, strict=True)
+            together = np.concatenate([as_float(one[name]) for one in arrays], axis=axis)
+            np.testing.assert_array_equal(result[name], together, strict=True)
             np.testing.assert_array_equal(read_adapter(tmp_path / "shares")[0][name], together, strict=True)
-    wanted = mean_of(written, CONFIG | {"use_rslora": rslora}, [1, 1, 1, 1, 1])
-    for layer, delta in deltas(found, config).items():
-        np.testing.assert_allclose(delta, wanted[layer], rtol=0, atol=1e-14 * np.abs(wanted[layer]).max())
-    head = oracle.weighted_mean([as_float(one[HEAD]) for one in written], [1, 1, 1, 1, 1])
-    np.testing.assert_allclose(found[HEAD], head, rtol=2**-8)
+    reference = mean_of(arrays, CONFIG | {"use_rslora": rslora}, [1, 1, 1, 1, 1])
+    for layer, delta in deltas(result, config).items():
+        np.testing.assert_allclose(delta, reference[layer], rtol=0, atol=1e-14 * np.abs(reference[layer]).max())
+    head = oracle.weighted_mean([as_float(one[HEAD]) for one in arrays], [1, 1, 1, 1, 1])
+    np.testing.assert_allclose(result[HEAD], head, rtol=2**-8)
     assert record["lora"].startswith("the mean of 5 products B A, exact: rank 20, lora_alpha ")
 
 
@@ -70,22 +70,25 @@ PATTERNS = {"rank_pattern": {"embed": 2, "conv": 1}, "alpha_pattern": {"^conv": 
 )
 def test_the_mean_or_the_nearest_matrix_of_a_rank(tmp_path, rslora, coefficients, rank, changes) -> None:
     changes = changes | {"use_rslora": rslora, "init_lora_weights": "orthogonal"}  # does not allow every rank
-    written = [adapter(seed, np.float64, changes.get("rank_pattern")) for seed in range(3)]
-    for number, tensors in enumerate(written):
+    arrays = [adapter(seed, np.float64, changes.get("rank_pattern")) for seed in range(3)]
+    for number, tensors in enumerate(arrays):
         write_adapter(tmp_path / "run" / f"a-{number}", tensors, **changes)
     profile = "linear" if coefficients[0] == 1 else ",".join(map(str, coefficients))
     record = dimred.merge(tmp_path / "run", tmp_path / "mean", profile=profile, lora_rank=rank)
-    found, config = read_adapter(tmp_path / "mean")
+    result, config = read_adapter(tmp_path / "mean")
     assert config["r"] == (rank or 4 * np.count_nonzero(coefficients))
     assert config.get("rank_pattern") == ({"embed": rank or 6, "conv": 3} if "rank_pattern" in changes else None)
     assert config["init_lora_weights"] is True
-    wanted = mean_of(written, CONFIG | changes, coefficients)
-    lost = whole = 0.0
-    for layer, delta in deltas(found, config).items():
-        np.testing.assert_allclose(delta, oracle.nearest_of_rank(wanted[layer], rank or 12), rtol=0, atol=1e-12)
-        lost, whole = lost + np.sum((delta - wanted[layer]) ** 2), whole + np.sum(wanted[layer] ** 2)
-    told = f"without {100 * (lost / whole) ** 0.5:.2g} % of the norm" if rank else ", exact: "
-    assert told in record["lora"]
+    reference = mean_of(arrays, CONFIG | changes, coefficients)
+    lost_square = whole = 0.0
+    for layer, delta in deltas(result, config).items():
+        np.testing.assert_allclose(delta, oracle.nearest_of_rank(reference[layer], rank or 12), rtol=0, atol=1e-12)
+        lost_square, whole = (
+            lost_square + np.sum((delta - reference[layer]) ** 2),
+            whole + np.sum(reference[layer] ** 2),
+        )
+    sentence = f"without {100 * (lost_square / whole) ** 0.5:.2g} % of the norm" if rank else ", exact: "
+    assert sentence in record["lora"]
 
 
 @pytest.mark.parametrize("options", [{"last": 1}, {"profile": "0,0,1"}])
@@ -101,8 +104,8 @@ def test_one_adapter_gives_itself_back_byte_for_byte(tmp_path: Path, options: di
 @pytest.mark.parametrize("rank", [None, 6])
 def test_a_metric_chooses_among_adapters(tmp_path: Path, rank: int | None) -> None:
     """Candidates are folders with a configuration, which a metric can load as usual."""
-    written = write_adapters(tmp_path / "run", 5)
-    good, ranks = mean_of(written[2:], CONFIG, [1, 1, 1])["dense"], set()
+    arrays = write_adapters(tmp_path / "run", 5)
+    good, ranks = mean_of(arrays[2:], CONFIG, [1, 1, 1])["dense"], set()
 
     def distance(candidate: str) -> float:
         tensors, config = read_adapter(Path(candidate))
@@ -113,8 +116,8 @@ def test_a_metric_chooses_among_adapters(tmp_path: Path, rank: int | None) -> No
     assert record["kept"]["name"] == "uniform of 3 snapshots, steps 300 to 500"
     assert record["lora"].startswith("the mean of 3 products B A, ")
     assert ranks == ({4, 6} if rank else {4, 8, 12, 20})
-    kept = deltas(*read_adapter(tmp_path / "best"))["dense"]
-    np.testing.assert_allclose(kept, oracle.nearest_of_rank(good, rank or 12), rtol=0, atol=1e-5)
+    choice = deltas(*read_adapter(tmp_path / "best"))["dense"]
+    np.testing.assert_allclose(choice, oracle.nearest_of_rank(good, rank or 12), rtol=0, atol=1e-5)
     shutil.rmtree(tmp_path / "best")
     (tmp_path / "best.json").unlink()
     with pytest.raises(RunError, match=f"is of a merge with a different lora_rank: {rank}, not 2; name another --out"):
@@ -122,7 +125,7 @@ def test_a_metric_chooses_among_adapters(tmp_path: Path, rank: int | None) -> No
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "words"),
     [
         ({"r": 8}, "r is 8 in {0} and 4 in {1}; only adapters that agree in it have a mean"),
         ({"lora_alpha": 16}, "lora_alpha is 16 in {0} and 6 in {1}"),
@@ -139,12 +142,12 @@ def test_a_metric_chooses_among_adapters(tmp_path: Path, rank: int | None) -> No
         ({"alpha_pattern": {"(": 2}}, "is not the configuration of an adapter (error"),
     ],
 )
-def test_adapters_that_have_no_mean_are_refused(tmp_path: Path, changes: dict, said: str) -> None:
+def test_adapters_that_have_no_mean_are_refused(tmp_path: Path, changes: dict, words: str) -> None:
     write_adapters(tmp_path / "run", 2)
     write_adapter(tmp_path / "run" / "checkpoint-100", adapter(0), **changes)
-    with pytest.raises(CheckpointError) as refused:
+    with pytest.raises(CheckpointError) as error:
         dimred.merge(tmp_path / "run", tmp_path / "mean")
-    assert said.format(*(tmp_path / "run" / f"checkpoint-{number}00" for number in (1, 2))) in str(refused.value)
+    assert words.format(*(tmp_path / "run" / f"checkpoint-{number}00" for number in (1, 2))) in str(error.value)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
@@ -152,17 +155,17 @@ ONES = np.ones((4, 2), np.float32)
 
 
 @pytest.mark.parametrize(
-    ("tensors", "said"),
+    ("tensors", "words"),
     [
         (adapter(1) | {"model.dense.lora_magnitude": ONES}, "lora_magnitude' is not a factor with a partner"),
         (adapter(1) | {"model.x.lora_A.weight": ONES}, "'model.x.lora_A.weight' is not a factor with a partner"),
         ({HEAD: ONES}, "is an adapter that can't be averaged: it has no factors"),
     ],
 )
-def test_tensors_that_are_no_factors_are_refused(tmp_path: Path, tensors: dict, said: str) -> None:
+def test_tensors_that_are_no_factors_are_refused(tmp_path: Path, tensors: dict, words: str) -> None:
     for number in (1, 2):
         write_adapter(tmp_path / "run" / f"checkpoint-{number}", tensors)
-    with pytest.raises(CheckpointError, match=said):
+    with pytest.raises(CheckpointError, match=words):
         dimred.merge(tmp_path / "run", tmp_path / "mean")
 
 
@@ -184,14 +187,14 @@ def test_a_factor_that_is_not_finite_is_refused(tmp_path: Path) -> None:
 
 def test_arguments_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     write_adapters(tmp_path / "run", 2)
-    for out, options, said in (
+    for out, options, words in (
         ("mean.safetensors", {}, "but the checkpoints are LoRA adapters; name a folder, without an ending"),
         ("mean", {"lora_rank": 0}, "--lora-rank is 0"),
         ("mean", {"rest": tmp_path / "run" / "checkpoint-100"}, "but LoRA adapters have nothing else to copy"),
     ):
-        with pytest.raises(ConfigError) as refused:
+        with pytest.raises(ConfigError) as error:
             dimred.merge(tmp_path / "run", tmp_path / out, **options)
-        assert said in str(refused.value)
+        assert words in str(error.value)
     for number in (1, 2):
         write_file(tmp_path / "plain" / f"n-{number}.safetensors", {"w": ONES})
     with pytest.raises(ConfigError, match="--lora-rank is 4, but the checkpoints are not LoRA adapters; leave it out"):
@@ -203,8 +206,8 @@ def test_the_command_with_files_instead_of_folders(tmp_path: Path) -> None:
     files = sorted((tmp_path / "run").glob("*/adapter_model.safetensors"))
     changes = {"target_modules": ["embed", "dense"], "lora_dropout": 0.0, "revision": None}
     write_adapter(tmp_path / "run" / "checkpoint-100", adapter(0), **changes)  # these changes are no differences
-    done = command("merge", *files, "--lora-rank", "6", "--dtype", "bfloat16", "--out", tmp_path / "mean")
-    assert "LoRA: the mean of 3 products B A, the largest singular values, without " in done.stdout, done.stderr
+    process = command("merge", *files, "--lora-rank", "6", "--dtype", "bfloat16", "--out", tmp_path / "mean")
+    assert "LoRA: the mean of 3 products B A, the largest singular values, without " in process.stdout, process.stderr
     assert json.loads((tmp_path / "mean" / "adapter_config.json").read_text())["r"] == 6
     kinds = {value.dtype for value in read_file(tmp_path / "mean" / "adapter_model.safetensors").values()}
     assert kinds == {np.dtype(BITS)}
@@ -212,15 +215,15 @@ def test_the_command_with_files_instead_of_folders(tmp_path: Path) -> None:
 
 def test_factors_in_two_shards(tmp_path: Path) -> None:
     """PEFT writes none, but sharding a folder of weights gives them."""
-    written = [adapter(seed) for seed in range(2)]
-    for number, tensors in enumerate(written):
+    arrays = [adapter(seed) for seed in range(2)]
+    for number, tensors in enumerate(arrays):
         folder = write_adapter(tmp_path / "run" / f"checkpoint-{number}", tensors)
         (folder / "adapter_model.safetensors").unlink()
         names = sorted(tensors)
         write_shards(folder, [{name: tensors[name] for name in part} for part in (names[::2], names[1::2])])
     dimred.merge(tmp_path / "run", tmp_path / "mean")
-    found = {
+    result = {
         name: value for path in (tmp_path / "mean").glob("*.safetensors") for name, value in read_file(path).items()
     }
     for axis, name in enumerate(names_of("dense")):
-        np.testing.assert_array_equal(found[name], np.concatenate([one[name] for one in written], axis=axis))
+        np.testing.assert_array_equal(result[name], np.concatenate([one[name] for one in arrays], axis=axis))

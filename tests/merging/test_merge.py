@@ -20,16 +20,16 @@ def kept_row(record: dict) -> dict:
     return row
 
 
-def test_the_window_with_the_optimum_is_kept(planted: Path) -> None:
-    out = planted / "best.safetensors"
-    record = dimred.merge(planted / "run", out, metric=f"{METRICS}:distance", minimize=True)
+def test_the_window_with_the_optimum_is_kept(workspace: Path) -> None:
+    out = workspace / "best.safetensors"
+    record = dimred.merge(workspace / "run", out, metric=f"{METRICS}:distance", minimize=True)
     row = kept_row(record)
     assert row == min(record["table"], key=lambda row: row["select"])
-    weights = [read_file(planted / "run" / f"n-{number}.safetensors")["w"] for number in range(N)]
+    weights = [read_file(workspace / "run" / f"n-{number}.safetensors")["w"] for number in range(N)]
     mean = np.average(weights, axis=0, weights=record["kept"]["coefficients"])
     np.testing.assert_allclose(read_file(out)["w"], mean, rtol=1e-5)
     assert row["test"][0] - 2 == pytest.approx(row["select"][0] - 1)  # the offsets of the splits
-    assert json.loads((planted / "best.safetensors.json").read_text())["kept"]["name"] == row["name"]
+    assert json.loads((workspace / "best.safetensors.json").read_text())["kept"]["name"] == row["name"]
     assert record["why"].startswith("the best on 'select'; the metric gives one number")
     assert record["ended"] == "every candidate is scored"
     assert {row["kind"] for row in record["table"]} == {"window", "profile", "soup"}
@@ -39,16 +39,16 @@ def test_the_window_with_the_optimum_is_kept(planted: Path) -> None:
 def test_one_number_without_splits_keeps_the_best_window_or_profile(tmp_path: Path, seed: int) -> None:
     """The noise is the same for the same weights, so the candidate fitted to it stays the best."""
     plant(tmp_path / "run")
-    asked = []
+    calls = []
 
     def noise(tensors: dict[str, np.ndarray]) -> float:
-        asked.append(float(np.random.default_rng([seed, zlib.crc32(tensors["w"].tobytes())]).standard_normal()))
-        return asked[-1]
+        calls.append(float(np.random.default_rng([seed, zlib.crc32(tensors["w"].tobytes())]).standard_normal()))
+        return calls[-1]
 
     record = dimred.merge(tmp_path / "run", tmp_path / "x.safetensors", metric=noise, minimize=True)
     assert kept_row(record)["kind"] in ("window", "profile")
-    assert kept_row(record)["search"][0] == min(asked)
-    assert len(asked) == record["evaluations"]  # none is asked twice
+    assert kept_row(record)["search"][0] == min(calls)
+    assert len(calls) == record["evaluations"]  # none is asked twice
     assert record["why"] == (
         "the best on 'search'; the metric gives one number, so a difference can't be told from chance; let it return "
         "one number for each sample, or (number, standard error); no greedy soup was tried, as it could only be judged "
@@ -56,28 +56,28 @@ def test_one_number_without_splits_keeps_the_best_window_or_profile(tmp_path: Pa
     )
 
 
-def test_the_last_checkpoint_is_scored_on_select_whatever_search_thought_of_it(planted: Path) -> None:
-    newest = read_file(planted / "run" / f"n-{N - 1}.safetensors")["w"]
+def test_the_last_checkpoint_is_scored_on_select_whatever_search_thought_of_it(workspace: Path) -> None:
+    newest = read_file(workspace / "run" / f"n-{N - 1}.safetensors")["w"]
 
     def score(tensors: dict[str, np.ndarray], split: str) -> float:
         distance = float(np.linalg.norm(tensors["w"] - newest))
         return -distance if split == "search" else distance
 
-    record = dimred.merge(planted / "run", planted / "x.safetensors", metric=score, minimize=True)
+    record = dimred.merge(workspace / "run", workspace / "x.safetensors", metric=score, minimize=True)
     assert record["table"][0]["name"] == record["kept"]["name"] == "the snapshot of step 9"
-    np.testing.assert_array_equal(read_file(planted / "x.safetensors")["w"], newest)
+    np.testing.assert_array_equal(read_file(workspace / "x.safetensors")["w"], newest)
 
 
-def test_the_last_checkpoint_is_scored_on_test_also_as_a_finalist(planted: Path) -> None:
-    newest = read_file(planted / "run" / f"n-{N - 1}.safetensors")["w"]
+def test_the_last_checkpoint_is_scored_on_test_also_as_a_finalist(workspace: Path) -> None:
+    newest = read_file(workspace / "run" / f"n-{N - 1}.safetensors")["w"]
 
     def score(tensors: dict[str, np.ndarray], split: str) -> float:
         distance = float(np.linalg.norm(tensors["w"] - newest))
         return distance if split == "search" else -distance
 
-    record = dimred.merge(planted / "run", planted / "x.safetensors", metric=score, minimize=True)
-    tested = [row["name"] for row in record["table"] if "test" in row]
-    assert tested == [record["kept"]["name"], "the snapshot of step 9"]
+    record = dimred.merge(workspace / "run", workspace / "x.safetensors", metric=score, minimize=True)
+    names = [row["name"] for row in record["table"] if "test" in row]
+    assert names == [record["kept"]["name"], "the snapshot of step 9"]
 
 
 def test_statistics_of_their_own_and_without_side_by_side(tmp_path: Path) -> None:
@@ -88,72 +88,74 @@ def test_statistics_of_their_own_and_without_side_by_side(tmp_path: Path) -> Non
     assert kept_row(record)["select"][0] == kept_row(record)["test"][0] == 0
     assert min(without["select"][0], without["test"][0]) > 0.1
     assert "re-estimated" in record["batch_norm"]
-    found = read_file(out)
-    np.testing.assert_array_equal(found["bn.running_mean"], found["fc.weight"][:7, 0])
+    result = read_file(out)
+    np.testing.assert_array_equal(result["bn.running_mean"], result["fc.weight"][:7, 0])
 
 
-def test_single_failures_are_named_and_survived(planted: Path) -> None:
-    out = planted / "x.safetensors"
-    done = command("merge", planted / "run", "--metric", f"{METRICS}:sometimes", "--maximize", "--out", out)
-    assert done.returncode == 0, done.stderr
-    assert "failed: ValueError: a bad batch" in done.stderr
-    lines = (planted / "x.safetensors.merge" / "scores.jsonl").read_text().splitlines()[1:]
-    failed = [json.loads(line) for line in lines if json.loads(line)["score"] is None]
-    assert 0 < len(failed) < len(lines) / 2
-    assert failed[0]["failure"] == "ValueError: a bad batch"
+def test_single_failures_are_named_and_survived(workspace: Path) -> None:
+    out = workspace / "x.safetensors"
+    process = command("merge", workspace / "run", "--metric", f"{METRICS}:sometimes", "--maximize", "--out", out)
+    assert process.returncode == 0, process.stderr
+    assert "failed: ValueError: a bad batch" in process.stderr
+    lines = (workspace / "x.safetensors.merge" / "scores.jsonl").read_text().splitlines()[1:]
+    error = [json.loads(line) for line in lines if json.loads(line)["score"] is None]
+    assert 0 < len(error) < len(lines) / 2
+    assert error[0]["failure"] == "ValueError: a bad batch"
 
 
-def test_a_metric_that_always_fails_ends_it(planted: Path) -> None:
-    out = planted / "x.safetensors"
+def test_a_metric_that_always_fails_ends_it(workspace: Path) -> None:
+    out = workspace / "x.safetensors"
     for _ in range(2):  # the same command begins anew, so that a mended metric is called again
-        with pytest.raises(SearchError) as failed:
-            dimred.merge(planted / "run", out, metric=f"{METRICS}:raises", maximize=True)
-        assert str(failed.value).startswith("the metric failed on the first 3 candidates: ")
-        assert "\n" not in str(failed.value)
-        assert str(failed.value).endswith(f" (see {planted / 'x.safetensors.merge' / 'metric.log'})")
+        with pytest.raises(SearchError) as error:
+            dimred.merge(workspace / "run", out, metric=f"{METRICS}:raises", maximize=True)
+        assert str(error.value).startswith("the metric failed on the first 3 candidates: ")
+        assert "\n" not in str(error.value)
+        assert str(error.value).endswith(f" (see {workspace / 'x.safetensors.merge' / 'metric.log'})")
         assert not out.exists()
 
 
-def test_a_budget_that_ends_before_anything_is_scored(planted: Path) -> None:
+def test_a_budget_that_ends_before_anything_is_scored(workspace: Path) -> None:
     with pytest.raises(SearchError, match="the metric failed on every candidate on 'search': --budget is too small"):
-        dimred.merge(planted / "run", planted / "x.safetensors", metric=lambda path: None, maximize=True, budget=2)
+        dimred.merge(workspace / "run", workspace / "x.safetensors", metric=lambda path: None, maximize=True, budget=2)
 
 
 def test_a_command_as_metric_in_another_layout(tmp_path: Path) -> None:
     write_run(tmp_path / "run", 3, sharded=True)
     code = "import pathlib, sys; print(len(list(pathlib.Path(sys.argv[1]).glob('*.safetensors'))))"
-    done = command(
+    process = command(
         "merge", tmp_path / "run", "--metric-command", f'{sys.executable} -c "{code}" {{}}', "--maximize",
         "--budget", "3", "--out", tmp_path / "best",
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "2.0000" in done.stdout
+    assert process.returncode == 0, process.stderr
+    assert "2.0000" in process.stdout
     assert {"README.md", "config.json"} < {path.name for path in (tmp_path / "best").iterdir()}
 
 
-def test_the_table_and_the_json(planted: Path) -> None:
-    arguments = ["merge", planted / "run", "--metric", f"{METRICS}:distance", "--minimize", "--budget", "8"]
-    done = command(*arguments, "--out", planted / "a.safetensors")
-    lines = done.stdout.splitlines()
+def test_the_table_and_the_json(workspace: Path) -> None:
+    arguments = ["merge", workspace / "run", "--metric", f"{METRICS}:distance", "--minimize", "--budget", "8"]
+    process = command(*arguments, "--out", workspace / "a.safetensors")
+    lines = process.stdout.splitlines()
     assert lines[0].split() == ["checkpoint", "step", "coefficient"]
     assert [line.split()[1] for line in lines[1 : 1 + N]] == [str(step) for step in range(N)]
     lines = lines[1 + N :]
     assert lines[0].split() == ["kept", "kind", "candidate", "search", "select", "test"]
     assert sum(line.startswith("*") for line in lines) == 1
-    assert "evaluations; the budget is spent" in done.stdout
-    order, first, *_ = done.stderr.splitlines()
+    assert "evaluations; the budget is spent" in process.stdout
+    order, first, *_ = process.stderr.splitlines()
     assert order.startswith("10 checkpoints, the oldest first: 0 (n-0.safetensors), 1 (n-1.safetensors), 2 (")
     assert first.startswith("1 search window the snapshot of step 9: ")
-    done = command(*arguments, "--out", planted / "b.safetensors", "--json")
-    assert json.loads(done.stdout) == json.loads((planted / "b.safetensors.json").read_text())
-    done = command("merge", planted / "run", "--last", "3", "--profile", "linear", "--out", planted / "c.safetensors")
-    assert [line.split()[1:] for line in done.stdout.splitlines()[1:4]] == [
+    process = command(*arguments, "--out", workspace / "b.safetensors", "--json")
+    assert json.loads(process.stdout) == json.loads((workspace / "b.safetensors.json").read_text())
+    process = command(
+        "merge", workspace / "run", "--last", "3", "--profile", "linear", "--out", workspace / "c.safetensors"
+    )
+    assert [line.split()[1:] for line in process.stdout.splitlines()[1:4]] == [
         ["7", "0.1667"], ["8", "0.3333"], ["9", "0.5"]
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "words"),
     [
         ({"minimize": True}, "--minimize and --maximize need --metric"),
         ({"metric": score_zero}, "say which is better"),
@@ -166,9 +168,9 @@ def test_the_table_and_the_json(planted: Path) -> None:
         ({"metric_command": "x", "minimize": True}, "--metric-command is 'x'; put {} where the candidate's path"),
     ],
 )
-def test_wrong_arguments_are_refused(tmp_path: Path, options: dict, said: str) -> None:
+def test_wrong_arguments_are_refused(tmp_path: Path, options: dict, words: str) -> None:
     plant(tmp_path / "run")
-    with pytest.raises((ConfigError, SeriesError)) as refused:
+    with pytest.raises((ConfigError, SeriesError)) as error:
         dimred.merge(tmp_path / "run", tmp_path / "x.safetensors", **options)
-    assert said in str(refused.value)
+    assert words in str(error.value)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]

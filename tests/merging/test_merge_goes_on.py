@@ -25,13 +25,13 @@ def remove_result(out: Path) -> None:
     Path(f"{out}.json").unlink()
 
 
-def test_what_was_scored_before_a_kill_is_not_scored_again(planted: Path) -> None:
+def test_what_was_scored_before_a_kill_is_not_scored_again(workspace: Path) -> None:
     """After two SIGKILLs the scores and the result are those of an undisturbed call."""
-    arguments = ["merge", planted / "run", "--metric", f"{METRICS}:distance", "--minimize"]
-    whole = planted / "whole.safetensors"
+    arguments = ["merge", workspace / "run", "--metric", f"{METRICS}:distance", "--minimize"]
+    whole = workspace / "whole.safetensors"
     assert command(*arguments, "--out", whole).returncode == 0
-    out = planted / "killed.safetensors"
-    scores = planted / "killed.safetensors.merge" / "scores.jsonl"
+    out = workspace / "killed.safetensors"
+    scores = workspace / "killed.safetensors.merge" / "scores.jsonl"
     for lines in (5, 20):
         program = [Path(sys.executable).with_name("dimred"), *arguments, "--out", out]
         with subprocess.Popen(list(map(str, program)), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
@@ -42,21 +42,21 @@ def test_what_was_scored_before_a_kill_is_not_scored_again(planted: Path) -> Non
     assert not out.exists()
     with scores.open("ab") as file:
         file.write(b'{"average": {"kin')  # half a line
-    done = command(*arguments, "--out", out, "--json")
-    assert done.returncode == 0, done.stderr
+    call = command(*arguments, "--out", out, "--json")
+    assert call.returncode == 0, call.stderr
     assert out.read_bytes() == whole.read_bytes()
-    assert scores.read_bytes() == (planted / "whole.safetensors.merge" / "scores.jsonl").read_bytes()
-    record, first = json.loads(done.stdout), json.loads((planted / "whole.safetensors.json").read_text())
+    assert scores.read_bytes() == (workspace / "whole.safetensors.merge" / "scores.jsonl").read_bytes()
+    record, first = json.loads(call.stdout), json.loads((workspace / "whole.safetensors.json").read_text())
     assert record.pop("command") == first.pop("command").replace(*(shlex.quote(str(path)) for path in (whole, out)))
     assert record == first
     assert sorted(path.name for path in scores.parent.iterdir()) == sorted(
-        path.name for path in (planted / "whole.safetensors.merge").iterdir()
+        path.name for path in (workspace / "whole.safetensors.merge").iterdir()
     )
 
 
-def test_what_failed_is_tried_again(planted: Path) -> None:
+def test_what_failed_is_tried_again(workspace: Path) -> None:
     """A timeout, or a process without memory, may be a fault of a moment."""
-    out, fails = planted / "x.safetensors", [False]
+    out, fails = workspace / "x.safetensors", [False]
 
     def score(tensors: dict[str, np.ndarray]) -> float:
         fails.append(len(fails) == 3)
@@ -64,64 +64,64 @@ def test_what_failed_is_tried_again(planted: Path) -> None:
             raise ValueError("busy")
         return float(np.square(tensors["w"]).sum())
 
-    first = dimred.merge(planted / "run", out, metric=score, minimize=True)
-    made = len(fails)
+    first = dimred.merge(workspace / "run", out, metric=score, minimize=True)
+    n_calls = len(fails)
     remove_result(out)
-    again = dimred.merge(planted / "run", out, metric=score, minimize=True)
-    assert len(fails) == made + 1
+    again = dimred.merge(workspace / "run", out, metric=score, minimize=True)
+    assert len(fails) == n_calls + 1
     assert (sum(fails), again["evaluations"]) == (1, first["evaluations"])
 
 
-def test_a_result_that_another_call_has_just_written_is_kept(planted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out = planted / "x.safetensors"
+def test_a_result_that_another_call_has_just_written_is_kept(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = workspace / "x.safetensors"
 
     def another_is_faster(*_: object, **__: object) -> Path:
         out.write_bytes(b"the other's")
-        return planted / "x.safetensors.merge"
+        return workspace / "x.safetensors.merge"
 
     monkeypatch.setattr("dimred.merging.merge.work_folder", another_is_faster)
     with pytest.raises(ConfigError, match="exists already"):
-        dimred.merge(planted / "run", out)
+        dimred.merge(workspace / "run", out)
     assert out.read_bytes() == b"the other's"
 
 
-def test_ctrl_c_keeps_the_scores_and_says_how_to_go_on(planted: Path) -> None:
-    left = [12]
+def test_ctrl_c_keeps_the_scores_and_says_how_to_go_on(workspace: Path) -> None:
+    error = [12]
 
     def score(tensors: dict[str, np.ndarray]) -> float:
-        left[0] -= 1
-        if left[0] == 0:
+        error[0] -= 1
+        if error[0] == 0:
             raise KeyboardInterrupt
         return float(tensors["w"][0])
 
-    out = planted / "x.safetensors"
-    with pytest.raises(StoppedError) as stopped:
-        dimred.merge(planted / "run", out, metric=score, minimize=True)
-    assert str(stopped.value) == (
+    out = workspace / "x.safetensors"
+    with pytest.raises(StoppedError) as info:
+        dimred.merge(workspace / "run", out, metric=score, minimize=True)
+    assert str(info.value) == (
         f"stopped by ctrl-C; 11 scores are in {out}.merge; the same command goes on, and with --budget 11 it chooses "
         "among these"
     )
     assert not out.exists()
-    record = dimred.merge(planted / "run", out, metric=score, minimize=True, budget=11)
-    assert left == [0]
+    record = dimred.merge(workspace / "run", out, metric=score, minimize=True, budget=11)
+    assert error == [0]
     assert record["evaluations"] == 11
     remove_result(out)
-    assert dimred.merge(planted / "run", out, metric=score, minimize=True)["evaluations"] == 11 - left[0]
+    assert dimred.merge(workspace / "run", out, metric=score, minimize=True)["evaluations"] == 11 - error[0]
 
 
-def test_ctrl_c_before_the_first_score_names_no_budget(planted: Path) -> None:
+def test_ctrl_c_before_the_first_score_names_no_budget(workspace: Path) -> None:
     def score(path: str) -> float:
         raise KeyboardInterrupt
 
     with pytest.raises(StoppedError, match=r"0 scores are in .*; the same command goes on$"):
-        dimred.merge(planted / "run", planted / "x.safetensors", metric=score, minimize=True)
+        dimred.merge(workspace / "run", workspace / "x.safetensors", metric=score, minimize=True)
 
 
-def test_ctrl_c_in_a_terminal_reaches_only_us(planted: Path) -> None:
+def test_ctrl_c_in_a_terminal_reaches_only_us(workspace: Path) -> None:
     """The metric's process has a session of its own, so the same ctrl-C does not kill it; it ends with the merge."""
-    out = planted / "x.safetensors"
-    scores = planted / "x.safetensors.merge" / "scores.jsonl"
-    program = [Path(sys.executable).with_name("dimred"), "merge", planted / "run", "--metric", f"{METRICS}:distance"]
+    out = workspace / "x.safetensors"
+    scores = workspace / "x.safetensors.merge" / "scores.jsonl"
+    program = [Path(sys.executable).with_name("dimred"), "merge", workspace / "run", "--metric", f"{METRICS}:distance"]
     words = list(map(str, [*program, "--minimize", "--out", out]))
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         while not (scores.exists() and scores.read_bytes().count(b"\n") >= 5):
@@ -134,7 +134,7 @@ def test_ctrl_c_in_a_terminal_reaches_only_us(planted: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "damage", "said"),
+    ("change", "damage", "words"),
     [
         ({"minimize": False, "maximize": True}, (), "of a merge with a different better: 'lower', not 'higher'"),
         ({"last": 5}, (), "of a merge with a different digest of the checkpoints: '"),
@@ -143,58 +143,58 @@ def test_ctrl_c_in_a_terminal_reaches_only_us(planted: Path) -> None:
     ],
 )
 def test_scores_of_another_merge_or_damaged_ones_are_not_mixed_in(
-    planted: Path, change: dict, damage: tuple[str, ...], said: str
+    workspace: Path, change: dict, damage: tuple[str, ...], words: str
 ) -> None:
-    out = planted / "x.safetensors"
+    out = workspace / "x.safetensors"
     same = {"metric": score_zero, "minimize": True, "budget": 5}
-    dimred.merge(planted / "run", out, **same)
+    dimred.merge(workspace / "run", out, **same)
     remove_result(out)
     if damage:
-        scores = planted / "x.safetensors.merge" / "scores.jsonl"
+        scores = workspace / "x.safetensors.merge" / "scores.jsonl"
         scores.write_text(re.sub(*damage, scores.read_text(), count=1))
-    with pytest.raises(RunError) as refused:
-        dimred.merge(planted / "run", out, **(same | change))
-    assert said in str(refused.value)
+    with pytest.raises(RunError) as error:
+        dimred.merge(workspace / "run", out, **(same | change))
+    assert words in str(error.value)
 
 
-def test_two_processes_do_not_write_the_same_scores(planted: Path) -> None:
-    out = planted / "x.safetensors"
+def test_two_processes_do_not_write_the_same_scores(workspace: Path) -> None:
+    out = workspace / "x.safetensors"
     with (
-        FolderLock(planted / "x.safetensors.merge", "--out is x"),
+        FolderLock(workspace / "x.safetensors.merge", "--out is x"),
         pytest.raises(RunError, match=rf"^--out is '.*x\.safetensors', where process {os.getpid()} on .* is at work"),
     ):
-        dimred.merge(planted / "run", out, metric=f"{METRICS}:distance", minimize=True)
-    assert not (planted / "x.safetensors.merge" / "metric.log").exists()
+        dimred.merge(workspace / "run", out, metric=f"{METRICS}:distance", minimize=True)
+    assert not (workspace / "x.safetensors.merge" / "metric.log").exists()
 
 
-def test_a_disk_that_is_full_in_the_middle(planted: Path) -> None:
+def test_a_disk_that_is_full_in_the_middle(workspace: Path) -> None:
     """The scratch folder goes away: that is a fault, not a failed trial, and earlier scores are kept."""
-    out = planted / "x.safetensors"
+    out = workspace / "x.safetensors"
     count = [0]
 
     def score(tensors: dict[str, np.ndarray]) -> float:
         count[0] += 1
         if count[0] == 5:
-            (planted / "x.safetensors.merge" / "candidate.safetensors").unlink()
-            (planted / "x.safetensors.merge").rename(planted / "gone")
+            (workspace / "x.safetensors.merge" / "candidate.safetensors").unlink()
+            (workspace / "x.safetensors.merge").rename(workspace / "gone")
         return float(tensors["w"][0])
 
     with pytest.raises(FaultError, match="can't be written"):
-        dimred.merge(planted / "run", out, metric=score, maximize=True)
+        dimred.merge(workspace / "run", out, metric=score, maximize=True)
     assert not out.exists()
-    (planted / "gone").rename(planted / "x.safetensors.merge")
-    assert dimred.merge(planted / "run", out, metric=score, maximize=True)["evaluations"] == count[0] - 1
+    (workspace / "gone").rename(workspace / "x.safetensors.merge")
+    assert dimred.merge(workspace / "run", out, metric=score, maximize=True)["evaluations"] == count[0] - 1
 
 
-def test_a_place_that_cannot_be_written_to_is_a_fault(planted: Path) -> None:
-    out = planted / "x.safetensors"
+def test_a_place_that_cannot_be_written_to_is_a_fault(workspace: Path) -> None:
+    out = workspace / "x.safetensors"
     Path(f"{out}.merge").touch()
     with pytest.raises(
         FaultError, match=r"^--out is '.*x\.safetensors', which can't be written \(.*x\.safetensors\.merge"
     ):
-        dimred.merge(planted / "run", out, metric=score_zero, minimize=True)
-    longest = planted / f"{'n' * 243}.safetensors"  # the record's longer ending does not fit
+        dimred.merge(workspace / "run", out, metric=score_zero, minimize=True)
+    longest = workspace / f"{'n' * 243}.safetensors"  # the record's longer ending does not fit
     for options in ({}, {"metric": score_zero, "minimize": True}):
         with pytest.raises(FaultError, match="File name too long"):
-            dimred.merge(planted / "run", longest, **options)
+            dimred.merge(workspace / "run", longest, **options)
     assert not longest.exists()

@@ -30,68 +30,70 @@ def log(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def started(log: Path) -> Iterator:
-    with ExitStack() as made:
-        yield lambda source, option="--metric": made.enter_context(closing(ProcessMetric(option, source, 60, log)))
+def start_metric(log: Path) -> Iterator:
+    with ExitStack() as stack:
+        yield lambda source, option="--metric": stack.enter_context(closing(ProcessMetric(option, source, 60, log)))
 
 
 @pytest.mark.parametrize(
-    ("returned", "score"),
+    ("value", "score"),
     [
         (np.float32(0.5), Score(0.5)),
         ((0.5, 0.25), Score(0.5, 0.25)),
         ([0.5, 1.5, 4.0], Score(2.0, pytest.approx(np.std([0.5, 1.5, 4.0], ddof=1) / 3**0.5), (0.5, 1.5, 4.0))),
     ],
 )
-def test_a_number_a_pair_and_samples(candidate: Path, returned: object, score: Score) -> None:
-    assert FunctionMetric(lambda path: returned).score(candidate, "search") == score
+def test_a_number_a_pair_and_samples(candidate: Path, value: object, score: Score) -> None:
+    assert FunctionMetric(lambda path: value).score(candidate, "search") == score
 
 
 @pytest.mark.parametrize(
-    ("returned", "said"),
+    ("value", "words"),
     [
         ("0.5", "it returned '0.5', which is not a number, a pair, or a list of numbers"),
         (None, "it returned None, which is not a number"),
         ([1.0, float("nan")], r"it returned \[1.0, nan\], which is not finite"),
     ],
 )
-def test_a_returned_value_that_is_no_score_is_refused(candidate: Path, returned: object, said: str) -> None:
-    with pytest.raises(MetricError, match=said):
-        FunctionMetric(lambda path: returned).score(candidate, "search")
+def test_a_returned_value_that_is_no_score_is_refused(candidate: Path, value: object, words: str) -> None:
+    with pytest.raises(MetricError, match=words):
+        FunctionMetric(lambda path: value).score(candidate, "search")
 
 
-def test_a_function_of_a_file_and_of_this_process(started, candidate: Path, log: Path) -> None:
-    metric = started(f"{METRICS}:number")
+def test_a_function_of_a_file_and_of_this_process(start_metric, candidate: Path, log: Path) -> None:
+    metric = start_metric(f"{METRICS}:number")
     assert (metric.has_splits, metric.reestimates) == (False, False)
     assert metric.score(candidate, "search") == Score(0.5)
     assert "this goes to the log" in log.read_text()
-    metric = started(f"{METRICS}:samples")
+    metric = start_metric(f"{METRICS}:samples")
     metric._timeout_seconds = 1e12  # what a user may give for no limit
     assert metric.score(candidate, "search").samples == (0.5, 1.5, 4.0)
-    seen = []
+    calls = []
 
     def score(tensors, split):
-        seen.append((split, tensors["w"].tolist()))
+        calls.append((split, tensors["w"].tolist()))
         return float(tensors["w"][1])
 
     assert FunctionMetric(score).score(candidate, "select") == Score(1.5)
-    assert seen == [("select", VALUES.tolist())]
+    assert calls == [("select", VALUES.tolist())]
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("raises", "RuntimeError: no such data set"), ("dies", "its process died (signal 9)")]
+    ("name", "words"), [("raises", "RuntimeError: no such data set"), ("dies", "its process died (signal 9)")]
 )
-def test_a_failure_is_told_and_the_next_call_works(started, candidate: Path, name: str, said: str) -> None:
-    metric = started(f"{METRICS}:{name}")
+def test_a_failure_is_told_and_the_next_call_works(start_metric, candidate: Path, name: str, words: str) -> None:
+    metric = start_metric(f"{METRICS}:{name}")
     for _ in range(2):
-        with pytest.raises(MetricError) as failed:
+        with pytest.raises(MetricError) as error:
             metric.score(candidate, "search")
-        assert str(failed.value).startswith(said)
+        assert str(error.value).startswith(words)
 
 
-def test_a_metric_that_never_returns(started, candidate: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_metric_that_never_returns(
+    start_metric, candidate: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MARKER", str(tmp_path / "hung"))
-    metric = started(f"{METRICS}:hangs_once")
+    metric = start_metric(f"{METRICS}:hangs_once")
     metric._timeout_seconds = 0.5
     with pytest.raises(MetricError, match=r"it took longer than --timeout 0\.5 s"):
         metric.score(candidate, "search")
@@ -118,7 +120,7 @@ def test_a_metric_that_hangs_ends_with_a_merge_that_is_killed(tmp_path: Path, na
 
 
 @pytest.mark.parametrize(
-    ("spec", "said"),
+    ("spec", "words"),
     [
         ("gone.py:score", "give a Python file and a function"),
         (f"{METRICS}", "give a Python file and a function"),
@@ -129,21 +131,21 @@ def test_a_metric_that_hangs_ends_with_a_merge_that_is_killed(tmp_path: Path, na
     ],
 )
 def test_a_file_without_a_metric_is_refused(
-    started, spec: str, said: str, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start_metric, spec: str, words: str, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("broken.py").write_text("import gone_module\n")
-    with pytest.raises(ConfigError) as refused:
-        started(spec)
-    assert said in str(refused.value)
-    assert f"--metric is {spec!r}" in str(refused.value)
+    with pytest.raises(ConfigError) as error:
+        start_metric(spec)
+    assert words in str(error.value)
+    assert f"--metric is {spec!r}" in str(error.value)
     assert "broken" not in spec or "Traceback" in log.read_text()
 
 
-def test_a_file_may_import_its_neighbours(started, tmp_path: Path, candidate: Path) -> None:
+def test_a_file_may_import_its_neighbours(start_metric, tmp_path: Path, candidate: Path) -> None:
     (tmp_path / "neighbour_module.py").write_text("VALUE = 7\n")
     (tmp_path / "mine.py").write_text("import neighbour_module\ndef score(path):\n    return neighbour_module.VALUE\n")
-    assert started(f"{tmp_path / 'mine.py'}:score").score(candidate, "search") == Score(7.0)
+    assert start_metric(f"{tmp_path / 'mine.py'}:score").score(candidate, "search") == Score(7.0)
 
 
 def test_tensors_of_shards_and_bfloat16(tmp_path: Path) -> None:
@@ -155,10 +157,10 @@ def test_tensors_of_shards_and_bfloat16(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, BITS])
-def test_the_hook_changes_the_statistics_and_nothing_else(started, tmp_path: Path, dtype: type) -> None:
+def test_the_hook_changes_the_statistics_and_nothing_else(start_metric, tmp_path: Path, dtype: type) -> None:
     before = network(1, dtype)
     candidate = write_file(tmp_path / "candidate.safetensors", before)
-    metric = started(f"{STATISTICS}:score")
+    metric = start_metric(f"{STATISTICS}:score")
     assert (metric.has_splits, metric.reestimates) == (True, True)
     metric.reestimate(candidate)
     after = read_file(candidate)
@@ -170,7 +172,7 @@ def test_the_hook_changes_the_statistics_and_nothing_else(started, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("returned", "said"),
+    ("value", "words"),
     [
         ({"fc.weight": 0}, "allowed: statistics by name, such as ('bn.running_mean', 'bn.running_var')"),
         (None, "reestimate returned None; allowed: statistics by name"),
@@ -178,11 +180,11 @@ def test_the_hook_changes_the_statistics_and_nothing_else(started, tmp_path: Pat
         ({"bn.running_mean": np.zeros(3)}, "'bn.running_mean' with the shape (3,); allowed: (7,)"),
     ],
 )
-def test_a_hook_that_returns_something_else_is_refused(tmp_path: Path, returned: object, said: str) -> None:
+def test_a_hook_that_returns_something_else_is_refused(tmp_path: Path, value: object, words: str) -> None:
     candidate = write_file(tmp_path / "candidate.safetensors", network(1))
-    with pytest.raises(MetricError) as failed:
-        FunctionMetric(lambda path: 0, lambda path: returned).reestimate(candidate)
-    assert said in str(failed.value)
+    with pytest.raises(MetricError) as error:
+        FunctionMetric(lambda path: 0, lambda path: value).reestimate(candidate)
+    assert words in str(error.value)
 
 
 def command(code: str, arguments: str = "{}") -> str:
@@ -193,13 +195,13 @@ def test_a_command_and_its_last_line(candidate: Path) -> None:
     metric = command_metric(command("import sys; print(sys.argv[1:]); print(0.25); print()"))
     assert not metric.has_splits
     assert metric.score(candidate, "test") == Score(0.25)
-    seen = command_metric(command("import sys; print(len(sys.argv[2]))", "{} {split}"))
-    assert seen.has_splits
-    assert seen.score(candidate, "select") == Score(6.0)
+    calls = command_metric(command("import sys; print(len(sys.argv[2]))", "{} {split}"))
+    assert calls.has_splits
+    assert calls.score(candidate, "select") == Score(6.0)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "words"),
     [
         (command("print(1); print('loss: 2')"), "its last line is 'loss: 2', not a number"),
         (command("pass"), "its last line is '', not a number"),
@@ -209,18 +211,18 @@ def test_a_command_and_its_last_line(candidate: Path) -> None:
         (command("import time; time.sleep(100)"), "it took longer than --timeout 1 s"),
     ],
 )
-def test_a_command_that_fails(started, candidate: Path, text: str, said: str) -> None:
-    metric = started(text, "--metric-command")
+def test_a_command_that_fails(start_metric, candidate: Path, text: str, words: str) -> None:
+    metric = start_metric(text, "--metric-command")
     metric._timeout_seconds = 1 if "sleep" in text else 60
-    with pytest.raises(MetricError) as failed:
+    with pytest.raises(MetricError) as error:
         metric.score(candidate, "search")
-    assert said in str(failed.value)
+    assert words in str(error.value)
 
 
-def test_a_timeout_ends_what_the_command_started(started, candidate: Path, tmp_path: Path) -> None:
+def test_a_timeout_ends_what_the_command_started(start_metric, candidate: Path, tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     code = f"import os, pathlib, time; pathlib.Path({str(pid)!r}).write_text(str(os.getpid())); time.sleep(100)"
-    metric = started(command(code), "--metric-command")
+    metric = start_metric(command(code), "--metric-command")
     metric._timeout_seconds = 5
     with pytest.raises(MetricError, match="longer than"):
         metric.score(candidate, "search")

@@ -33,8 +33,8 @@ def test_it_is_the_svd_of_the_centred_matrix_in_float64(walk):
     assert np.allclose(basis.singular_values, values[:7], rtol=1e-12)
     assert np.allclose(basis.explained_variance_ratio, values[:7] ** 2 / np.sum(values**2), rtol=1e-10)
     assert np.array_equal(basis.mean, mean.astype(np.float32))
-    centred = snapshots - mean
-    assert np.allclose(basis.gram, centred @ centred.T, rtol=0, atol=1e-12 * values[0] ** 2)
+    deviations = snapshots - mean
+    assert np.allclose(basis.gram, deviations @ deviations.T, rtol=0, atol=1e-12 * values[0] ** 2)
     assert deviation(row_gram(basis)) == pytest.approx(basis.deviation, abs=1e-12)
     assert basis.deviation < 1e-7
 
@@ -59,9 +59,9 @@ def test_float64_snapshots_are_centred_before_they_are_rounded(tmp_path, suffix,
     layout = WeightLayout.from_weights(as_weights(snapshots[0]))
     basis = fit_basis(tmp_path, 5, layout=layout)
     _, components, values = principal_components(snapshots, 5)
-    rounding = np.finfo(float).eps * abs(offset) / size  # of the snapshots' own float64
-    assert np.allclose(basis.singular_values, values[:5], rtol=1e-9 + rounding)
-    assert subspace_distance(basis.components, components) < 1e-6 + 10 * rounding
+    resolution = np.finfo(float).eps * abs(offset) / size  # of the snapshots' own float64
+    assert np.allclose(basis.singular_values, values[:5], rtol=1e-9 + resolution)
+    assert subspace_distance(basis.components, components) < 1e-6 + 10 * resolution
     assert [source.digest for source in basis.snapshots] == [vector_digest(vector) for vector in snapshots]
 
 
@@ -98,12 +98,12 @@ def test_nearly_collinear_snapshots_are_repaired(tmp_path, monkeypatch):
 
 def test_raw_snapshots_are_orthonormalised_in_their_order(walk):
     series, snapshots = walk
-    expected = gram_schmidt(snapshots)
+    answer = gram_schmidt(snapshots)
     basis = fit_basis(series, kind="snapshots")
     assert basis.n_components == 12
     assert basis.kind == "snapshots"
     assert deviation(row_gram(basis)) <= TOLERANCE
-    assert np.abs(basis.components - expected).max() < 1e-6
+    assert np.abs(basis.components - answer).max() < 1e-6
     assert np.abs(fit_basis(series, 4, kind="snapshots").components - gram_schmidt(snapshots[-4:])).max() < 1e-6
     assert basis.explained_variance_ratio.sum() == pytest.approx(1, abs=1e-6)
 
@@ -131,9 +131,9 @@ def test_the_networks_order_decides_not_the_manifests(walk):
     layout = WeightLayout(series.layout.names[::-1], series.layout.shapes[::-1])
     basis = fit_basis(series, 3, layout=layout)
     assert basis.layout == layout
-    turned = basis.layout.unflatten(basis.mean)
+    tensors = basis.layout.unflatten(basis.mean)
     straight = series.layout.unflatten(snapshots.astype(np.float64).mean(axis=0).astype(np.float32))
-    assert all(np.array_equal(turned[name], straight[name]) for name in straight)
+    assert all(np.array_equal(tensors[name], straight[name]) for name in straight)
 
 
 def test_boost_reads_the_file(walk, tmp_path):
@@ -204,28 +204,28 @@ def test_the_same_result_is_recognised_although_a_bad_snapshot_is_met_on_the_way
 
 
 def centred_gram(snapshots):
-    centred = snapshots.astype(np.float64) - snapshots.astype(np.float64).mean(axis=0)
-    return centred @ centred.T
+    deviations = snapshots.astype(np.float64) - snapshots.astype(np.float64).mean(axis=0)
+    return deviations @ deviations.T
 
 
 def test_signs_do_not_depend_on_the_eigensolvers():
     snapshots = random_walk(9, 60).astype(np.float64)
     gram = centred_gram(snapshots)
-    expected = principal_directions(gram, 5)
+    answer = principal_directions(gram, 5)
     order = np.random.default_rng(0).permutation(9)
     for _ in range(5):  # other roundings give other signs inside the solver
         noisy = gram * (1 + 1e-15 * np.random.default_rng(_).standard_normal(gram.shape))
-        assert np.allclose(principal_directions((noisy + noisy.T) / 2, 5), expected, atol=1e-9)
-    permuted = principal_directions(gram[np.ix_(order, order)], 5)
-    assert np.allclose(np.abs(permuted), np.abs(expected[:, order]), atol=1e-10)
-    assert np.all(expected.max(axis=1) > np.abs(expected).max(axis=1) / 1.01)
+        assert np.allclose(principal_directions((noisy + noisy.T) / 2, 5), answer, atol=1e-9)
+    rows = principal_directions(gram[np.ix_(order, order)], 5)
+    assert np.allclose(np.abs(rows), np.abs(answer[:, order]), atol=1e-10)
+    assert np.all(answer.max(axis=1) > np.abs(answer).max(axis=1) / 1.01)
 
 
 def test_equal_scores_of_opposite_sign_do_not_make_the_sign_a_matter_of_rounding():
     scores = np.array([[1.0], [0.2], [-0.2], [-1.0]])
     for tilt in (1e-13, -1e-13):
-        tilted = scores + tilt * np.array([[0.0], [0.0], [1.0], [-1.0]])
-        assert principal_directions(tilted @ tilted.T, 1)[0, 0] > 0
+        bent = scores + tilt * np.array([[0.0], [0.0], [1.0], [-1.0]])
+        assert principal_directions(bent @ bent.T, 1)[0, 0] > 0
 
 
 def test_noise_of_float32_rounding_is_not_taken_for_a_direction():

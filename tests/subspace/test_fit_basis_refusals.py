@@ -103,22 +103,22 @@ def test_a_failing_disk_is_one_clear_line_and_nothing_is_left(walk, tmp_path):
     out, program = tmp_path / "a.npy", Path(sys.executable).with_name("dimred")
     command = [program, "pca", "--ckpt-dir", walk[0].directory, "--out", out, "--n-components", "3"]
     limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))  # noqa: E731
-    done = subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=limit)
-    assert done.returncode == 2
-    assert f"error: Writing {out} failed" in done.stderr
-    assert "Traceback" not in done.stderr
+    process = subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=limit)
+    assert process.returncode == 2
+    assert f"error: Writing {out} failed" in process.stderr
+    assert "Traceback" not in process.stderr
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("signalled", [KeyboardInterrupt(), StoppedError(signal.SIGTERM)])
-def test_an_interrupt_leaves_nothing(signalled, walk, tmp_path):
+@pytest.mark.parametrize("stop", [KeyboardInterrupt(), StoppedError(signal.SIGTERM)])
+def test_an_interrupt_leaves_nothing(stop, walk, tmp_path):
     """Ctrl-C interrupts ``dimred pca``; a signal interrupts a run that fits its basis on the way."""
 
-    def interrupt(phase, done, total):
+    def interrupt(phase, n_done, total):
         if phase.startswith("writing"):
-            raise signalled
+            raise stop
 
-    with pytest.raises(type(signalled)):
+    with pytest.raises(type(stop)):
         fit_basis(walk[0], 3, out=tmp_path / "pca_mat.npy", progress=interrupt)
     assert list(tmp_path.iterdir()) == []
 
@@ -126,7 +126,7 @@ def test_an_interrupt_leaves_nothing(signalled, walk, tmp_path):
 def test_of_two_runs_for_one_result_the_slower_one_replaces_nothing(walk, tmp_path):
     out, faster = tmp_path / "pca_mat.npy", []
 
-    def progress(phase, done, total):
+    def progress(phase, n_done, total):
         if not faster:
             faster.append(fit_basis(walk[0].select(last=11), 2, out=out))
 

@@ -15,24 +15,24 @@ M = CHUNK + 300
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def walk_basis(tmp_path_factory):
     directory = tmp_path_factory.mktemp("made")
     series = write_series(directory / "s", random_walk(7, M))
     return fit_basis(series, 4, out=directory / "pca_mat.npy")
 
 
 @pytest.fixture
-def pair(made, tmp_path):
-    for path in (made.path, metadata_path(made.path)):
+def pair(walk_basis, tmp_path):
+    for path in (walk_basis.path, metadata_path(walk_basis.path)):
         shutil.copy(path, tmp_path)
     return tmp_path / "pca_mat.npy"
 
 
-def test_what_was_fitted_is_loaded(made, pair):
-    basis = load_basis(pair, layout=made.layout)
+def test_what_was_fitted_is_loaded(walk_basis, pair):
+    basis = load_basis(pair, layout=walk_basis.layout)
     for name in ("components", "mean", "singular_values", "explained_variance", "explained_variance_ratio", "gram"):
-        assert np.array_equal(getattr(basis, name), getattr(made, name))
-    assert (basis.layout, basis.snapshots, basis.kind) == (made.layout, made.snapshots, "pca")
+        assert np.array_equal(getattr(basis, name), getattr(walk_basis, name))
+    assert (basis.layout, basis.snapshots, basis.kind) == (walk_basis.layout, walk_basis.snapshots, "pca")
     assert (basis.n_components, basis.n_weights) == (4, M)
     assert isinstance(basis.components, np.memmap)
     assert isinstance(basis.mean, np.memmap)
@@ -53,12 +53,12 @@ def test_a_basis_from_memory_outlives_its_temporary_files(tmp_path):
         (lambda n: (*n, "more"), lambda s: (*s, (3,)), "'more' (3,) is only there"),
     ],
 )
-def test_another_network_is_refused_with_the_first_difference(pair, made, names, shapes, words):
-    layout = WeightLayout(names(made.layout.names), shapes(made.layout.shapes))
-    with pytest.raises(BasisMismatchError, match="was made for another network") as caught:
+def test_another_network_is_refused_with_the_first_difference(pair, walk_basis, names, shapes, words):
+    layout = WeightLayout(names(walk_basis.layout.names), shapes(walk_basis.layout.shapes))
+    with pytest.raises(BasisMismatchError, match="was made for another network") as error:
         load_basis(pair, layout=layout)
-    assert words in str(caught.value)
-    assert str(pair) in str(caught.value)
+    assert words in str(error.value)
+    assert str(pair) in str(error.value)
 
 
 def test_a_real_network_is_accepted_or_refused(tmp_path, caplog):
@@ -106,16 +106,16 @@ def test_a_flipped_bit_anywhere_in_the_pair_is_found(pair):
     for path in (pair, metadata_path(pair)):
         whole = path.read_bytes()
         for bit in np.random.default_rng(2).integers(8 * len(whole), size=150):
-            damaged = bytearray(whole)
-            damaged[bit // 8] ^= 1 << bit % 8
-            path.write_bytes(damaged)
+            copy = bytearray(whole)
+            copy[bit // 8] ^= 1 << bit % 8
+            path.write_bytes(copy)
             with pytest.raises(BasisMismatchError):
                 load_basis(pair)
         path.write_bytes(whole)
     load_basis(pair)
 
 
-def test_two_files_of_different_results_are_not_taken_for_a_pair(pair, made, tmp_path):
+def test_two_files_of_different_results_are_not_taken_for_a_pair(pair, walk_basis, tmp_path):
     """A crash between the two renames leaves such files."""
     other = fit_basis(write_series(tmp_path / "s", random_walk(7, M, seed=1)), 4, out=tmp_path / "other.npy")
     shutil.copy(metadata_path(other.path), metadata_path(pair))
@@ -192,20 +192,20 @@ def test_a_header_that_claims_too_much_takes_no_memory(tmp_path):
         load_basis(tmp_path / "a.npy")
 
 
-def test_vectors_of_the_wrong_length_are_refused(made):
+def test_vectors_of_the_wrong_length_are_refused(walk_basis):
     with pytest.raises(BasisMismatchError, match=rf"weight_vector has shape \(3,\).*\({M},\)"):
-        made.project(np.ones(3))
+        walk_basis.project(np.ones(3))
     with pytest.raises(BasisMismatchError, match=r"coordinates has shape \(3,\).*\(4,\)"):
-        made.back_project(np.ones(3))
+        walk_basis.back_project(np.ones(3))
 
 
 def test_a_basis_is_opened_by_either_file_and_describes_itself(tmp_path):
     path = fit_basis(write_series(tmp_path / "s", random_walk(5, 2000)), 3, out=tmp_path / "pca_mat.npy").path
-    for given in (path, path.with_suffix(".h5"), str(path.with_suffix(".h5"))):
+    for argument in (path, path.with_suffix(".h5"), str(path.with_suffix(".h5"))):
         description = (
             f"<SubspaceBasis: 3 directions of 2,000 weights, made from 5 snapshots, kind='pca', path='{path}'>"
         )
-        assert repr(load_basis(given)) == description
+        assert repr(load_basis(argument)) == description
     np.save(tmp_path / "bare.npy", np.eye(2, 7, dtype=np.float32))
     bare = repr(load_basis(tmp_path / "bare.npy"))
     assert bare == f"<SubspaceBasis: 2 directions of 7 weights, path='{tmp_path / 'bare.npy'}'>"

@@ -53,14 +53,14 @@ def test_a_network_sees_the_moved_weights_whatever_its_graph(kind, weights_of, c
     vector = start.asnumpy().copy()
     np.testing.assert_array_equal(vector, [*range(12), 1, 1, 1])
 
-    def check(expected):
+    def check(answer):
         assert float(network(Tensor(x)).asnumpy()) == pytest.approx(by_hand(network, x))
-        np.testing.assert_allclose(weights.read().asnumpy(), expected, rtol=1e-6)
+        np.testing.assert_allclose(weights.read().asnumpy(), answer, rtol=1e-6)
 
     weights.put((1.0, start), (0.5, start))
     check(1.5 * vector)
-    added, square = weights.add(2.0, (1.0, start), (-3.0, start))
-    np.testing.assert_allclose(added.asnumpy(), -2 * vector, rtol=1e-6)
+    total, square = weights.add(2.0, (1.0, start), (-3.0, start))
+    np.testing.assert_allclose(total.asnumpy(), -2 * vector, rtol=1e-6)
     assert square == pytest.approx(4 * vector @ vector)
     check(-2.5 * vector)
     weights.put((1.0, start))
@@ -76,7 +76,7 @@ def test_host_and_graph_move_long_vectors_alike():
     sizes = [3, 131_071, 262_149, 1, 7]
     rng = np.random.default_rng(0)
     values = [rng.standard_normal(size).astype(np.float32) for size in sizes]
-    moved = []
+    moves = []
     for weights_of in (HostVectors, GraphVectors):
         parameters = [Parameter(Tensor(value), name=f"p{number}") for number, value in enumerate(values)]
         weights = weights_of(parameters)
@@ -85,10 +85,10 @@ def test_host_and_graph_move_long_vectors_alike():
         direction = Tensor(np.random.default_rng(1).standard_normal(sum(sizes)).astype(np.float32))
         weights.put((1.0, start), (0.3, direction))
         _, square = weights.add(-0.1, (1.0, start), (-1.0, direction), (0.9, start))
-        expected = 1.9 * start.asnumpy().astype(np.float64) - direction.asnumpy()
-        assert square == pytest.approx(expected @ expected, rel=1e-5)
-        moved.append(weights.read().asnumpy())
-    np.testing.assert_allclose(*moved, rtol=1e-5, atol=1e-6)
+        answer = 1.9 * start.asnumpy().astype(np.float64) - direction.asnumpy()
+        assert square == pytest.approx(answer @ answer, rel=1e-5)
+        moves.append(weights.read().asnumpy())
+    np.testing.assert_allclose(*moves, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.usefixtures("mode")
@@ -125,7 +125,7 @@ def test_a_vector_that_is_still_needed_is_not_overwritten():
     weights = HostVectors([Parameter(Tensor(np.arange(5, dtype=np.float32)), name="p")])
     projection = HostProjection(np.eye(1, 5, dtype=np.float32))
     (up,) = projection.back_project(np.ones(1))
-    added, _ = weights.add(1.0, (2.0, up))
+    total, _ = weights.add(1.0, (2.0, up))
     part = weights.read().asnumpy()[1:]  # the only reference to that vector
     memory = ReusedMemory(5)
     array = memory.vector()
@@ -138,7 +138,7 @@ def test_a_vector_that_is_still_needed_is_not_overwritten():
         memory.vector()[:] = number
     np.testing.assert_array_equal(part, [1, 2, 3, 4])
     np.testing.assert_array_equal(array, [9, 9])
-    np.testing.assert_array_equal(added.asnumpy(), [2, 0, 0, 0, 0])
+    np.testing.assert_array_equal(total.asnumpy(), [2, 0, 0, 0, 0])
     np.testing.assert_array_equal(up.asnumpy(), [1, 0, 0, 0, 0])
 
 
@@ -158,16 +158,16 @@ def test_side_state_of_every_type_comes_back_byte_for_byte(make, more_kinds):
     parameters.append(Parameter(Tensor(5, ms.int64), name="scalar"))
     before = [parameter.asnumpy().tobytes() for parameter in parameters]
     state = make(parameters)
-    saved = state.save()
+    copies = state.save()
     for parameter in parameters:
         parameter.asnumpy()[...] = 0  # as a kernel does, in place
         assert not parameter.float().asnumpy().any()
     later = state.save()
-    state.restore(saved)
+    state.restore(copies)
     assert [parameter.asnumpy().tobytes() for parameter in parameters] == before
     state.restore(later)
     assert not any(parameter.float().asnumpy().any() for parameter in parameters)
-    state.restore(saved)
+    state.restore(copies)
     assert [parameter.asnumpy().tobytes() for parameter in parameters] == before
     assert parameters[-1].float() == 5
 
@@ -195,16 +195,16 @@ def test_both_projections_are_the_matrix_products(kind, m, k):
 def test_arrays_are_put_back_completely_or_not_at_all():
     network = nn.Dense(3, 2)
     before = to_arrays(network.get_parameters())
-    changed = {name: value + 1 for name, value in before.items()}
+    new = {name: value + 1 for name, value in before.items()}
     with pytest.raises(CheckpointError, match="has no 'bias'"):
-        from_arrays(network.get_parameters(), {"weight": changed["weight"]}, "it")
+        from_arrays(network.get_parameters(), {"weight": new["weight"]}, "it")
     with pytest.raises(CheckpointError, match=r"'bias' with the shape \(3,\), the network \(2,\)"):
-        from_arrays(network.get_parameters(), changed | {"bias": np.zeros(3, np.float32)}, "it")
+        from_arrays(network.get_parameters(), new | {"bias": np.zeros(3, np.float32)}, "it")
     for name, value in to_arrays(network.get_parameters()).items():
         np.testing.assert_array_equal(value, before[name])
-    from_arrays(network.get_parameters(), changed | {"another": np.zeros(1)}, "it")
+    from_arrays(network.get_parameters(), new | {"another": np.zeros(1)}, "it")
     for name, value in to_arrays(network.get_parameters()).items():
-        np.testing.assert_array_equal(value, changed[name])
+        np.testing.assert_array_equal(value, new[name])
 
 
 def test_the_arrays_are_copies():
