@@ -1,6 +1,6 @@
 """Choose among networks by a measured loss.
 
-``choose`` is the rule. ``Selection`` measures candidates one by one, logs them, and records them.
+``choose`` is the rule. ``Choice`` measures candidates one by one, logs them, and records them.
 """
 
 import logging
@@ -116,7 +116,7 @@ class Measurement(NamedTuple):
     metric: float | None = None
 
 
-class Selection:
+class Choice:
     """The candidates for one choice by the loss on ``val``.
 
     Args:
@@ -125,7 +125,7 @@ class Selection:
 
     Attributes:
         candidates: in the order in which they were measured.
-        n_added: how many of them were measured by another selection.
+        n_added: how many of them were measured for another choice.
         seconds: time spent on measuring.
     """
 
@@ -145,7 +145,7 @@ class Selection:
         return self.candidates[-1]
 
     def add(self, name: str, measured: Candidate, place: Path) -> None:
-        """Add a candidate of another selection under a new name; its weights are in a file now."""
+        """Add a candidate of another choice under a new name; its weights are in a file now."""
         self.candidates.append(measured._replace(name=name, place=place))
         self.n_added += 1
 

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dimred.averaging.choice import Selection
+from dimred.averaging.choice import Choice
 from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
 from dimred.comparison.runs import DivergedRunError, checkpoint_of, on_one_process, ranks_of, run_program
 from dimred.config import PARTS_OF_STEP, CooldownConfig, OptimizerConfig, StageOneConfig, StageTwoConfig
@@ -106,15 +106,15 @@ class Comparison:
         from_arrays(network.get_parameters(), read_checkpoint(self.checkpoint), "WEIGHTS")
         parent = StageOneRun.open(self.checkpoint)
         averages = SnapshotAverages.of_series(parent.snapshots() if parent.has_snapshots else None, evaluator.layout)
-        selection = Selection(passes_each=evaluator.passes_each, metric=self.two.metric_name)
+        choice = Choice(passes_each=evaluator.passes_each, metric=self.two.metric_name)
         last = evaluator.layout.flatten(to_arrays(network.trainable_params()))
-        chosen, weights = choose_average(averages, evaluator.measure_val_of, last, selection)
+        chosen, weights = choose_average(averages, evaluator.measure_val_of, last, choice)
         evaluator.put(weights)
         file = self.folder / "average.ckpt"
         self.folder.mkdir(parents=True, exist_ok=True)
         write_checkpoint(file, to_arrays(network.get_parameters()))
-        cost = choosing_passes(selection.summary("average"), "average")
-        return MethodResult(str(file), self.spent + cost, selection.seconds, chosen.name)
+        cost = choosing_passes(choice.summary("average"), "average")
+        return MethodResult(str(file), self.spent + cost, choice.seconds, chosen.name)
 
     def stage_2(self) -> MethodResult:
         """Run stage 2 as it is configured."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from mindspore import nn
 
-from dimred.averaging.choice import Candidate, Measurement, Selection, choose
+from dimred.averaging.choice import Candidate, Choice, Measurement, choose
 from dimred.averaging.mean import mean_vector, open_fitting
 from dimred.averaging.windows import Window, effective_size, measure_windows
 from dimred.checkpoints.layout import WeightLayout
@@ -58,19 +58,19 @@ class SnapshotAverages:
         return from_rank_zero(mean, self._layout, self._ranks)
 
     def measure(
-        self, window: Window, selection: Selection, measure_val_of: Callable[[np.ndarray], Measurement], name: str = ""
+        self, window: Window, choice: Choice, measure_val_of: Callable[[np.ndarray], Measurement], name: str = ""
     ) -> Candidate:
-        """Measure the average over a window, add it to a selection as a candidate, and return the candidate.
+        """Measure the average over a window, add it to a choice as a candidate, and return the candidate.
 
         Args:
             window: a window of the files.
-            selection: gets the candidate.
+            choice: gets the candidate.
             measure_val_of: weights (M,) -> loss and metric on ``val``.
             name: the candidate's name; by default the window's.
         """
         name = name or window.name(self.steps)
         size = effective_size(window.coefficients(self.steps))
-        return selection.measure(name, size, lambda: measure_val_of(self.of(window)), window)
+        return choice.measure(name, size, lambda: measure_val_of(self.of(window)), window)
 
 
 def from_rank_zero(vector: np.ndarray | None, layout: WeightLayout, ranks: Ranks) -> np.ndarray:
@@ -78,29 +78,29 @@ def from_rank_zero(vector: np.ndarray | None, layout: WeightLayout, ranks: Ranks
     return ranks.sum(np.zeros(layout.size, np.float32) if vector is None else vector)
 
 
-class ChosenWeights(NamedTuple):
-    """The weights that ``val`` chose.
+class StartChoice(NamedTuple):
+    """The choice that ``choose_start`` made.
 
     Attributes:
-        weights: (M,) float32.
-        candidate: the chosen candidate, with its measurements.
-        selection: all candidates.
+        weights: the weights of the best candidate, (M,) float32.
+        candidate: the best candidate, with its measurements.
+        candidates: all candidates.
     """
 
     weights: np.ndarray
     candidate: Candidate
-    selection: Selection
+    candidates: list[Candidate]
 
     def __repr__(self) -> str:
         """Describe the choice in one line."""
-        return f"{self.candidate.name}: loss {self.candidate.loss:.4f}, of {len(self.selection.candidates)} candidates"
+        return f"{self.candidate.name}: loss {self.candidate.loss:.4f}, of {len(self.candidates)} candidates"
 
 
 def choose_average(
     averages: SnapshotAverages,
     measure_val_of: Callable[[np.ndarray], Measurement],
     last: np.ndarray,
-    selection: Selection,
+    choice: Choice,
 ) -> tuple[Candidate, np.ndarray]:
     """Choose by loss among the last weights and the averages of snapshots that ``measure_windows`` tries.
 
@@ -112,7 +112,7 @@ def choose_average(
         measure_val_of: weights (M,) -> loss and metric on ``val``; called once for each candidate. Weights that are
             not finite are not measured and never chosen.
         last: the last weights, (M,) float32. Where they are those of the newest snapshot, that is not measured again.
-        selection: gets the candidates.
+        choice: gets the candidates.
 
     Returns:
         The chosen candidate, and its weights, (M,) float32.
@@ -126,18 +126,18 @@ def choose_average(
         # Some layers hide a NaN, such as ReLU on a CPU, so the loss may not show it.
         return measure_val_of(weights) if np.isfinite(weights).all() else Measurement(np.full(1, np.inf))
 
-    of_last = selection.measure("last", 1.0, lambda: measure(last)).loss
+    of_last = choice.measure("last", 1.0, lambda: measure(last)).loss
 
     n = len(averages.steps)
     newest = Window(n - 1, n)
     last_is_newest = n > 0 and np.array_equal(last, averages.of(newest))
 
     def loss(window: Window) -> float:
-        return of_last if last_is_newest and window == newest else averages.measure(window, selection, measure).loss
+        return of_last if last_is_newest and window == newest else averages.measure(window, choice, measure).loss
 
     if n:
         measure_windows(n, loss)
-    best = choose(selection.candidates)
+    best = choose(choice.candidates)
     return best, averages.of(best.place) if isinstance(best.place, Window) else last
 
 
@@ -146,7 +146,7 @@ def choose_start(
     snapshots: CheckpointSeries | str | os.PathLike[str],
     losses: Callable[[], np.ndarray],
     reestimate: Callable[[], object] = lambda: None,
-) -> ChosenWeights:
+) -> StartChoice:
     """Choose an average of snapshots by a held-out loss and put it into the network, like stage 2's ``start: best``.
 
     The candidates are averages of windows of the snapshots, and the network as it is (``last``), whose weights need not
@@ -197,10 +197,10 @@ def choose_start(
 
     before = to_arrays(network.get_parameters())
     try:
-        averages, selection = SnapshotAverages.of_series(snapshots, layout), Selection()
-        candidate, weights = choose_average(averages, measure_val_of, layout.flatten(to_arrays(trainable)), selection)
+        averages, choice = SnapshotAverages.of_series(snapshots, layout), Choice()
+        candidate, weights = choose_average(averages, measure_val_of, layout.flatten(to_arrays(trainable)), choice)
         put(weights)
     except BaseException:
         from_arrays(network.get_parameters(), before, "the network from before")
         raise
-    return ChosenWeights(weights, candidate, selection)
+    return StartChoice(weights, candidate, choice.candidates)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from mindspore import Parameter
 
-from dimred.averaging.choice import Candidate, Selection, choose
+from dimred.averaging.choice import Candidate, Choice, choose
 from dimred.averaging.windows import Window
 from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
 from dimred.distributed.ranks import Ranks
@@ -19,7 +19,7 @@ from dimred.stages.states import VAL_LOSSES
 from dimred.subspace.basis import SubspaceBasis
 from dimred.vectors.parameters import from_arrays, to_arrays
 
-_AVERAGE = "average"  # name of the candidate that another selection has measured
+_AVERAGE = "average"  # name of the candidate that was measured before
 
 
 class Candidates:
@@ -32,11 +32,11 @@ class Candidates:
         folder: folder of the checkpoints; made if missing.
         prefix, steps_per_epoch: parts of the files' names.
         ranks: all of them call the methods; rank 0 writes and reads.
-        selection: gets the points that are measured.
+        choice: gets the points that are measured.
     """
 
-    def __init__(self, folder: Path, prefix: str, steps_per_epoch: int, ranks: Ranks, selection: Selection) -> None:
-        self.selection = selection
+    def __init__(self, folder: Path, prefix: str, steps_per_epoch: int, ranks: Ranks, choice: Choice) -> None:
+        self.choice = choice
         self._folder, self._prefix, self._steps_per_epoch, self._ranks = folder, prefix, steps_per_epoch, ranks
         if ranks.is_rank_zero and folder.is_dir():
             remove_leftovers(folder)
@@ -58,33 +58,33 @@ class Candidates:
 
     def measure(self, point: str | int, effective_size: float, evaluator: Evaluator) -> None:
         """Measure the network, which is at this point, on ``val``, and add it."""
-        self.selection.measure(str(point), effective_size, evaluator.measure_val, self.path(point))
+        self.choice.measure(str(point), effective_size, evaluator.measure_val, self.path(point))
 
     def add_average(self, candidate: Candidate) -> None:
-        """Add the average of snapshots that another selection has chosen, and that was saved."""
-        self.selection.add(_AVERAGE, candidate, self.path(_AVERAGE))
+        """Add the average of snapshots that was chosen before, and saved."""
+        self.choice.add(_AVERAGE, candidate, self.path(_AVERAGE))
 
     def state_arrays(self) -> dict[str, np.ndarray]:
         """Return each candidate's losses for the state to resume from, except those that are not finite."""
-        measured = [one for one in self.selection.candidates if np.isfinite(one.losses).all()]
+        measured = [one for one in self.choice.candidates if np.isfinite(one.losses).all()]
         return {VAL_LOSSES + one.name: one.losses for one in measured}
 
     def state_values(self) -> dict[str, tuple[float, float | None, str]]:
         """Return each candidate's effective size, metric and file name as JSON values, for the same state."""
         return {
             one.name: (one.effective_size, one.metric, one.place.name)
-            for one in self.selection.candidates
+            for one in self.choice.candidates
             if isinstance(one.place, Path)
         }
 
     def restore(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
         """Restore the measurements from a state."""
         measured = {name.removeprefix(VAL_LOSSES): arrays[name] for name in arrays if name.startswith(VAL_LOSSES)}
-        self.selection.candidates = []
+        self.choice.candidates = []
         for name, losses in measured.items():
             size, metric, file = values[name]
-            self.selection.candidates.append(Candidate(name, size, losses, metric, place=self._folder / file))
-        self.selection.n_added = sum(one.name == _AVERAGE for one in self.selection.candidates)
+            self.choice.candidates.append(Candidate(name, size, losses, metric, place=self._folder / file))
+        self.choice.n_added = sum(one.name == _AVERAGE for one in self.choice.candidates)
 
     def put_chosen(self, evaluator: Evaluator, epochs: Sequence[int]) -> dict[str, Any]:
         """Choose among the candidates and the mean of the epochs, and put the choice into the network.
@@ -94,20 +94,20 @@ class Candidates:
             epochs: the epochs of this run; the folder may hold others, which a resumed run has not made again.
 
         Returns:
-            ``{"kept": name}``, and the selection's summary.
+            ``{"kept": name}``, and the choice's summary.
         """
         files = {epoch: self.path(epoch) for epoch in epochs} if self._ranks.is_rank_zero else {}
         averages = SnapshotAverages(files, evaluator.layout, self._ranks)
         if len(epochs) > 1:
             name = f"mean of epochs {epochs[0]} to {epochs[-1]}"
-            averages.measure(Window(0, len(epochs)), self.selection, evaluator.measure_val_of, name)
-        chosen = choose(self.selection.candidates)
+            averages.measure(Window(0, len(epochs)), self.choice, evaluator.measure_val_of, name)
+        chosen = choose(self.choice.candidates)
         if isinstance(chosen.place, Window):
             evaluator.put(averages.of(chosen.place))
         elif chosen.place is not None:
             put_file(list(evaluator.network.get_parameters()), chosen.place, str(chosen.place), self._ranks)
-        self.selection.tell("kept")
-        return {"kept": chosen.name} | self.selection.summary("kept")
+        self.choice.tell("kept")
+        return {"kept": chosen.name} | self.choice.summary("kept")
 
 
 def put_file(parameters: Sequence[Parameter], file: Path, source: str, ranks: Ranks) -> None:

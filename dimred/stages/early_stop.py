@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from mindspore import nn
 
-from dimred.averaging.choice import Behind, Candidate, Selection, behind, choose
+from dimred.averaging.choice import Behind, Candidate, Choice, behind, choose
 from dimred.averaging.windows import Window
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StopConfig
@@ -76,11 +76,11 @@ class EarlyStop:
         n = len(averages.steps)
         if n < 2:
             return
-        selection = Selection(passes_each=self._evaluator.passes_each)
+        choice = Choice(passes_each=self._evaluator.passes_each)
         with preserved([*self._network.trainable_params(), *moving_statistics(self._network)]):
             tell_position("measuring averaged weights after", step)
-            averages.measure(Window(n - max(n // 2, 2), n), selection, self._evaluator.measure_val_of)
-        found = choose(selection.candidates)
+            averages.measure(Window(n - max(n // 2, 2), n), choice, self._evaluator.measure_val_of)
+        found = choose(choice.candidates)
         gain = self.see(found, epoch)
         told = f"epoch: {epoch} averaged: {found.name}: loss {found.loss:.4f} +- {found.standard_error:.4f} on 'val'"
         _log.info(told + ("" if self.best is found else f"; no gain since epoch {self.best_epoch}"))
@@ -91,8 +91,8 @@ class EarlyStop:
             "averaged_window": round(found.effective_size),
             "averaged_gain": gain and gain.loss,
             "averaged_gain_standard_error": gain and gain.standard_error,
-            "averaged_forward_passes": selection.cost()["forward_passes"],
-            "averaged_seconds": selection.seconds,
+            "averaged_forward_passes": choice.cost()["forward_passes"],
+            "averaged_seconds": choice.seconds,
         }
 
     def see(self, found: Candidate, epoch: int) -> Behind | None:

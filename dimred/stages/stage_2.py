@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from mindspore import Parameter
 
-from dimred.averaging.choice import Candidate, Selection
+from dimred.averaging.choice import Candidate, Choice
 from dimred.config import StageTwoConfig
 from dimred.data.batches import STAGE_2_EPOCHS_FROM
 from dimred.errors import ConfigError, NothingAcceptedError
@@ -62,7 +62,7 @@ class StageTwo:
         self._step_records: list[dict[str, Any]] = []  # of a step that reads its numbers itself
         self.candidates = Candidates(
             run.folder / STAGE_2_CHECKPOINTS, self._settings.model.file_prefix, self._per_epoch, self._ranks,
-            self._selection(),
+            self._new_choice(),
         )  # fmt: skip
         sources = {"data": run.task.data, "weights": parent.weights, "basis": basis and basis.path}
         self.result: dict[str, Any] = {
@@ -81,10 +81,10 @@ class StageTwo:
         if basis is not None:
             run.identity["PCA_MAT"] = basis.digest
 
-    def _selection(self) -> Selection:
-        """Return an empty selection that knows the cost of a measurement."""
+    def _new_choice(self) -> Choice:
+        """Return an empty choice that knows the cost of a measurement."""
         passes_each = self.run.evaluator.passes_each if "val" in self._task.images else 0.0
-        return Selection(passes_each=passes_each, metric=self.run.metric)
+        return Choice(passes_each=passes_each, metric=self.run.metric)
 
     def go(self, allowed: Sequence[str] = ()) -> None:
         """Begin or resume, train the remaining epochs, keep the best candidate, and write the result.
@@ -152,15 +152,15 @@ class StageTwo:
 
     def _choose_average(self, what: str, chosen_as: str) -> Candidate:
         """Put the best of the last weights and the averages of the snapshots into the network."""
-        selection, evaluator = self._selection(), self.run.evaluator
+        choice, evaluator = self._new_choice(), self.run.evaluator
         series = self._ranks.run_on_rank_zero(lambda: self.parent.snapshots() if self.parent.has_snapshots else None)
         averages = SnapshotAverages.of_series(series, evaluator.layout, self._ranks)
         last = evaluator.layout.flatten(to_arrays(self._task.network.trainable_params()))
-        chosen, weights = choose_average(averages, evaluator.measure_val_of, last, selection)
+        chosen, weights = choose_average(averages, evaluator.measure_val_of, last, choice)
         evaluator.put(weights)
-        selection.tell(what)
+        choice.tell(what)
         self.result |= {chosen_as: chosen.name, f"{what}_effective_size": chosen.effective_size}
-        self.result |= selection.summary(what)
+        self.result |= choice.summary(what)
         return chosen
 
     def _measure_average(self) -> None:
@@ -284,10 +284,10 @@ class StageTwo:
 
     def _better_average(self) -> str:
         """Return a sentence on the best average of stage 1's snapshots, if ``val`` prefers it to the final network."""
-        averages = [one for one in self.candidates.selection.candidates if isinstance(one.place, Path)]
+        averages = [one for one in self.candidates.choice.candidates if isinstance(one.place, Path)]
         if not averages:
             return ""
-        final = Selection().measure("final", 1.0, self.run.evaluator.measure_val)
+        final = Choice().measure("final", 1.0, self.run.evaluator.measure_val)
         average = averages[0]
         self.result["alternative_loss_of_final"] = final.loss
         if average.loss >= final.loss:

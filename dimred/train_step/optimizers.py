@@ -31,13 +31,12 @@ def decay_groups(parameters: Sequence[Parameter], weight_decay: float, no_decay:
 
 
 # Name -> the cell, and its options other than rates and weight decay, with their defaults.
-_OPTIMIZERS: dict[str, tuple[Callable[..., nn.Optimizer], dict[str, Any]]] = {
+OPTIMIZERS: dict[str, tuple[Callable[..., nn.Optimizer], dict[str, Any]]] = {
     "momentum": (nn.Momentum, {"momentum": 0.9}),  # its use_nesterov does nothing on CPU; sgd has one that works
     "sgd": (nn.SGD, {"momentum": 0.0, "nesterov": False}),
     "adamw": (AdamW, {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8}),
     "schedule_free": (ScheduleFree, {"beta": 0.9}),
 }
-OPTIMIZER_NAMES = tuple(_OPTIMIZERS)
 
 
 def make_optimizer(
@@ -71,7 +70,7 @@ def make_optimizer(
         ConfigError: the optimizer does not have a given option; ``nesterov`` is true but the momentum is 0; or
             ``factory`` fails, or makes something that is not an optimizer of these parameters with these rates.
     """
-    cell, defaults = _OPTIMIZERS[name] if factory is None else (factory, {})
+    cell, defaults = OPTIMIZERS[name] if factory is None else (factory, {})
     chosen = dict(defaults)
     for option, value in options.items():
         if value is None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dimred.averaging.choice import Candidate, Measurement, Selection, behind, choose
+from dimred.averaging.choice import Candidate, Choice, Measurement, behind, choose
 from dimred.errors import FaultError
 
 HARD = np.random.default_rng(0).exponential(1.0, 400)  # how hard each sample is, for every candidate
@@ -57,15 +57,15 @@ def test_without_a_finite_loss_there_is_no_choice() -> None:
         choose([Candidate("broken", 1, np.full(3, np.nan))])
 
 
-def selection(*candidates: tuple[str, float, np.ndarray]) -> Selection:
-    result = Selection(passes_each=0.5)
+def choice_of(*candidates: tuple[str, float, np.ndarray]) -> Choice:
+    result = Choice(passes_each=0.5)
     for name, effective_size, losses in candidates:
         result.measure(name, effective_size, partial(Measurement, losses))
     return result
 
 
 def test_log_and_record_say_rule_candidates_and_cost(caplog: pytest.LogCaptureFixture) -> None:
-    choice = selection(*((f"w{width}", width, HARD + width / 100) for width in range(1, 9)))
+    choice = choice_of(*((f"w{width}", width, HARD + width / 100) for width in range(1, 9)))
     choice.tell("start")
     rule, *lines, cost = caplog.messages
     assert rule == "start: w1, the lowest loss on 'val'"
@@ -75,9 +75,9 @@ def test_log_and_record_say_rule_candidates_and_cost(caplog: pytest.LogCaptureFi
     summary = choice.summary("start")
     assert [record["name"] for record in summary["start_candidates"]] == [f"w{width}" for width in range(1, 9)]
     assert summary["start_cost"] == {"measured": 8, "forward_passes": 4.0}
-    choice.add("average", choice.candidates[0], Path("average.ckpt"))  # another selection has measured it
+    choice.add("average", choice.candidates[0], Path("average.ckpt"))  # another choice has measured it
     assert choice.summary("start")["start_cost"]["measured"] == 8
-    choice = selection(("start", 1, HARD + 1), ("2", 1, HARD))
+    choice = choice_of(("start", 1, HARD + 1), ("2", 1, HARD))
     caplog.clear()
     choice.tell("kept")
     rule, first, *_ = caplog.messages

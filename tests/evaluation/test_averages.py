@@ -9,7 +9,7 @@ import pytest
 from mindspore import Tensor, nn
 
 import dimred
-from dimred.averaging.choice import Measurement, Selection
+from dimred.averaging.choice import Choice, Measurement
 from dimred.averaging.windows import Window
 from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
 from dimred.checkpoints.layout import WeightLayout
@@ -57,11 +57,11 @@ def made(tmp_path: Path) -> tuple[CheckpointSeries, WeightLayout, np.ndarray]:
 )
 def test_a_window_is_the_plain_mean(made, window: Window, coefficients: list[float]) -> None:
     series, layout, vectors = made
-    averages, selection = SnapshotAverages.of_series(series, layout), Selection()
+    averages, choice = SnapshotAverages.of_series(series, layout), Choice()
     expected = oracle.weighted_mean(list(vectors), coefficients)
     np.testing.assert_allclose(averages.of(window), expected, rtol=1e-6, atol=1e-7)
     shares = np.array(coefficients) / sum(coefficients)
-    candidate = averages.measure(window, selection, Measurement)
+    candidate = averages.measure(window, choice, Measurement)
     np.testing.assert_array_equal(candidate.losses, averages.of(window))
     np.testing.assert_array_equal(averages.of(candidate.place), averages.of(window))
     assert candidate.effective_size == pytest.approx(1 / (shares**2).sum())
@@ -95,7 +95,7 @@ def test_the_average_that_the_losses_choose_is_put(network: nn.Cell, series: Che
 
     found = dimred.choose_start(network, series, losses, lambda: asked.append(1))
     assert found.candidate.effective_size > 5
-    assert len(asked) == len(found.selection.candidates) + 1
+    assert len(asked) == len(found.candidates) + 1
     np.testing.assert_array_equal(weight_vector(network), found.weights)
     assert repr(found).startswith(f"{found.candidate.name}: loss 0.0")
 
@@ -115,7 +115,7 @@ def test_the_losses_are_measured_in_evaluation_mode_and_the_mode_is_put_back(tmp
     statistics = [value.asnumpy().copy() for value in moving_statistics(network)]
     x = Tensor(np.random.default_rng(1).normal(size=(8, 2)).astype(np.float32))
     found = dimred.choose_start(network, series, lambda: network(x).asnumpy().mean(axis=1))
-    assert len({candidate.loss for candidate in found.selection.candidates}) == 1
+    assert len({candidate.loss for candidate in found.candidates}) == 1
     for value, before in zip(moving_statistics(network), statistics, strict=True):
         np.testing.assert_array_equal(value.asnumpy(), before)
     assert all(cell.training for _, cell in network.cells_and_names())
@@ -157,7 +157,7 @@ def test_weights_that_are_the_newest_snapshots_are_measured_once(network: nn.Cel
     newest = weight_vector(network)
     found = dimred.choose_start(network, series, losses)
     assert sum(np.array_equal(vector, newest) for vector in measured) == 1
-    assert len(measured) == len(found.selection.candidates)
+    assert len(measured) == len(found.candidates)
 
 
 def test_another_number_of_losses_than_before_is_refused_and_the_network_stays(
@@ -185,13 +185,13 @@ def squares(vector: np.ndarray) -> Measurement:
 def test_it_finds_the_windows_that_hold_the_good_snapshots_wherever_they_end(
     first_good: int, last_good: int, end: int, tmp_path: Path
 ) -> None:
-    averages, selection = SnapshotAverages.of_series(snapshots(tmp_path, first_good, last_good), LAYOUT), Selection()
+    averages, choice = SnapshotAverages.of_series(snapshots(tmp_path, first_good, last_good), LAYOUT), Choice()
     last = averages.of(Window(N - 1, N))
-    candidate, weights = choose_average(averages, squares, last, selection)
+    candidate, weights = choose_average(averages, squares, last, choice)
     assert candidate.name.endswith(f"to {10 * end}")
     assert 6 < candidate.effective_size <= last_good - first_good + 1
     np.testing.assert_array_equal(squares(weights).losses, candidate.losses)
-    names = [one.name for one in selection.candidates]
+    names = [one.name for one in choice.candidates]
     assert names[0] == "last"
     assert len(set(names)) == len(names)
     assert {name.partition(" ")[0] for name in names[1:]} == {"uniform", "linear"}
@@ -202,7 +202,7 @@ def test_it_finds_the_windows_that_hold_the_good_snapshots_wherever_they_end(
 def test_the_last_weights_are_kept_where_no_average_is_better(tmp_path: Path) -> None:
     averages = SnapshotAverages.of_series(snapshots(tmp_path, N + 5, N + 5), LAYOUT)
     last = np.zeros(M, np.float32)
-    candidate, weights = choose_average(averages, squares, last, Selection())
+    candidate, weights = choose_average(averages, squares, last, Choice())
     assert (candidate.name, weights is last) == ("last", True)
 
 
@@ -213,7 +213,7 @@ NEWEST = "the snapshot of step 240"
     ("count", "windows"), [(0, []), (1, [NEWEST]), (2, [NEWEST, "uniform of 2 snapshots, steps 230 to 240"])]
 )
 def test_few_snapshots_have_no_other_profiles(count: int, windows: list[str], tmp_path: Path) -> None:
-    series, selection = snapshots(tmp_path, 0, N).select(last=count) if count else None, Selection()
+    series, choice = snapshots(tmp_path, 0, N).select(last=count) if count else None, Choice()
     averages = SnapshotAverages.of_series(series, LAYOUT)
-    choose_average(averages, squares, np.full(M, 9, np.float32), selection)
-    assert [one.name for one in selection.candidates] == ["last", *windows]
+    choose_average(averages, squares, np.full(M, 9, np.float32), choice)
+    assert [one.name for one in choice.candidates] == ["last", *windows]

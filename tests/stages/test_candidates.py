@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn
 
-from dimred.averaging.choice import Measurement, Selection
+from dimred.averaging.choice import Choice, Measurement
 from dimred.checkpoints.layout import WeightLayout
 from dimred.distributed.ranks import ALONE
 from dimred.stages.candidates import Candidates
 
 
 def points(folder: Path) -> Candidates:
-    return Candidates(folder, "net", 7, ALONE, Selection())
+    return Candidates(folder, "net", 7, ALONE, Choice())
 
 
 @pytest.fixture

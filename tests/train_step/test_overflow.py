@@ -10,7 +10,7 @@ from dimred.stages.subspace_train_step import SubspaceTrainStep
 from dimred.train_step.clipping import Clipping
 from dimred.train_step.ema import EMA
 from dimred.train_step.loss_scale import DynamicLossScale, StaticLossScale
-from dimred.train_step.optimizers import OPTIMIZER_NAMES, make_optimizer
+from dimred.train_step.optimizers import OPTIMIZERS, make_optimizer
 from dimred.train_step.precision import with_precision
 from dimred.train_step.step import TrainStep
 from dimred.vectors.parameters import from_arrays, preserved
@@ -57,7 +57,7 @@ def check(make: Callable[[], TrainStep]) -> None:
 
 @pytest.mark.parametrize(
     ("level", "optimizer"),
-    [*((level, "momentum") for level in LEVELS), *(("O2", name) for name in OPTIMIZER_NAMES[1:])],
+    [*((level, "momentum") for level in LEVELS), *(("O2", name) for name in list(OPTIMIZERS)[1:])],
 )
 def test_all_state_is_byte_equal_and_the_next_step_goes_on_as_if_it_had_not_happened(level, optimizer, pynative):
     check(lambda: step_with(level, optimizer, StaticLossScale(128.0)))
