@@ -72,7 +72,7 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     Console(width=None if sys.stdout.isatty() else 240, markup=False).print(table)
 
 
-_LONGEST_SILENCE = 30.0  # seconds
+LONGEST_SILENCE_SECONDS = 30.0
 
 
 class Lines(logging.Handler):
@@ -121,8 +121,8 @@ class Lines(logging.Handler):
         self._silent_since = time.monotonic()
 
     def _break_silence(self) -> None:
-        while not self._has_ended.wait(max(0.01, self._silent_since + _LONGEST_SILENCE - time.monotonic())):
-            if time.monotonic() - self._silent_since >= _LONGEST_SILENCE:
+        while not self._has_ended.wait(max(0.01, self._silent_since + LONGEST_SILENCE_SECONDS - time.monotonic())):
+            if time.monotonic() - self._silent_since >= LONGEST_SILENCE_SECONDS:
                 if self._doing:
                     self._show(self._doing, sys.stderr)
                 self._silent_since = time.monotonic()

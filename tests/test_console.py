@@ -81,7 +81,7 @@ def test_a_line_that_a_full_disk_does_not_take_ends_nothing(stream: str, monkeyp
 def test_what_a_program_does_is_said_in_a_long_silence_only(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("dimred.console._LONGEST_SILENCE", 0.6)
+    monkeypatch.setattr("dimred.console.LONGEST_SILENCE_SECONDS", 0.6)
     with Lines(to_stdout=True):
         log.debug("preparing")
         time.sleep(0.3)

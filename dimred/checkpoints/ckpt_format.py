@@ -37,7 +37,7 @@ _CRC_MARK, _CRC_BYTES = b"crc_num", 17
 _LONGEST_NAME = 65_536
 _MOST_RECORDS = 1 << 20
 _CRC_PIECE = 1 << 20
-_PIECE_BYTES = 512 << 20  # MindSpore splits longer tensors too: a protobuf message may not reach 2 GiB
+PIECE_BYTES = 512 << 20  # MindSpore splits longer tensors too: a protobuf message may not reach 2 GiB
 
 
 class _Cursor:
@@ -209,8 +209,8 @@ def write_ckpt(file: BinaryIO, values: Mapping[str, Any]) -> None:
         else:
             array, type_name, dims = value, _NAMES[value.dtype], value.shape
         content = array.reshape(-1).view(np.uint8).data
-        for start in range(0, max(len(content), 1), _PIECE_BYTES):
-            piece = content[start : start + _PIECE_BYTES]
+        for start in range(0, max(len(content), 1), PIECE_BYTES):
+            piece = content[start : start + PIECE_BYTES]
             head = b"".join(b"\x08" + _varint(length) for length in dims)
             head += b"\x12" + _sized(type_name.encode()) + b"\x1a" + _varint(len(piece))
             tag = b"\x0a" + _sized(name.encode()) + b"\x12" + _varint(len(head) + len(piece))

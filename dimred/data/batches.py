@@ -29,7 +29,7 @@ STAGE_2_EPOCHS_FROM = 1_000_000
 _LAST_SPARE_EPOCH = STAGE_2_EPOCHS_FROM - 1
 _MOST_EPOCHS = 900_000  # the largest number that a configuration allows
 
-_WAITS_SECONDS = (2.0, 10.0, 30.0)  # before reading is tried again
+WAITS_SECONDS = (2.0, 10.0, 30.0)  # before reading is tried again
 _FILE = re.compile(r"(?:data file is|open file|path): *(\S.*?\.\w{3,4})\b")
 # MindSpore's words for what stays as it is however often it is read: a file that is not an image, a transform that
 # does not fit, an error in the code that gives the samples.
@@ -152,10 +152,13 @@ class Readable:
         batches: the dataset; its batches have one shape if ``sink`` is set. None for no batches, because MindSpore has
             no empty sampler.
         sink: whether to take batches from MindSpore's queue on an Ascend device, which is filled ahead of the steps.
+
+    Attributes:
+        batches: the dataset as given, such as for ``Model.train``.
     """
 
     def __init__(self, batches: Any, sink: bool = False):
-        self._batches, self._sink = batches, sink
+        self.batches, self._sink = batches, sink
 
     def create_tuple_iterator(self, num_epochs: int = 1, output_numpy: bool = False) -> Iterator[Any]:
         """Iterate over one epoch, with MindSpore's arguments.
@@ -163,12 +166,12 @@ class Readable:
         Raises:
             DataError: a batch can't be read; names the file if MindSpore does. DamagedError if it is not an image.
         """
-        if self._batches is None:
+        if self.batches is None:
             return
         if self._sink:
             batches = self._from_the_device()
         else:
-            batches = self._batches.create_tuple_iterator(num_epochs=num_epochs, output_numpy=output_numpy)
+            batches = self.batches.create_tuple_iterator(num_epochs=num_epochs, output_numpy=output_numpy)
         with _without_dumps():
             while True:
                 try:
@@ -180,12 +183,12 @@ class Readable:
                 yield batch
 
     def _from_the_device(self) -> Iterator[Any]:
-        take = data_sink(lambda *columns: columns, self._batches)
+        take = data_sink(lambda *columns: columns, self.batches)
         try:
-            for _ in range(self._batches.get_dataset_size()):
+            for _ in range(self.batches.get_dataset_size()):
                 yield take()
         finally:  # the queue would go on with the epoch after this one
-            queue = self._batches.__transfer_dataset__
+            queue = self.batches.__transfer_dataset__
             queue.stop_send()
             queue.release()
 
@@ -243,7 +246,7 @@ def read_batches(
     Raises:
         DataError: an image can't be decoded, or reading still fails after three pauses; names the file.
     """
-    for pause in (*_WAITS_SECONDS, None):
+    for pause in (*WAITS_SECONDS, None):
         try:
             for number, batch in enumerate(make().create_tuple_iterator(num_epochs=1), start=1):
                 if number <= skip:

@@ -26,7 +26,7 @@ from dimred.launch.signals import handled
 _WAIT_SECONDS = 0.1
 _SECONDS_TO_SAVE = 60.0  # between SIGTERM and SIGKILL
 _SECONDS_AFTER_A_FAILURE = 2.0  # in which other ranks that meet the same fault can log the cause
-_SECONDS_FOR_RANK_0 = 10.0  # to give its reason after another rank has refused, perhaps because of rank 0
+SECONDS_FOR_RANK_0 = 10.0  # to give its reason after another rank has refused, perhaps because of rank 0
 _ENDED_WELL = {0, 128 + signal.SIGTERM}  # done, or saved after SIGTERM
 _SHOWN = ("ASCEND", "CUDA", "DEVICE", "DIMRED", "DNNL", "GLOG", "HCCL", "LD_LIBRARY", "MS_", "OMP", "ONEDNN", "PATH",
           "PYTHON", "RANK", "TMPDIR", "VIRTUAL_ENV")  # fmt: skip
@@ -173,7 +173,7 @@ class _Watch:
                     self._bar.show(*progress)
             case ["refused", why]:
                 self._refusals[rank] = why
-                self._refusal_deadline = min(self._refusal_deadline, time.monotonic() + _SECONDS_FOR_RANK_0)
+                self._refusal_deadline = min(self._refusal_deadline, time.monotonic() + SECONDS_FOR_RANK_0)
 
     def _look_for_a_failure(self) -> RankFailedError | None:
         """Return the error for a refusal, a dead scheduler, a stall, or a stop that takes too long; otherwise None."""

@@ -121,12 +121,15 @@ class ProcessMetric:
         timeout_seconds: limit on loading, on a score and on a re-estimation; a process that takes longer is ended.
         log: file for what the process prints.
 
+    Attributes:
+        timeout_seconds: the limit, which may be changed from question to question.
+
     Raises:
         ConfigError: the file or its function does not exist or can't be loaded, or the command has no ``{}``.
     """
 
     def __init__(self, option: str, source: str, timeout_seconds: float, log: Path) -> None:
-        self._timeout_seconds, self._log = timeout_seconds, log
+        self.timeout_seconds, self._log = timeout_seconds, log
         self._process: subprocess.Popen[bytes] | None = None
         file, _, name = source.rpartition(":")
         if option == "--metric" and not (name and Path(file).is_file()):
@@ -181,8 +184,8 @@ class ProcessMetric:
 
     def _answer(self) -> Any:
         try:
-            if not self._connection.poll(min(self._timeout_seconds, _LONGEST_POLL_SECONDS)):
-                raise MetricError(f"it took longer than --timeout {self._timeout_seconds:g} s")
+            if not self._connection.poll(min(self.timeout_seconds, _LONGEST_POLL_SECONDS)):
+                raise MetricError(f"it took longer than --timeout {self.timeout_seconds:g} s")
             failure, result = json.loads(self._connection.recv_bytes())
         except (EOFError, OSError):
             status = self._process.wait() if self._process else 0

@@ -90,6 +90,8 @@ class SearchStep(nn.Cell):
 
     Attributes:
         memory: ``SearchMemory``, what the search remembers from step to step.
+        objective: ``Objective``, the loss and the gradient of a batch at the current weights.
+        subspace: the two passes over the basis, ``project`` and ``back_project``, see ``make_projection``.
 
     Inputs:
         the inputs of ``network``.
@@ -138,8 +140,8 @@ class SearchStep(nn.Cell):
         trained = {id(parameter) for parameter in trainable}
         self._untrained = make_copies([p for p in network.get_parameters() if id(p) not in trained])
         self._weights = make_vectors(trainable)
-        self._subspace = make_projection(components, ranks)
-        self._objective = Objective(
+        self.subspace = make_projection(components, ranks)
+        self.objective = Objective(
             network, trainable, self._weights, ranks.mean(), micro_batch_size, self._draw_masks, loss_scale, clipping
         )
         self._forward_is_checked = False
@@ -184,8 +186,8 @@ class SearchStep(nn.Cell):
         self._give_up_after_too_many()
         clock = Clock()
         before = self._untrained.save()
-        here = self._objective.gradient(inputs)
-        subspace_grad = self._subspace.project(here.grad)
+        here = self.objective.gradient(inputs)
+        subspace_grad = self.subspace.project(here.grad)
         loss = float(here.loss.asnumpy())
         clock.lap("gradient")
         # P g is the same on every rank, and is not finite if an entry of g is not.
@@ -207,13 +209,13 @@ class SearchStep(nn.Cell):
 
         proposal = self.direction.propose(self.memory.direction, subspace_grad)
         wanted = [proposal.direction] if self._outside is None else [proposal.direction, subspace_grad]
-        direction, *inside = self._subspace.back_project(*wanted)
+        direction, *inside = self.subspace.back_project(*wanted)
         line = Line(self._weights, direction)
         clock.lap("direction")
 
         along = LineObjective(
-            line, proposal, loss, lambda: self._untrained.restore(before), self._objective, inputs,
-            self._subspace.project,
+            line, proposal, loss, lambda: self._untrained.restore(before), self.objective, inputs,
+            self.subspace.project,
         )  # fmt: skip
         try:
             found = self.line_search.search(along)
@@ -274,7 +276,7 @@ class SearchStep(nn.Cell):
         if self._forward_is_checked:
             return
         self._untrained.restore(before)
-        again = self._objective.loss(inputs)
+        again = self.objective.loss(inputs)
         self._untrained.restore(before)
         if not abs(again - loss) <= _SAME_LOSS_TOLERANCE * max(1.0, abs(loss)):
             raise SearchError(

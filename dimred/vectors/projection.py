@@ -12,17 +12,21 @@ class HostProjection:
 
     Args:
         components: P, (k, M) float32 with orthonormal rows; not copied.
+
+    Attributes:
+        components: P as given.
+        n_components: k.
     """
 
     def __init__(self, components: np.ndarray):
         self.n_components = len(components)
-        self._components = components
+        self.components = components
         self._memory = ReusedMemory(components.shape[1])
 
     def project(self, vector: Tensor) -> np.ndarray:
         """Return P v: (M,) float32 -> (k,) float64."""
         with np.errstate(all="ignore"):  # a vector that is not finite is for the caller to notice
-            return (self._components @ vector.asnumpy()).astype(np.float64)
+            return (self.components @ vector.asnumpy()).astype(np.float64)
 
     def back_project(self, *coordinates: np.ndarray) -> list[Tensor]:
         """Return P' z for each z: (k,) -> (M,) float32.
@@ -30,7 +34,7 @@ class HostProjection:
         Each is a separate product: BLAS takes longer for a matrix of two or three rows than for as many vectors.
         """
         return [
-            Tensor.from_numpy(np.matmul(z.astype(np.float32), self._components, out=self._memory.vector()))
+            Tensor.from_numpy(np.matmul(z.astype(np.float32), self.components, out=self._memory.vector()))
             for z in coordinates
         ]
 
@@ -40,6 +44,10 @@ class GraphProjection:
 
     Each of R ranks holds ceil(M / R) columns, see ``Shards``. ``project`` ends in an all-reduce of k numbers,
     ``back_project`` in a gather of M. Each back-projection is a separate pass: a product with two rows takes longer.
+
+    Attributes:
+        components: the columns of P that this rank holds, Tensor (k, ceil(M / R)) float32.
+        n_components: k.
     """
 
     def __init__(self, components: np.ndarray, ranks: Ranks):
@@ -47,16 +55,16 @@ class GraphProjection:
         shards = Shards(components.shape[1], ranks.rank, ranks.group_size)
         # Handed to the cells as an argument, so that it becomes neither a parameter nor a constant of a graph. The
         # result of an operation stays on the device; an array of the host would be copied there at every call.
-        self._components = Tensor.from_numpy(shards.columns(components)).copy()
+        self.components = Tensor.from_numpy(shards.columns(components)).copy()
         self._project = _Project(shards)
         self._back_project = _BackProject(shards)
 
     def project(self, vector: Tensor) -> np.ndarray:
-        coordinates: np.ndarray = self._project(self._components, vector).asnumpy().astype(np.float64)
+        coordinates: np.ndarray = self._project(self.components, vector).asnumpy().astype(np.float64)
         return coordinates
 
     def back_project(self, *coordinates: np.ndarray) -> list[Tensor]:
-        return [self._back_project(self._components, Tensor(z.astype(np.float32))) for z in coordinates]
+        return [self._back_project(self.components, Tensor(z.astype(np.float32))) for z in coordinates]
 
 
 class Shards:

@@ -72,7 +72,7 @@ def without_dimred(one: StageOneConfig, by_model: bool) -> list[float]:
         found.asnumpy()
 
     def with_model(epoch: int) -> None:
-        model.train(1, images.training_epoch(1, epoch)._batches, dataset_sink_mode=False)
+        model.train(1, images.training_epoch(1, epoch).batches, dataset_sink_mode=False)
 
     if by_model:
         model, train = ms.train.Model(loss, optimizer=optimizer), with_model

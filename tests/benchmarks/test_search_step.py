@@ -52,9 +52,9 @@ class Parts:
     def __call__(self, batch) -> dict[str, float]:
         return {
             "gradient": seconds(lambda: self.plain(*batch)[0].asnumpy()),
-            "forward": seconds(lambda: self.step._objective.loss(batch)),
-            "project": seconds(lambda: self.step._subspace.project(self.vector)),
-            "back_project": seconds(lambda: self.step._subspace.back_project(self.coordinates)[0].asnumpy()),
+            "forward": seconds(lambda: self.step.objective.loss(batch)),
+            "project": seconds(lambda: self.step.subspace.project(self.vector)),
+            "back_project": seconds(lambda: self.step.subspace.back_project(self.coordinates)[0].asnumpy()),
         }
 
     @staticmethod

@@ -68,7 +68,7 @@ def test_mindspore_reads_what_we_write_and_the_reverse(tmp_path, suffix):
 
 def test_a_tensor_in_several_records_as_mindspore_splits_large_ones(tmp_path, monkeypatch):
     mindspore = pytest.importorskip("mindspore")
-    monkeypatch.setattr("dimred.checkpoints.ckpt_format._PIECE_BYTES", 40)
+    monkeypatch.setattr("dimred.checkpoints.ckpt_format.PIECE_BYTES", 40)
     path = tmp_path / "split.ckpt"
     write_checkpoint(path, WEIGHTS)
     assert len(read_index(path)["conv.weight"].pieces) == 11

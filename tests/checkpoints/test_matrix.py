@@ -32,7 +32,7 @@ def test_blocks_are_the_snapshots_row_by_row_and_hashed_as_such(tmp_path):
 @pytest.mark.parametrize("suffix", [".ckpt", ".safetensors"])
 @pytest.mark.parametrize("dtype", [np.float16, np.float64])
 def test_other_float_types_become_float32_in_place(tmp_path, suffix, dtype, monkeypatch):
-    monkeypatch.setattr("dimred.checkpoints.ckpt_format._PIECE_BYTES", 24)
+    monkeypatch.setattr("dimred.checkpoints.ckpt_format.PIECE_BYTES", 24)
     snapshots = random_walk(2, 60).astype(dtype)
     for number, vector in enumerate(snapshots, 1):
         write_checkpoint(tmp_path / f"n-{number}_1{suffix}", as_weights(vector))

@@ -58,7 +58,7 @@ def test_what_is_left_of_an_epoch_is_augmented_as_before(may_go: ImageFolder, mo
             raise DataError("the folder is gone")
 
     monkeypatch.setattr(Readable, "create_tuple_iterator", fail)
-    monkeypatch.setattr("dimred.data.batches._WAITS_SECONDS", (0.0, 0.0))
+    monkeypatch.setattr("dimred.data.batches.WAITS_SECONDS", (0.0, 0.0))
     assert reread(may_go) == whole
     assert next(faults, None) is None
 

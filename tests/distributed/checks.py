@@ -19,6 +19,7 @@ from mindspore.dataset import NumpySlicesDataset
 from dimred.averaging.windows import Window
 from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.series import CheckpointSeries
+from dimred.config import StageOneConfig
 from dimred.distributed.ranks import Ranks
 from dimred.distributed.share import share
 from dimred.errors import DataError, DimredError
@@ -30,9 +31,11 @@ from dimred.stages.device import set_up
 from dimred.stages.records import MetricsLog, cut_metrics
 from dimred.stages.snapshot_callback import SnapshotCallback
 from dimred.stages.states import RunStates, read_state
+from dimred.stages.task import build_task
 from dimred.vectors.projection import make_projection
 from tests.distributed.agreement import all_reduces, one_loss_is_not_finite, one_rank_leaves
-from tests.distributed.steps import K, beside_one_rank, counters, digest, one_loss_differs
+from tests.distributed.steps import K, beside_one_rank, counters, digest, dropout, one_loss_differs
+from tests.helpers import tiny_task
 from tests.helpers.networks import TanhMLP, orthonormal_rows
 from tests.oracles.moments import mean_and_variance
 
@@ -106,7 +109,7 @@ def subspace(ranks: Ranks) -> dict:
         "down_error": float(np.abs(down - components @ vector).max()),
         "up_error": float(np.abs(up - down @ components).max()),
         "digest": digest(down, up),
-        "held": int(np.prod(sharded._components.shape)),
+        "held": int(np.prod(sharded.components.shape)),
     }
 
 
@@ -208,6 +211,25 @@ def snapshot_callback(ranks: Ranks) -> bool:
         return snapshots.exists() and len(CheckpointSeries.open(snapshots)) == 1
 
 
+def of_this_rank(n_classes: int) -> nn.Cell:
+    """Make a network that draws its weights from a generator of its own, differently on every rank."""
+    made, rng = tiny_task.network(n_classes), np.random.default_rng(int(os.environ["RANK_ID"]))
+    for parameter in made.get_parameters():
+        parameter.set_data(Tensor(rng.standard_normal(parameter.shape).astype(np.float32)))
+    return made
+
+
+def own_networks(ranks: Ranks) -> dict:
+    """Build a stage's task whose network has other weights on every rank."""
+    model = tiny_task.TASK["model"] | {"name": f"{of_this_rank.__module__}:{of_this_rank.__name__}"}
+    settings = StageOneConfig.model_validate(tiny_task.TASK | {"model": model})
+    at_first, task = of_this_rank(tiny_task.N_CLASSES), build_task(settings, Path(), ranks)
+    return {
+        name: digest(*(parameter.asnumpy() for parameter in network.get_parameters()))
+        for name, network in (("at first", at_first), ("of the task", task.network))
+    }
+
+
 def beside_one_rank_in_pynative(ranks: Ranks) -> dict:
     ms.set_context(mode=ms.PYNATIVE_MODE)
     try:
@@ -218,8 +240,8 @@ def beside_one_rank_in_pynative(ranks: Ranks) -> dict:
 
 CHECKS = (
     collectives, one_rank_fails_at_work, one_rank_leaves, one_loss_is_not_finite, all_reduces, subspace,
-    beside_one_rank, one_loss_differs, counters, evaluation, statistics, averages, shared_files,
-    metrics_without_a_shared_disk, snapshot_callback, beside_one_rank_in_pynative,
+    beside_one_rank, one_loss_differs, dropout, counters, evaluation, statistics, averages, shared_files,
+    metrics_without_a_shared_disk, snapshot_callback, own_networks, beside_one_rank_in_pynative,
 )  # fmt: skip
 
 

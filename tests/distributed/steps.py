@@ -6,10 +6,10 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn
 
-from dimred.distributed.ranks import ALONE, Ranks
+from dimred.distributed.ranks import ALONE, Group, Ranks
 from dimred.stages.subspace_train_step import SubspaceTrainStep
 from dimred.train_step.step import TrainStep
-from tests.helpers.networks import PlainBasis, TanhMLP, orthonormal_rows, weight_vector
+from tests.helpers.networks import DropoutNet, PlainBasis, TanhMLP, basis_for, orthonormal_rows, weight_vector
 
 K, STEPS, ROWS = 32, 10, 6  # ROWS: rows of a batch on each rank
 OPTIONS = {"rho": 0.5, "sigma": 0.3, "gamma": 0.9, "alpha": 0.01}
@@ -91,26 +91,45 @@ def one_loss_differs(ranks: Ranks) -> dict:
     return {"decisions": decisions}
 
 
+def dropout(ranks: Ranks) -> dict[str, float]:
+    """Take a step of a network with dropout on R ranks, on one rank in R micro-batches, and on one micro-batch.
+
+    All rows of the input are equal, so only the masks tell two micro-batches apart.
+    """
+    losses = {}
+    for name, who, n_parts in (("ranks", ranks, 1), ("one rank", ALONE, ranks.group_size), ("one part", ALONE, 1)):
+        network = DropoutNet()
+        step = SubspaceTrainStep(network, basis_for(network, 2), ranks=who, micro_batch_size=ROWS)
+        step.set_train(True)
+        losses[name] = float(step(Tensor(np.ones((n_parts * ROWS, 30), np.float32))).loss.asnumpy())
+    return losses
+
+
 def counters(ranks: Ranks) -> dict:
     """Count the numbers that one accepted step hands to the collectives."""
     network = TanhMLP(8, 12, 4)
     n_weights = len(weight_vector(network))
-    step = SubspaceTrainStep(network, PlainBasis(orthonormal_rows(K, n_weights)), ranks=ranks, **OPTIONS)
-    batch = part(ranks, batch_of_all(0, ranks.group_size))
-    step(*batch)  # the first step asks for one loss more
     sent = {"mean": 0, "project": 0, "gather": 0}
-    mean, project, gather = step._objective._reduce, step._subspace._project, step._subspace._back_project
 
-    def count(name, cell, size):
-        def call(*values):
-            found = cell(*values)
+    def counted(name, call, size):
+        def calling(*values):
+            found = call(*values)
             sent[name] += size(values, found)
             return found
 
-        return call
+        return calling
 
-    step._objective._reduce = count("mean", mean, lambda values, _: sum(value.size for value in values))
-    step._subspace._project = count("project", project, lambda _, found: found.size)
-    step._subspace._back_project = count("gather", gather, lambda _, found: found.size)
+    class Counting(Group):
+        def mean(self):
+            return counted("mean", super().mean(), lambda values, _: sum(value.size for value in values))
+
+    counting = Counting(ranks.rank, ranks.group_size)
+    step = SubspaceTrainStep(network, PlainBasis(orthonormal_rows(K, n_weights)), ranks=counting, **OPTIONS)
+    subspace = step.subspace
+    subspace.project = counted("project", subspace.project, lambda _, found: found.size)
+    subspace.back_project = counted("gather", subspace.back_project, lambda _, found: sum(up.size for up in found))
+    batch = part(ranks, batch_of_all(0, ranks.group_size))
+    step(*batch)  # the first step asks for one loss more
+    sent.update(dict.fromkeys(sent, 0))
     found = step(*batch)
     return {"sent": sent, "n_weights": n_weights, "n_trials": found.n_trials, "accepted": found.accepted}

@@ -150,6 +150,19 @@ def test_ranks_agree_where_one_of_them_sees_another_loss(answers):
     assert decisions[0][0][:3] != ("ACCEPTED", 1.0, 1)  # what the others alone would have taken
 
 
+def test_ranks_draw_the_masks_that_the_micro_batches_of_one_rank_draw(answers) -> None:
+    for each in answers["dropout"]:
+        assert each["ranks"] == pytest.approx(each["one rank"], rel=1e-6)
+        assert each["one part"] != pytest.approx(each["one rank"], rel=1e-3)
+
+
+def test_all_ranks_begin_with_the_weights_of_rank_0(answers) -> None:
+    """The ranks have the same seed, but a user's network may draw from a generator of its own."""
+    found = answers["own_networks"]
+    assert len({each["at first"] for each in found}) == len(found)
+    assert {each["of the task"] for each in found} == {found[0]["at first"]}
+
+
 def test_accuracy_is_exact_over_uneven_shares(answers):
     found = answers["evaluation"]
     assert [each["accuracy"] for each in found] == [8 / 23] * len(found)

@@ -83,6 +83,6 @@ def test_a_disk_that_is_away_for_a_moment_ends_no_evaluation(network: nn.Cell, m
                 raise DataError("the folder is gone")
             return super().evaluation()
 
-    monkeypatch.setattr("dimred.data.batches._WAITS_SECONDS", (0.0,))
+    monkeypatch.setattr("dimred.data.batches.WAITS_SECONDS", (0.0,))
     away, there = (Evaluator(network, {"val": split}, seed=1, n_batches=2) for split in (Away(9, 2), SPLITS["val"]))
     assert away.metric("val") == there.metric("val")

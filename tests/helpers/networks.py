@@ -147,3 +147,18 @@ def image_batch(seed: int, n: int = 8) -> tuple[Tensor, Tensor]:
     rng = np.random.default_rng(seed)
     images = rng.standard_normal((n, 1, 6, 6)).astype(np.float32)
     return Tensor(images), Tensor(rng.integers(0, 3, n).astype(np.int32))
+
+
+class DropoutNet(nn.Cell):
+    """A network whose loss differs only by the masks when weights and input stay."""
+
+    def __init__(self):
+        super().__init__()
+        weights = Tensor(np.linspace(-1, 1, 50 * 30).reshape(50, 30).astype(np.float32))
+        self.dense = nn.Dense(30, 50, weight_init=weights, bias_init="zeros")
+        self.dropout = nn.Dropout(p=0.5)
+        self.target = Tensor(np.linspace(-1, 1, 50).astype(np.float32))
+
+    def construct(self, x):
+        error = self.dropout(self.dense(x)) - self.target
+        return (error * error).mean()

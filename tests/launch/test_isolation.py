@@ -56,16 +56,10 @@ def test_a_rank_whose_launcher_is_already_dead_never_begins(tmp_path):
     """The launcher dies between the fork and the child's request to die with its parent."""
     began, forked = tmp_path / "began", tmp_path / "forked"
     program = f"""
-import pathlib, sys, time
-from dimred.launch import processes
-ask, libc = processes._libc.prctl, processes._libc
-class Slow:
-    def prctl(self, *request):
-        pathlib.Path({str(forked)!r}).touch()
-        time.sleep(1)
-        return ask(*request)
-processes._libc = Slow()
-processes.Child(["touch", {str(began)!r}], {{}}, pathlib.Path({str(tmp_path / "log")!r}))
+import os, pathlib, time
+from dimred.launch.processes import Child
+os.register_at_fork(after_in_child=lambda: (pathlib.Path({str(forked)!r}).touch(), time.sleep(1)))
+Child(["touch", {str(began)!r}], {{}}, pathlib.Path({str(tmp_path / "log")!r}))
 """
     with subprocess.Popen([sys.executable, "-c", program]) as launcher:
         assert soon(forked.exists)

@@ -84,7 +84,7 @@ def test_a_rank_that_reads_batches_or_waits_for_disk_space_is_not_stalled(tmp_pa
 
 @pytest.mark.parametrize(("devices", "ranks"), [(1, "0"), (2, "01"), (2, "1")])
 def test_bad_input_that_a_rank_finds_is_said_once_and_leaves_nothing(tmp_path, capfd, monkeypatch, devices, ranks):
-    monkeypatch.setattr("dimred.launch.launcher._SECONDS_FOR_RANK_0", 1.0)
+    monkeypatch.setattr("dimred.launch.launcher.SECONDS_FOR_RANK_0", 1.0)
     with pytest.raises(RankFailedError) as refused:
         launch(job(tmp_path / "new" / "out", "refuse", ranks, devices=devices))
     assert str(refused.value) == f"DATA is not what rank {ranks[0]} wants"

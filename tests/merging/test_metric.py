@@ -66,7 +66,7 @@ def test_a_function_of_a_file_and_of_this_process(start_metric, candidate: Path,
     assert metric.score(candidate, "search") == Score(0.5)
     assert "this goes to the log" in log.read_text()
     metric = start_metric(f"{METRICS}:samples")
-    metric._timeout_seconds = 1e12  # what a user may give for no limit
+    metric.timeout_seconds = 1e12  # what a user may give for no limit
     assert metric.score(candidate, "search").samples == (0.5, 1.5, 4.0)
     calls = []
 
@@ -94,10 +94,10 @@ def test_a_metric_that_never_returns(
 ) -> None:
     monkeypatch.setenv("MARKER", str(tmp_path / "hung"))
     metric = start_metric(f"{METRICS}:hangs_once")
-    metric._timeout_seconds = 0.5
+    metric.timeout_seconds = 0.5
     with pytest.raises(MetricError, match=r"it took longer than --timeout 0\.5 s"):
         metric.score(candidate, "search")
-    metric._timeout_seconds = 60
+    metric.timeout_seconds = 60
     assert metric.score(candidate, "search") == Score(1.0)
 
 
@@ -213,7 +213,7 @@ def test_a_command_and_its_last_line(candidate: Path) -> None:
 )
 def test_a_command_that_fails(start_metric, candidate: Path, text: str, words: str) -> None:
     metric = start_metric(text, "--metric-command")
-    metric._timeout_seconds = 1 if "sleep" in text else 60
+    metric.timeout_seconds = 1 if "sleep" in text else 60
     with pytest.raises(MetricError) as error:
         metric.score(candidate, "search")
     assert words in str(error.value)
@@ -223,7 +223,7 @@ def test_a_timeout_ends_what_the_command_started(start_metric, candidate: Path, 
     pid = tmp_path / "pid"
     code = f"import os, pathlib, time; pathlib.Path({str(pid)!r}).write_text(str(os.getpid())); time.sleep(100)"
     metric = start_metric(command(code), "--metric-command")
-    metric._timeout_seconds = 5
+    metric.timeout_seconds = 5
     with pytest.raises(MetricError, match="longer than"):
         metric.score(candidate, "search")
     number, deadline = int(pid.read_text()), time.monotonic() + 10

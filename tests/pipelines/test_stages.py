@@ -2,27 +2,21 @@
 
 import json
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
-from mindspore import Parameter
 
 from dimred.averaging.windows import Window
 from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageOneConfig, StageTwoConfig, load_config
-from dimred.distributed.ranks import Ranks
 from dimred.evaluation.averages import SnapshotAverages
 from dimred.io.metrics_file import read_metrics
-from dimred.pipelines.stage_1 import stage_1
 from dimred.report.record import read_stage_2
 from dimred.report.run_page import write_report
 from dimred.subspace.basis import load_basis
 from tests.helpers.commands import CONFIGS, N_SNAPSHOTS, SHORT, STAGE_1, STAGE_2, TwoStages, dimred_here, program
-from tests.helpers.tiny_task import N_CLASSES, TASK, network
 
 EPOCHS, STEPS = 2, 18
 
@@ -44,25 +38,6 @@ def test_the_series_is_ordered_by_step_and_holds_the_trainable_weights_only(two_
 def test_the_resolved_configuration_lies_beside_the_run(two_stages: TwoStages) -> None:
     saved = load_config(StageOneConfig, two_stages.stage_1 / "config.yaml")
     assert saved == load_config(StageOneConfig, STAGE_1, [option.removeprefix("--set=") for option in SHORT])
-
-
-class FirstOfSeveral(Ranks):
-    """A single process that records what it is asked to broadcast."""
-
-    def __init__(self) -> None:
-        self.names: list[str] = []
-
-    def broadcast(self, parameters: Sequence[Parameter]) -> None:
-        self.names += [parameter.name for parameter in parameters]
-
-
-def test_all_ranks_begin_with_the_weights_of_rank_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ranks have the same seed, but a user's network may draw from a generator of its own."""
-    ranks = FirstOfSeveral()
-    monkeypatch.setattr("dimred.pipelines.stage_1.set_up", lambda *_, **__: ranks)
-    (tmp_path / "one.yaml").write_text(yaml.safe_dump(TASK | {"epochs": 1}))
-    stage_1(tmp_path, tmp_path / "one.yaml", tmp_path / "out")
-    assert set(ranks.names) == {parameter.name for parameter in network(N_CLASSES).get_parameters()}
 
 
 def test_the_result_says_what_was_done(searched: Path) -> None:

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn, ops
 
-from dimred.distributed.ranks import ALONE, Ranks
 from dimred.search_step.dropout import ReplayableDropout, make_replayable
 from dimred.stages.subspace_train_step import SubspaceTrainStep
-from tests.helpers.networks import basis_for, state_bytes
+from tests.helpers.networks import DropoutNet, basis_for, state_bytes
 
 
 class Layers(nn.Cell):
@@ -22,20 +21,6 @@ class Layers(nn.Cell):
 
     def construct(self, x):
         return self.attribute(x), self.sequence(x), self.listed[0](x), self.named["one"](x)
-
-
-class DropoutNet(nn.Cell):
-    """A network whose loss differs only by the masks when weights and input stay."""
-
-    def __init__(self):
-        super().__init__()
-        self.dense = nn.Dense(30, 50)
-        self.dropout = nn.Dropout(p=0.5)
-        self.target = Tensor(np.linspace(-1, 1, 50).astype(np.float32))
-
-    def construct(self, x):
-        error = self.dropout(self.dense(x)) - self.target
-        return (error * error).mean()
 
 
 @pytest.fixture(scope="module")
@@ -83,25 +68,6 @@ def test_a_probability_of_1_drops_everything(mode):
     make_replayable(network)
     network.set_train(True)
     assert not network(Tensor(np.ones((2, 3, 2, 2), np.float32))).asnumpy().any()
-
-
-class OneOfTwo(Ranks):
-    group_size = 2
-
-    def __init__(self, rank: int):
-        self.rank = rank
-
-
-def test_ranks_draw_the_masks_that_the_micro_batches_of_one_process_draw():
-    """All rows of the input are equal, so only the masks tell two micro-batches apart."""
-    x, network = Tensor(np.ones((8, 30), np.float32)), DropoutNet()
-    losses = []
-    for ranks, rows, part in ((ALONE, 4, x), (OneOfTwo(0), None, x[:4]), (OneOfTwo(1), None, x[4:])):
-        step = SubspaceTrainStep(network, basis_for(network, 2), ranks=ranks, micro_batch_size=rows)
-        step.set_train(True)
-        losses.append(step._objective.loss((part,)))
-    assert losses[1] != losses[2]
-    assert losses[0] == pytest.approx((losses[1] + losses[2]) / 2, rel=1e-6)
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.8])
