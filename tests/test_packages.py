@@ -1,6 +1,7 @@
 """Hold the README's table of who may import whom, by walking every import."""
 
 import ast
+import re
 import subprocess
 import sys
 from fnmatch import fnmatch
@@ -123,7 +124,7 @@ def test_every_folder_of_tests_is_collected(pytestconfig):
 
 
 def test_no_modules_import_each_other_in_a_circle():
-    """Imports inside functions count too, but those for type checkers only do not."""
+    """Imports inside functions and those for type checkers count too."""
     modules = {module_of(path): path for path in FILES}
     graph = {
         name: {one for known, _ in imports(path) for one in (known, known.rpartition(".")[0]) if one in modules}
@@ -142,3 +143,38 @@ def test_no_modules_import_each_other_in_a_circle():
 
     for name in graph:
         visit(name, ())
+
+
+def private_names(tree: ast.AST) -> set[str]:
+    """List the private names that a file of dimred gives to anything: attributes, constants, functions, classes."""
+    names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    names |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    names |= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    return {name for name in names if name.startswith("_") and not name.startswith("__")}
+
+
+def uses_of(private: set[str], tree: ast.AST) -> list[str]:
+    """List where a test reaches for private names, by an attribute of another object, an import or a dotted path."""
+    uses = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value=ast.Name(id="self" | "cls")):
+                continue
+            case ast.Attribute(attr=name) if name in private:
+                uses.append(f"line {node.lineno}: {ast.unparse(node)}")
+            case ast.ImportFrom(module=str(module), names=imported) if module.startswith("dimred"):
+                uses += [f"line {node.lineno}: {one.name}" for one in imported if one.name.startswith("_")]
+            case ast.Constant(value=str(text)):
+                words = re.findall(r"\w+(?:\.\w+)+", text)
+                uses += [f"line {node.lineno}: {word}" for word in words if set(word.split(".")[1:]) & private]
+    return uses
+
+
+def test_tests_read_no_private_attribute_of_dimred():
+    """A test of what a class keeps to itself would hold its writing, not what it does."""
+    private = set().union(*(private_names(ast.parse(path.read_text(encoding="utf-8"))) for path in FILES))
+    private -= {"_replace", "_asdict", "_fields", "_make"}  # of named tuples
+    tests = {
+        path.relative_to(ROOT): ast.parse(path.read_text(encoding="utf-8")) for path in (ROOT / "tests").rglob("*.py")
+    }
+    assert {str(path): uses for path, tree in tests.items() if (uses := uses_of(private, tree))} == {}
