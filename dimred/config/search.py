@@ -31,6 +31,9 @@ class SearchOptions(Strict):
     taken a first pair, because the gradient alone does not say how far to go."""
     initial_scaling: bool = False
     """Whether bfgs scales its first H = I by y's / y'y, so that the first directions have about the right length."""
+    min_cosine: Fraction = 0.01
+    """bfgs uses a pair of a step s and a change of the gradient y if y's > min_cosine |y| |s|. The higher, the fewer
+    noisy pairs; 1e-8 is for gradients without noise, of one batch."""
     max_rejected_steps: Count = 100
     """Steps in a row without an accepted trial, or with a cooldown without a finite gradient, that end the search."""
     gamma: Fraction = 0.9

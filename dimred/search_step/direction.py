@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-_LARGEST_CONDITION = 1e12  # of H; float64 keeps it positive definite up to here
+_LARGEST_CONDITION = 1e12  # of H scaled to a unit diagonal; float64 keeps it positive definite up to here
 _SMALLEST_NORM = 1e-150  # of s and y; their squares must not underflow
 
 
@@ -80,15 +80,17 @@ class InverseBFGS:
     H <- (I - s y'/y's) H (I - y s'/y's) + s s'/y's   (Nocedal & Wright, Numerical Optimization, equation 6.17)
 
     with s the last accepted step t d_k, and y the change of g_k from the batch of that step to the current one. A
-    pair after which the condition number of H would exceed 1e12 is ignored. H begins as I, whose scale is arbitrary: a
-    direction is not scaled until H has taken a pair.
+    pair after which the condition number of H, scaled to a diagonal of ones, would exceed 1e12 is ignored: only that
+    one limits the accuracy of H, and coordinates of different scales are no reason to refuse a pair. H begins as I,
+    whose scale is arbitrary: a direction is not scaled until H has taken a pair.
 
     Args:
         n_components: k.
         initial_scaling: whether H = (y's / y'y) I before it takes its first pair (equation 6.20).
         min_cosine: the guard: a pair is used if y's > min_cosine |y| |s|. One update multiplies H's largest eigenvalue
             by up to about 1 / min_cosine^2, and a noisy pair can come arbitrarily near to y's = 0. On a quadratic of
-            condition number c, y's >= 2 |y| |s| / sqrt(c), so that 0.01 refuses no true pair up to c = 40,000.
+            condition number c, y's >= 2 |y| |s| / sqrt(c), so that 0.01 refuses no true pair up to c = 40,000. Where
+            every gradient is of the same batch, pairs have no noise, and 1e-8 is enough.
     """
 
     def __init__(self, n_components: int, initial_scaling: bool = False, min_cosine: float = 0.01):
@@ -116,7 +118,7 @@ class InverseBFGS:
                 if self.initial_scaling and state.n_pairs == 0:
                     before = initial_scale(state.step_diff, grad_diff) * before
                 updated = bfgs_update(before, state.step_diff, grad_diff)
-                used = condition_number(updated) <= _LARGEST_CONDITION
+                used = scaled_condition_number(updated) <= _LARGEST_CONDITION
                 if used:
                     state = state._replace(inverse_hessian=updated, n_pairs=state.n_pairs + 1)
         direction = -state.inverse_hessian @ subspace_grad
@@ -179,6 +181,20 @@ def condition_number(matrix: np.ndarray) -> float:
         return math.inf
     eigenvalues = np.linalg.eigvalsh(matrix)
     return float(eigenvalues[-1] / eigenvalues[0]) if eigenvalues[0] > 0 else math.inf
+
+
+def scaled_condition_number(matrix: np.ndarray) -> float:
+    """Compute the condition number of a symmetric matrix scaled to a diagonal of ones; infinity as above.
+
+    The coordinates' scales don't matter to it: no other scaling gives one that is k times lower (van der Sluis,
+    Condition numbers and equilibration of matrices, 1969). Rounding makes a matrix indefinite only if this is large
+    (Demmel and Veselić, Jacobi's method is more accurate than QR, 1992).
+    """
+    diagonal = np.diagonal(matrix)
+    if not (np.isfinite(matrix).all() and (diagonal > 0).all()):
+        return math.inf
+    roots = np.sqrt(diagonal)
+    return condition_number(matrix / np.outer(roots, roots))
 
 
 class MomentumState(NamedTuple):

@@ -37,9 +37,9 @@ class SubspaceTrainStep(SearchStep):
         basis: a ``SubspaceBasis`` of the network's trainable weights, or the path of one.
         optimizer: an optimizer of the network's trainable parameters, which makes the step outside the subspace in
             place of ``gamma`` and ``alpha``, with a learning rate and schedule of its own.
-        options: rule, n_components, rho, gamma, alpha, sigma, max_trials, initial_scaling, learning_rate, momentum,
-            max_rejected_steps, see ``SearchOptions``; the parts loss_scale, clipping, ema, see ``make_parts``; and
-            micro_batch_size, ranks, see ``SearchStep``.
+        options: rule, n_components, rho, gamma, alpha, sigma, max_trials, initial_scaling, min_cosine, learning_rate,
+            momentum, max_rejected_steps, see ``SearchOptions``; the parts loss_scale, clipping, ema, see
+            ``make_parts``; and micro_batch_size, ranks, see ``SearchStep``.
 
     Raises:
         ConfigError: an option is unknown, outside its range, or does not go with the others; or the optimizer's
@@ -79,7 +79,7 @@ def build_rule(options: SearchOptions, n_components: int) -> tuple[Direction, Li
     """Build the direction and the line search that ``rule`` stands for."""
     if options.rule == "sgd":
         return ProjectedSGD(n_components, options.learning_rate, options.momentum), FixedStep()
-    direction = InverseBFGS(n_components, options.initial_scaling)
+    direction = InverseBFGS(n_components, options.initial_scaling, options.min_cosine)
     return direction, ArmijoBacktracking(options.rho, options.sigma, options.max_trials)
 
 

@@ -41,7 +41,7 @@ class Twin:
     max_step: float = np.inf  # no option of the cell, see tests/search_step/test_against_twin.py
     learning_rate: Any = 0.1
     momentum: float = 0.9
-    guard: float = 0.01
+    min_cosine: float = 0.01
     optimizer: Any = None  # the cooldown's: a ``tests.oracles.train_step.Optimizer``
     sizes: Any = ()  # of the arrays that the optimizer steps on
     h: np.ndarray = field(init=False)
@@ -95,7 +95,7 @@ class Twin:
             return self.h, False
         g_start, s = self.pair_start
         y = g_k - g_start
-        if cosine(s, y) <= self.guard:
+        if cosine(s, y) <= self.min_cosine:
             return self.h, False
         h = self.h
         if self.initial_scaling and self.n_pairs == 0:

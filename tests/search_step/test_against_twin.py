@@ -35,6 +35,7 @@ CASES = {
     "alpha_0": {"alpha": 0.0},
     "other_constants": {"rho": 0.3, "sigma": 0.1, "gamma": 0.5, "alpha": 0.01},
     "initial_scaling": {"initial_scaling": True},
+    "min_cosine": {"min_cosine": 0.9},
     "few_trials": {"max_trials": 2, "sigma": 0.5},
     "projected_sgd": {"rule": "sgd", "learning_rate": 0.2, "momentum": 0.8},
     "scheduled_sgd": {"rule": "sgd", "learning_rate": [0.3, 0.2, 0.1, 0.05], "alpha": 0.0},
@@ -106,6 +107,8 @@ def test_quadratic(case):
     if case == "as_published":
         assert {found.n_trials > 1 for found in outcomes} == {True, False}
         assert {found.pair_used for found in outcomes[2:]} == {True, False}
+    if case == "min_cosine":
+        assert sum(found.pair_used for found in outcomes) < 25
     if case == "few_trials":
         assert {found.accepted for found in outcomes} == {True, False}
 

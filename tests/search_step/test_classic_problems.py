@@ -13,9 +13,7 @@ from mindspore import Parameter, Tensor, nn
 from scipy.optimize import minimize
 
 from dimred.config import SearchOptions
-from dimred.search_step.direction import InverseBFGS
-from dimred.search_step.line_search import ArmijoBacktracking
-from dimred.stages.subspace_train_step import SubspaceTrainStep
+from dimred.stages.subspace_train_step import SubspaceTrainStep, build_rule
 from tests.helpers.networks import PlainBasis
 from tests.oracles.classic import PROBLEMS, Problem
 
@@ -72,9 +70,9 @@ class Line:
         return not np.array_equal(self.at(step_size), self.x)
 
 
-def gradients_of_ours(problem: Problem, rule: InverseBFGS) -> int | None:
+def gradients_of_ours(problem: Problem, **options) -> int | None:
     """Count the gradients of the search step's loop, in float64; None if it does not solve the problem."""
-    search = ArmijoBacktracking(DEFAULT.rho, DEFAULT.sigma, DEFAULT.max_trials)
+    rule, search = build_rule(SearchOptions(**options), len(problem.start))
     x, state = problem.start, rule.initial()
     for n_gradients in range(1, MOST):
         if is_solved(problem, x):
@@ -94,21 +92,34 @@ def scipys() -> dict[str, int | None]:
     return {name: gradients_of_scipy(problem) for name, problem in PROBLEMS.items()}
 
 
-def ours(min_cosine: float) -> dict[str, int | None]:
-    return {
-        name: gradients_of_ours(problem, InverseBFGS(len(problem.start), True, min_cosine))
-        for name, problem in PROBLEMS.items()
-    }
+def ours(**options) -> dict[str, int | None]:
+    return {name: gradients_of_ours(problem, **options) for name, problem in PROBLEMS.items()}
 
 
 def test_as_many_problems_are_solved_as_by_scipy_in_no_more_gradients(scipys: dict[str, int | None]) -> None:
-    """The guard against noisy pairs refuses true ones where the condition is above 40,000: in Powell's problem."""
+    assert len(scipys) == 25
     assert None not in scipys.values()
-    guarded = ours(min_cosine=0.01)
+    without_noise = ours(initial_scaling=True, min_cosine=1e-8)
+    assert None not in without_noise.values()
+    assert sum(without_noise.values()) <= sum(scipys.values())
+    assert sum(number <= scipys[name] for name, number in without_noise.items()) >= 16
+
+
+def test_coordinates_of_very_different_scales_are_no_reason_to_refuse_pairs() -> None:
+    """The Hessian's condition is 1e15 at the minimum; SciPy needs 60 gradients."""
+    rosenbrock, scales = PROBLEMS["Rosenbrock (1)"], np.array([1e3, 1e-3])
+    scaled = Problem(lambda x: rosenbrock.function(x * scales), rosenbrock.start / scales, rosenbrock.least)
+    n_gradients = gradients_of_ours(scaled, initial_scaling=True, min_cosine=1e-8)
+    assert n_gradients is not None
+    assert n_gradients <= 66
+
+
+def test_the_guard_against_noise_refuses_true_pairs_where_the_condition_is_above_40000(
+    scipys: dict[str, int | None],
+) -> None:
+    guarded = ours(initial_scaling=True)
     assert [name for name, number in guarded.items() if number is None] == ["Powell, badly scaled (3)"]
     assert sum(filter(None, guarded.values())) <= sum(scipys[name] for name, number in guarded.items() if number)
-    assert sum(number is not None and number <= scipys[name] for name, number in guarded.items()) >= 16
-    assert None not in ours(min_cosine=1e-8).values()
 
 
 class Value(nn.Cell):

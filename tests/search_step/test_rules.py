@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from dimred.config import SearchOptions
-from dimred.search_step.direction import CurvatureState, InverseBFGS, ProjectedSGD, bfgs_update, condition_number
+from dimred.search_step.direction import (
+    CurvatureState,
+    InverseBFGS,
+    ProjectedSGD,
+    bfgs_update,
+    condition_number,
+    scaled_condition_number,
+)
 from dimred.search_step.line_search import ArmijoBacktracking, FixedStep
 from tests.helpers.networks import quadratic_matrix
 from tests.oracles.search import bfgs_inverse, cosine
@@ -76,7 +83,8 @@ def test_h_stays_symmetric_positive_definite_whatever_pairs_come(pairs):
         state = after_pair(rule, state, s, y).state
         h = state.inverse_hessian
         np.testing.assert_array_equal(h, h.T)
-        assert np.linalg.eigvalsh(h)[0] > 0
+        roots = np.sqrt(np.diagonal(h))
+        assert np.linalg.eigvalsh(h / np.outer(roots, roots))[0] > 0
         gradient = np.ones(K)
         assert rule.propose(state._replace(step_diff=None), gradient).slope < 0
 
@@ -96,14 +104,28 @@ def test_guard_is_relative_to_the_pair(angle, used):
 
 def test_an_update_that_would_ruin_the_condition_is_refused():
     rule = InverseBFGS(K)
-    s = np.array([1e7, 0, 0, 0])
-    y = np.array([1e-7, 0, 0, 0])  # the secant equation asks for an eigenvalue of 1e14 beside the ones
+    s = np.full(K, 1e7)
+    y = np.full(K, 1e-7)  # the secant equation asks for an eigenvalue of 1e14 beside the ones
     proposal = after_pair(rule, rule.initial(), s, y)
     assert not proposal.pair_used
     np.testing.assert_array_equal(proposal.state.inverse_hessian, np.eye(K))
+    # Along a coordinate this is a matter of that coordinate's scale, and nothing is lost by it.
+    first = np.eye(K)[0]
+    proposal = after_pair(rule, rule.initial(), 1e7 * first, 1e-7 * first)
+    assert proposal.pair_used
+    np.testing.assert_allclose(proposal.state.inverse_hessian, np.diag([1e14, *np.ones(K - 1)]), rtol=1e-15)
+
+
+def test_condition_numbers():
     assert condition_number(np.diag([1.0, -1.0])) == math.inf
     assert condition_number(np.diag([4.0, 2.0])) == 2.0
     assert condition_number(np.array([[np.nan]])) == math.inf
+    scales = np.diag([1e-9, 1.0, 1e9])
+    matrix = np.array([[1.0, 0.5, 0.1], [0.5, 1.0, 0.2], [0.1, 0.2, 1.0]])
+    assert scaled_condition_number(scales @ matrix @ scales) == pytest.approx(np.linalg.cond(matrix))
+    assert scaled_condition_number(np.diag([1.0, -1.0])) == math.inf
+    assert scaled_condition_number(np.array([[1.0, 2.0], [2.0, 1.0]])) == math.inf
+    assert scaled_condition_number(np.array([[np.nan]])) == math.inf
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
