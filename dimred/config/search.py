@@ -25,7 +25,7 @@ class SearchOptions(Strict):
     rho: OpenFraction = 0.55
     """Line search: factor by which the step shrinks from one trial to the next."""
     sigma: OpenFraction = 0.4
-    """Line search: share of the expected decrease that a trial must reach."""
+    """Line search: fraction of the expected decrease that a trial must reach."""
     max_trials: Count = 10
     """Line search: the most trials in a step; if all fail, it makes no move inside the subspace. No cap until H has
     taken a first pair, because the gradient alone does not say how far to go."""

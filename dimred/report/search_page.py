@@ -34,7 +34,7 @@ def add_search(page: Page, run: StageTwoRecord) -> None:
     if not result["basis"]:
         return
     coordinates, words = run.coordinates(), trend_in_words(len(steps))
-    gain, shares = search_plots.gains(steps), 100 * column(steps, "captured_share")
+    gain, fractions = search_plots.gains(steps), 100 * column(steps, "captured_fraction")
     failures = {
         "found no trial that lowers the loss enough": sum(step["outcome"] == "no_decrease" for step in steps),
         "skipped, because loss or gradient was not finite": sum(
@@ -43,7 +43,7 @@ def add_search(page: Page, run: StageTwoRecord) -> None:
     }
     outcome = f"{result['accepted_steps']} of {result['steps']} steps were accepted"
     outcome += "".join(f"; {count} {words_of}" for words_of, count in failures.items() if count)
-    share = f"{np.nanmean(shares):.2g} %" if np.isfinite(shares).any() else "unknown"
+    captured = f"{np.nanmean(fractions):.2g} %" if np.isfinite(fractions).any() else "unknown"
     first, last = (running_mean(gain, mean_width(len(gain)))[place] for place in (0, -1))
     inside, outside = (np.nansum(column(steps, key)) for key in ("moved_inside", "moved_outside"))
     away = float(np.linalg.norm(coordinates[-1]))
@@ -71,7 +71,7 @@ def add_search(page: Page, run: StageTwoRecord) -> None:
         ),
         Picture(
             "captured", search_plots.plot_captured(steps),
-            f"Part of the gradient inside the subspace, {share} on average.",
+            f"Part of the gradient inside the subspace, {captured} on average.",
             f"Part of the gradient's squared length that lies inside the subspace. {words}",
         ),
     ])  # fmt: skip

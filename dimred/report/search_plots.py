@@ -103,7 +103,7 @@ def plot_coordinates(coordinates: np.ndarray) -> Figure:
 def plot_captured(steps: Steps) -> Figure:
     """Draw the percentage of the gradient's squared length that lies inside the subspace, for each step."""
     figure, axes = new_figure()
-    draw_trend(axes, column(steps, "step"), 100 * column(steps, "captured_share"), STAGE_2)
+    draw_trend(axes, column(steps, "step"), 100 * column(steps, "captured_fraction"), STAGE_2)
     axes.set(xlabel=_STEP, ylabel="gradient inside, %", ylim=(0, None))
     whole_numbers(axes.xaxis)
     return figure

@@ -109,7 +109,7 @@ class InverseBFGS:
             state: the state after the last accepted step.
             subspace_grad: g_k, (k,) float64.
         """
-        curvature, used = math.nan, False
+        curvature, pair_used = math.nan, False
         if state.step_diff is not None and state.start_grad is not None:
             grad_diff = subspace_grad - state.start_grad
             curvature = float(grad_diff @ state.step_diff)
@@ -117,10 +117,10 @@ class InverseBFGS:
                 before = state.inverse_hessian
                 if self.initial_scaling and state.n_pairs == 0:
                     before = initial_scale(state.step_diff, grad_diff) * before
-                updated = bfgs_update(before, state.step_diff, grad_diff)
-                used = scaled_condition_number(updated) <= _LARGEST_CONDITION
-                if used:
-                    state = state._replace(inverse_hessian=updated, n_pairs=state.n_pairs + 1)
+                after = bfgs_update(before, state.step_diff, grad_diff)
+                pair_used = scaled_condition_number(after) <= _LARGEST_CONDITION
+                if pair_used:
+                    state = state._replace(inverse_hessian=after, n_pairs=state.n_pairs + 1)
         direction = -state.inverse_hessian @ subspace_grad
         return Proposal(
             direction=direction,
@@ -128,7 +128,7 @@ class InverseBFGS:
             state=state,
             is_scaled=state.n_pairs > 0,
             curvature=curvature,
-            pair_used=used,
+            pair_used=pair_used,
             condition=condition_number(state.inverse_hessian),
         )
 
@@ -171,8 +171,8 @@ def bfgs_update(inverse_hessian: np.ndarray, step_diff: np.ndarray, grad_diff: n
     curvature = float(grad @ step)
     hessian_grad = inverse_hessian @ grad
     factor = (step_norm / grad_norm + float(grad @ hessian_grad) / curvature) / curvature
-    mixed = np.outer(hessian_grad, step) / curvature
-    return inverse_hessian + factor * np.outer(step, step) - (mixed + mixed.T)
+    cross = np.outer(hessian_grad, step) / curvature
+    return inverse_hessian + factor * np.outer(step, step) - (cross + cross.T)
 
 
 def condition_number(matrix: np.ndarray) -> float:

@@ -25,7 +25,7 @@ class ReplayableDropout(nn.Cell):
     So a forward pass that calls a cell twice on inputs of the same shape uses the same mask twice.
 
     Args:
-        p: share of the elements, or of the channels, set to zero, 0 <= p <= 1.
+        p: fraction of the elements, or of the channels, set to zero, 0 <= p <= 1.
         seed: () int32, shared by all dropout cells of a network.
         site: number of this cell among the network's dropout cells, so that no two share a mask.
         n_joint: number of last axes that are dropped as a whole, such as 2 for the channels of ``nn.Dropout2d``.
@@ -36,7 +36,7 @@ class ReplayableDropout(nn.Cell):
         # Not registered in the cell, so that no checkpoint of the network holds it.
         object.__setattr__(self, "seed", seed)
         self.p = p
-        self.kept = 1.0 - p if p < 1 else 1.0
+        self.keep_prob = 1.0 - p if p < 1 else 1.0
         self.site = (site * 7919 + 1) % 2**31
         self.n_joint = n_joint
 
@@ -45,7 +45,7 @@ class ReplayableDropout(nn.Cell):
             return x
         shape = x.shape[: x.ndim - self.n_joint] + (1,) * self.n_joint
         mask = (_uniform(shape, self.seed * _MIX_2 + self.site) >= self.p).astype(x.dtype)
-        return x * mask / self.kept
+        return x * mask / self.keep_prob
 
 
 def _uniform(shape: tuple[int, ...], key: Tensor) -> Tensor:
@@ -59,7 +59,7 @@ def _uniform(shape: tuple[int, ...], key: Tensor) -> Tensor:
     return (bits.astype(ms.float32) * 2.0**-32 + 0.5).reshape(shape)
 
 
-def _drop_share(dropout: nn.Cell) -> float:
+def _drop_fraction(dropout: nn.Cell) -> float:
     if isinstance(dropout, nn.Dropout1d):
         return float(dropout.prob)
     if isinstance(dropout, nn.Dropout) and dropout.p is not None:
@@ -76,13 +76,13 @@ def make_replayable(network: nn.Cell) -> Callable[..., None]:
         A function of the step's number and the number of a part of the batch, which sets the seed: the same numbers
         give the same masks. It does nothing for a network without dropout.
     """
-    found = places(network)
-    earlier = [place.cell for place in found if isinstance(place.cell, ReplayableDropout)]
+    cells = places(network)
+    earlier = [place.cell for place in cells if isinstance(place.cell, ReplayableDropout)]
     seed = earlier[0].seed if earlier else Parameter(Tensor(0, ms.int32), name="dropout_seed", requires_grad=False)
-    dropouts = [place for place in found if isinstance(place.cell, tuple(_DROPOUTS))]
+    dropouts = [place for place in cells if isinstance(place.cell, tuple(_DROPOUTS))]
     for site, place in enumerate(dropouts, start=len(earlier)):
         n_joint = next(n for kind, n in _DROPOUTS.items() if isinstance(place.cell, kind))
-        replacement = ReplayableDropout(_drop_share(place.cell), seed, site, n_joint)
+        replacement = ReplayableDropout(_drop_fraction(place.cell), seed, site, n_joint)
         replacement.set_train(place.cell.training)
         place.put(replacement)
 

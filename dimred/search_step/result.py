@@ -41,7 +41,7 @@ class SearchResult(NamedTuple):
         curvature: y's of the pair that was considered; nan without a pair.
         pair_used: whether that pair updated the inverse Hessian.
         condition: condition number of the inverse Hessian the direction came from; nan without one.
-        captured_share: |g_k|^2 / |g|^2, the share of the gradient inside the subspace; nan if skipped or g = 0.
+        captured_fraction: |g_k|^2 / |g|^2, the fraction of the gradient inside the subspace; nan if skipped or g = 0.
         moved_inside: |t d|, distance moved inside the subspace.
         moved_outside: distance moved by the step outside the subspace; for the published one, |alpha m|.
         grad_norm: |g| before clipping; nan on a skipped step.
@@ -62,7 +62,7 @@ class SearchResult(NamedTuple):
     curvature: float = math.nan
     pair_used: bool = False
     condition: float = math.nan
-    captured_share: float = math.nan
+    captured_fraction: float = math.nan
     moved_inside: float = 0.0
     moved_outside: float = 0.0
     grad_norm: float = math.nan
@@ -93,14 +93,14 @@ class SearchResult(NamedTuple):
 
 def search_line(records: Sequence[Mapping[str, Any]]) -> str:
     """Describe the records of an epoch in one line."""
-    shares = np.array([record["captured_share"] for record in records], dtype=float)
-    shares = shares[np.isfinite(shares)]  # a skipped step has none
-    inside = f"{100 * shares.mean():.1f} %" if shares.size else "unknown"
-    done = totals(records)
+    fractions = np.array([record["captured_fraction"] for record in records], dtype=float)
+    fractions = fractions[np.isfinite(fractions)]  # a skipped step has none
+    inside = f"{100 * fractions.mean():.1f} %" if fractions.size else "unknown"
+    sums = totals(records)
     return (
-        f"  accepted {done['accepted_steps']} of {done['steps']} steps, {done['trials'] / done['steps']:.1f} trials a "
-        f"step; {inside} of the gradient inside the subspace; moved {done['moved_inside']:.3g} inside it, "
-        f"{done['moved_outside']:.3g} outside"
+        f"  accepted {sums['accepted_steps']} of {sums['steps']} steps, {sums['trials'] / sums['steps']:.1f} trials a "
+        f"step; {inside} of the gradient inside the subspace; moved {sums['moved_inside']:.3g} inside it, "
+        f"{sums['moved_outside']:.3g} outside"
     )
 
 
@@ -157,13 +157,13 @@ def memory_from_arrays(arrays: Mapping[str, np.ndarray], like: SearchMemory) -> 
     Returns:
         The memory; None if the arrays belong to a different direction rule or a different k.
     """
-    own = {name.removeprefix(_DIRECTION): arrays[name] for name in arrays if name.startswith(_DIRECTION)}
+    values = {name.removeprefix(_DIRECTION): arrays[name] for name in arrays if name.startswith(_DIRECTION)}
     first = {name: np.shape(value) for name, value in like.direction._asdict().items() if value is not None}
-    has_fields = first.keys() <= own.keys() <= {*like.direction._fields}
-    if not has_fields or any(own[name].shape != shape for name, shape in first.items()):
+    has_fields = first.keys() <= values.keys() <= {*like.direction._fields}
+    if not has_fields or any(values[name].shape != shape for name, shape in first.items()):
         return None
     fields = {name: _as_before(arrays.get(name)) for name in like._fields}
-    fields["direction"] = like.direction._make(_as_before(own.get(name)) for name in like.direction._fields)
+    fields["direction"] = like.direction._make(_as_before(values.get(name)) for name in like.direction._fields)
     if fields["residual_momentum"] is not None:
         fields["residual_momentum"] = Tensor(fields["residual_momentum"])
     return SearchMemory(**fields)

@@ -137,8 +137,8 @@ class SearchStep(nn.Cell):
         self.optimizer = UnitRate(lambda: self.memory.n_steps) if optimizer is None else optimizer
         self.ema = ema
         self._draw_dropout_masks, self._ranks = make_replayable(network), ranks
-        trained = {id(parameter) for parameter in trainable}
-        self._untrained = make_copies([p for p in network.get_parameters() if id(p) not in trained])
+        trainable_ids = {id(parameter) for parameter in trainable}
+        self._untrained_parameters = make_copies([p for p in network.get_parameters() if id(p) not in trainable_ids])
         self._weights = make_vectors(trainable)
         self.subspace = make_projection(components, ranks)
         self.objective = Objective(
@@ -159,8 +159,8 @@ class SearchStep(nn.Cell):
         Raises:
             ConfigError: they are from a search with another direction rule or another k.
         """
-        own = {name.removeprefix(_SEARCH): value for name, value in arrays.items() if name.startswith(_SEARCH)}
-        memory = memory_from_arrays(own, self.memory)
+        fields = {name.removeprefix(_SEARCH): value for name, value in arrays.items() if name.startswith(_SEARCH)}
+        memory = memory_from_arrays(fields, self.memory)
         if memory is None:
             raise ConfigError(
                 "search.rule and search.n_components can't change on the way, because H or the momentum would not fit; "
@@ -185,7 +185,7 @@ class SearchStep(nn.Cell):
         """Take one step; see the class."""
         self._give_up_after_too_many()
         clock = Clock()
-        before = self._untrained.save()
+        before = self._untrained_parameters.save()
         here = self.objective.gradient(inputs)
         subspace_grad = self.subspace.project(here.grad)
         loss = float(here.loss.asnumpy())
@@ -198,53 +198,53 @@ class SearchStep(nn.Cell):
             self.loss_scale.observe(Tensor(all_finite))
             scale["n_overflows"] = int(self.loss_scale.n_overflows)
         if not all_finite:
-            self._untrained.restore(before)
+            self._untrained_parameters.restore(before)
             self.memory = self.memory.after(is_progress=False)
             nothing = np.zeros(len(subspace_grad))
             return SearchResult(
                 here.loss, loss, Outcome.NON_FINITE_GRADIENT, nothing, clock.laps, n_forward=1, n_backward=1, **scale
             )
-        after = self._untrained.save()
+        after = self._untrained_parameters.save()
         self._check_forward(inputs, before, loss)
 
         proposal = self.direction.propose(self.memory.direction, subspace_grad)
-        wanted = [proposal.direction] if self._outside is None else [proposal.direction, subspace_grad]
-        direction, *inside = self.subspace.back_project(*wanted)
+        coordinates = [proposal.direction] if self._outside is None else [proposal.direction, subspace_grad]
+        direction, *inside = self.subspace.back_project(*coordinates)
         line = Line(self._weights, direction)
         clock.lap("direction")
 
         along = LineObjective(
-            line, proposal, loss, lambda: self._untrained.restore(before), self.objective, inputs,
+            line, proposal, loss, lambda: self._untrained_parameters.restore(before), self.objective, inputs,
             self.subspace.project,
         )  # fmt: skip
         try:
-            found = self.line_search.search(along)
+            line_result = self.line_search.search(along)
             clock.lap("trials")
-            line.move_to(found.step_size)
+            line.move_to(line_result.step_size)
         except BaseException:
             line.move_to(0.0)
-            self._untrained.restore(before)
+            self._untrained_parameters.restore(before)
             raise
 
-        is_training = found.accepted or self._moves_by_optimizer
-        self._untrained.restore(after if is_training else before)
+        is_training = line_result.accepted or self._moves_by_optimizer
+        self._untrained_parameters.restore(after if is_training else before)
         momentum, moved_outside = self.memory.residual_momentum, 0.0
         if self._outside is not None:
             momentum, moved_outside = self._outside.move(self._weights, here.grad, inside[0], momentum)
         direction_state = self.memory.direction
-        if found.accepted:
-            direction_state = self.direction.follow(proposal, subspace_grad, found.step_size)
+        if line_result.accepted:
+            direction_state = self.direction.follow(proposal, subspace_grad, line_result.step_size)
         if is_training and self.ema is not None:
             self.ema()
         self.memory = self.memory.after(is_training, direction=direction_state, residual_momentum=momentum)
         clock.lap("commit")
         return SearchResult(
             loss=here.loss,
-            loss_after=found.loss,
-            outcome=Outcome.ACCEPTED if found.accepted else Outcome.NO_DECREASE,
-            subspace_step=found.step_size * proposal.direction,
+            loss_after=line_result.loss,
+            outcome=Outcome.ACCEPTED if line_result.accepted else Outcome.NO_DECREASE,
+            subspace_step=line_result.step_size * proposal.direction,
             seconds=clock.laps,
-            step_size=found.step_size,
+            step_size=line_result.step_size,
             n_trials=along.n_trials,
             n_forward=1 + along.n_forward,
             n_backward=1 + along.n_backward,
@@ -252,8 +252,8 @@ class SearchStep(nn.Cell):
             curvature=proposal.curvature,
             pair_used=proposal.pair_used,
             condition=proposal.condition,
-            captured_share=float(subspace_grad @ subspace_grad) / (here.grad_square or math.nan),
-            moved_inside=found.step_size * float(np.linalg.norm(proposal.direction)),
+            captured_fraction=float(subspace_grad @ subspace_grad) / (here.grad_square or math.nan),
+            moved_inside=line_result.step_size * float(np.linalg.norm(proposal.direction)),
             moved_outside=moved_outside,
             grad_norm=here.raw_norm,
             **scale,
@@ -275,9 +275,9 @@ class SearchStep(nn.Cell):
         """Check once that the same weights and batch give the same loss; otherwise trials would compare noise."""
         if self._forward_is_checked:
             return
-        self._untrained.restore(before)
+        self._untrained_parameters.restore(before)
         again = self.objective.loss(inputs)
-        self._untrained.restore(before)
+        self._untrained_parameters.restore(before)
         if not abs(again - loss) <= _SAME_LOSS_TOLERANCE * max(1.0, abs(loss)):
             raise SearchError(
                 f"the network gave the loss {loss:.6g}, and {again:.6g} for the same batch and weights: its forward "

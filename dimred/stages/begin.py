@@ -32,11 +32,11 @@ def build_stage_2(
         from dimred.stages.search import fit_and_share
         from dimred.stages.subspace_train_step import build_search_step
 
-        fitted = fit_and_share(basis, settings.search, network, run.folder, ranks)
+        search_basis = fit_and_share(basis, settings.search, network, run.folder, ranks)
         step = build_search_step(
-            settings, settings.search, cooldown, parent, network, fitted, task.steps_per_epoch, ranks
+            settings, settings.search, cooldown, parent, network, search_basis, task.steps_per_epoch, ranks
         )
-        return StageTwo(run, step, parent, cooldown, fitted)
+        return StageTwo(run, step, parent, cooldown, search_basis)
     if cooldown is None:
         raise ConfigError("cooldown and search are both null, so stage 2 would do nothing; set one of them")
     step = build_cooldown_step(settings, cooldown, parent, network, task.steps_per_epoch, ranks)

@@ -39,9 +39,9 @@ def find_basis(
         SeriesError: the snapshots are too few, or can't be read.
         BasisMismatchError: the basis is missing or damaged, or belongs to a different network.
     """
-    own = out / BASIS
-    if pca_mat is None and resume and (out / STATES).is_dir() and own.exists():
-        pca_mat = own
+    run_basis = out / BASIS
+    if pca_mat is None and resume and (out / STATES).is_dir() and run_basis.exists():
+        pca_mat = run_basis
     if pca_mat is not None:
         basis = load_basis(pca_mat, network=network)
         if search.n_components > basis.n_components:
@@ -69,7 +69,7 @@ def fit_and_share(
         ranks: all of them call this.
     """
 
-    def fitted() -> SubspaceBasis | None:
+    def fit() -> SubspaceBasis | None:
         if not isinstance(basis, CheckpointSeries):
             return basis
         _log.debug("fitting the basis")
@@ -81,5 +81,5 @@ def fit_and_share(
     def load(path: Path) -> SubspaceBasis:
         return load_basis(path, network=network, verify=False)
 
-    shared: SubspaceBasis = share(ranks.run_on_rank_zero(fitted), ranks, load)
-    return shared
+    basis_of_all: SubspaceBasis = share(ranks.run_on_rank_zero(fit), ranks, load)
+    return basis_of_all

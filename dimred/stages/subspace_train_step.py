@@ -55,9 +55,9 @@ class SubspaceTrainStep(SearchStep):
         **options: Any,
     ):
         parts = {name: options.pop(name) for name in _PARTS if name in options}
-        checked = SearchOptions.checked(options, exact=True, other_keys=_PARTS)
-        taken = (parts.get(name) for name in Parts._fields)
-        parts |= make_parts(network, *taken)._asdict()
+        search = SearchOptions.checked(options, exact=True, other_keys=_PARTS)
+        values = (parts.get(name) for name in Parts._fields)
+        parts |= make_parts(network, *values)._asdict()
         if isinstance(basis, str | os.PathLike):
             basis = load_basis(basis, network=network)
         if not isinstance(basis, SubspaceBasis):
@@ -65,13 +65,13 @@ class SubspaceTrainStep(SearchStep):
                 f"basis is {type(basis).__name__}; give what dimred.fit_basis or load_basis made, or its path"
             )
         basis.check(WeightLayout.from_network(network))
-        k, n_components = basis.n_components, checked.n_components
+        k, n_components = basis.n_components, search.n_components
         if n_components is not None and n_components > k:
             raise ConfigError(f"n_components is {n_components}; the basis has {k}, so 1 to {k} are allowed")
         rows = np.ascontiguousarray(basis.components[:n_components], dtype=np.float32)  # a view wherever it can be
-        direction, line_search = build_rule(checked, len(rows))
-        outside = build_outside(checked, network, optimizer)
-        parts["max_rejected_steps"] = checked.max_rejected_steps
+        direction, line_search = build_rule(search, len(rows))
+        outside = build_outside(search, network, optimizer)
+        parts["max_rejected_steps"] = search.max_rejected_steps
         super().__init__(network, rows, direction, line_search, outside, **parts)
 
 

@@ -42,7 +42,7 @@ def write_run(folder: Path, epochs: int, per_epoch: int, first_epoch: int) -> Ru
         ],
     )
     step: dict[str, Any] = {"outcome": "accepted", "loss": 1.0, "loss_after": 0.9, "n_trials": 1}
-    step |= {"captured_share": 0.1, "subspace_step": [0.1, 0.2]}
+    step |= {"captured_fraction": 0.1, "subspace_step": [0.1, 0.2]}
     step |= {"step_size": 1.0, "moved_inside": 0.05**0.5, "moved_outside": 0.001}
     _write_metrics(files.stage_2, [{"step": number} | step for number in (1, 2)])
     (files.stage_2 / "config.yaml").write_text("cooldown: null\nsearch: {n_components: 2}\ndata: {eval_split: test}\n")

@@ -13,7 +13,7 @@ from dimred.report.trend import MOST_POINTS, band, mean_width, running_mean, thi
 
 def step(number: int, outcome: str = "accepted", **changes: object) -> dict[str, Any]:
     return {
-        "step": number, "outcome": outcome, "loss": 1.0, "loss_after": 0.9, "n_trials": 2, "captured_share": 0.02,
+        "step": number, "outcome": outcome, "loss": 1.0, "loss_after": 0.9, "n_trials": 2, "captured_fraction": 0.02,
         "step_size": 0.55, "moved_inside": 0.1, "moved_outside": 0.001,
     } | changes  # fmt: skip
 
@@ -24,7 +24,7 @@ def many_steps(n: int, k: int) -> tuple[list[dict[str, Any]], np.ndarray]:
     moves = rng.normal(size=(n, k))
     steps = [
         step(number, loss=1 + rng.normal(), loss_after=1 + rng.normal(), n_trials=int(rng.integers(1, 11)),
-             captured_share=rng.random(), step_size=rng.random(), moved_inside=float(np.linalg.norm(move)),
+             captured_fraction=rng.random(), step_size=rng.random(), moved_inside=float(np.linalg.norm(move)),
              moved_outside=rng.random())
         for number, move in enumerate(moves, start=1)
     ]  # fmt: skip
@@ -35,7 +35,7 @@ def test_gain_and_t_are_drawn_for_each_step_and_the_failures_are_told_apart() ->
     nothing = {"loss_after": 1.0, "step_size": 0.0, "moved_inside": 0.0}
     steps = [
         step(1), step(2, "no_decrease", **nothing), step(3, loss_after=0.5, step_size=1.0),
-        step(4, "non_finite_gradient", **nothing | {"loss": None, "loss_after": None, "captured_share": None}),
+        step(4, "non_finite_gradient", **nothing | {"loss": None, "loss_after": None, "captured_fraction": None}),
     ]  # fmt: skip
     upper, middle, lower = plot_gains(steps).axes
     np.testing.assert_allclose(upper.lines[0].get_ydata(), [0.1, 0, 0.5, np.nan])
@@ -74,7 +74,7 @@ def test_every_coordinate_is_drawn_and_the_farthest_are_named(k: int) -> None:
 
 
 def test_the_share_inside_is_a_percentage_and_steps_without_one_leave_a_gap() -> None:
-    steps = [step(1, captured_share=0.25), step(2, captured_share=None), step(3, captured_share=0.75)]
+    steps = [step(1, captured_fraction=0.25), step(2, captured_fraction=None), step(3, captured_fraction=0.75)]
     points, mean = plot_captured(steps).axes[0].lines
     np.testing.assert_allclose(points.get_ydata(), [25, np.nan, 75])
     np.testing.assert_allclose(mean.get_ydata(), [50, 50, 50])

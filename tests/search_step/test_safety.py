@@ -129,15 +129,15 @@ def test_rejected_steps_move_outside_only_keep_the_state_and_end_with_the_reason
     assert step.memory.n_steps == 3
 
 
-def test_captured_share_and_distances():
+def test_captured_fraction_and_distances():
     network, step = quadratic(k=12, alpha=0.1)
     found = step(linear(0))
-    assert found.captured_share == pytest.approx(1.0, abs=1e-5)
+    assert found.captured_fraction == pytest.approx(1.0, abs=1e-5)
     assert found.moved_outside < 1e-5
     network, step = quadratic(k=3, alpha=0.0)
     start = weight_vector(network)
     found = step(linear(0))
-    assert 0 < found.captured_share < 0.9
+    assert 0 < found.captured_fraction < 0.9
     assert np.linalg.norm(weight_vector(network) - start) == pytest.approx(found.moved_inside, rel=1e-4)
     assert found.seconds.keys() == {"gradient", "direction", "trials", "commit"}
 
