@@ -85,9 +85,16 @@ def test_the_map_names_every_package_and_each_has_a_readme_that_is_named_right()
     packages = [path for path in (REPOSITORY / "dimred").iterdir() if (path / "__init__.py").exists()]
     for package in packages:
         assert f"{package.name}/`" in CONTRIBUTING, package
-        assert len((package / "README.md").read_text(encoding="utf-8").splitlines()) <= (
-            100 if package.is_symlink() else 60
-        )
+        assert (package / "README.md").exists()
+
+
+def test_no_readme_is_longer_than_60_lines_or_wider_than_120_signs() -> None:
+    pages = [*(REPOSITORY / "dimred").glob("*/README.md"), *(REPOSITORY / "tests").rglob("README.md")]
+    assert len(pages) > 15
+    for page in pages:
+        lines = page.read_text(encoding="utf-8").splitlines()
+        assert len(lines) <= 60, page
+        assert [number for number, line in enumerate(lines, start=1) if len(line) > 120] == [], page
 
 
 def test_links_lead_to_files() -> None:
