@@ -228,8 +228,8 @@ def write_digits(out: Path, seed: int = 1, noise: float = 0.32, label_noise: flo
     Args:
         out: a folder that does not exist yet, or is empty.
         seed: determines the split, the shifts, the noise and the wrong labels.
-        noise: standard deviation of the pixel noise, as a share of the scan's full intensity.
-        label_noise: share of the *training* images that go to a class drawn at random; val and test stay clean.
+        noise: standard deviation of the pixel noise, as a fraction of a scan's full intensity.
+        label_noise: fraction of the *training* images that go to a class drawn at random; val and test stay clean.
 
     Returns:
         The number of images in each split.

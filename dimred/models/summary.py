@@ -39,9 +39,15 @@ class Summary(NamedTuple):
 def summarise(network: nn.Cell, input_shape: Sequence[int]) -> Summary:
     """Run the network once on zeros, in evaluation mode, and record what each layer does.
 
-    A multiplication and an addition count as two FLOPs; published figures of "FLOPs" often count
-    multiply-adds, and are half of this. The network must take one input; ``input_shape`` includes the batch. The mode
-    of each cell is restored.
+    A multiplication and an addition count as two FLOPs; published figures of "FLOPs" often count multiply-adds, and are
+    half of this. The modes of MindSpore and of each cell are restored.
+
+    Args:
+        network: takes one float32 tensor.
+        input_shape: that tensor's shape, with the batch.
+
+    Returns:
+        The layers in the order they ran, and the totals of the network.
 
     Raises:
         ConfigError: the network can't take such an input.

@@ -80,9 +80,9 @@ class InverseBFGS:
     H <- (I - s y'/y's) H (I - y s'/y's) + s s'/y's   (Nocedal & Wright, Numerical Optimization, equation 6.17)
 
     with s the last accepted step t d_k, and y the change of g_k from the batch of that step to the current one. A
-    pair after which the condition number of H, scaled to a diagonal of ones, would exceed 1e12 is ignored: only that
-    one limits the accuracy of H, and coordinates of different scales are no reason to refuse a pair. H begins as I,
-    whose scale is arbitrary: a direction is not scaled until H has taken a pair.
+    pair is ignored if after it the condition number of H, scaled to a diagonal of ones, would exceed 1e12, because H
+    might then not stay positive definite in float64. H begins as I, whose scale is arbitrary: a direction is not scaled
+    until H has taken a pair.
 
     Args:
         n_components: k.
@@ -186,9 +186,9 @@ def condition_number(matrix: np.ndarray) -> float:
 def scaled_condition_number(matrix: np.ndarray) -> float:
     """Compute the condition number of a symmetric matrix scaled to a diagonal of ones; infinity as above.
 
-    The coordinates' scales don't matter to it: no other scaling gives one that is k times lower (van der Sluis,
-    Condition numbers and equilibration of matrices, 1969). Rounding makes a matrix indefinite only if this is large
-    (Demmel and Veselić, Jacobi's method is more accurate than QR, 1992).
+    The units of the coordinates don't change it, and no other scaling lowers it by more than a factor k (van der
+    Sluis, Condition numbers and equilibration of matrices, 1969). It says how far rounding is from making the matrix
+    indefinite (Demmel and Veselić, Jacobi's method is more accurate than QR, 1992).
     """
     diagonal = np.diagonal(matrix)
     if not (np.isfinite(matrix).all() and (diagonal > 0).all()):
