@@ -3,7 +3,7 @@
 import json
 import textwrap
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,6 +13,13 @@ from dimred.console import check_new_file
 from dimred.errors import ConfigError
 
 _WIDTH = 110
+_HEADS = (
+    "# Stage 1 of dimred. A key that is left out has its default: the one here if no other is named.\n",
+    "# Stage 2 of dimred: by default a cooldown, in which stage 1's training goes on while its rate is brought to 0.\n"
+    "# A key with # in front and no blank behind, such as #label_smoothing, is taken over from stage 1. To set another\n"
+    "# value, take that # away, and that of its section's name. If WEIGHTS are not in a run of dimred's, the default of\n"
+    "# such a key holds, as of any that is left out: the one here if no other is named.\n",
+)
 _LIMITS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
 
 
@@ -33,6 +40,8 @@ def init(
     ] = False,
 ) -> None:
     """Write a configuration file: every key, its meaning, the values allowed, and its default.
+
+    Stage 2's file is a difference from stage 1's: a key that it takes over from there has # in front.
 
     Stage 1's defaults are those of the published recipe; stage 2's are those that measured best. In the recipes digits
     and imagenet, stage 1 has no horizon: it need not know in advance how long it will train.
@@ -56,8 +65,9 @@ def init(
         print(f"{out}: the JSON Schema of stage {number}'s configuration")
         return
     values = load_config(model, config_file(model, config)) if config else model()
-    atomic_write(out, commented_configuration(values, number))
-    print(f"{out}: every key of stage {number} with its meaning; use it with --config {out}")
+    atomic_write(out, commented_configuration(values))
+    taken = "; those with # in front are stage 1's" if number == 2 else ""
+    print(f"{out}: every key of stage {number} with its meaning{taken}; use it with --config {out}")
 
 
 def configuration_schema(model: Any) -> dict[str, Any]:
@@ -73,21 +83,24 @@ def configuration_schema(model: Any) -> dict[str, Any]:
     return schema
 
 
-def commented_configuration(config: Any, stage: int) -> str:
-    """Return YAML text that reads back to ``config``, a pydantic model, with a comment above each key."""
+def commented_configuration(config: Any) -> str:
+    """Return YAML text that reads back to ``config``, a pydantic model, with a comment above each key.
+
+    A key that a stage 2 takes over from stage 1 is a comment too, with ``#`` in front and no blank behind.
+    """
+    from dimred.config import StageTwoConfig, keys_taken_over
+
     schema, defaults = type(config).model_json_schema(), type(config)().model_dump(mode="json")
-    head = f"# Stage {stage} of dimred. A key that is left out has its default: the one here if no other is named.\n"
-    if stage == 2:
-        head += (
-            "# By default it is a cooldown: stage 1's training goes on while its rate is brought to 0. Then\n"
-            "# data.batch_size, accumulation, precision, loss_scale, clipping and ema are stage 1's if left out.\n"
-        )
-    return head + "\n".join(_lines(schema, schema["$defs"], config.model_dump(mode="json"), defaults, "")) + "\n"
+    is_stage_2 = isinstance(config, StageTwoConfig)
+    taken = keys_taken_over(config) if is_stage_2 else []
+    lines = _lines(schema, schema["$defs"], config.model_dump(mode="json"), defaults, taken)
+    return _HEADS[is_stage_2] + "\n".join(lines) + "\n"
 
 
 def _lines(
-    schema: dict[str, Any], sections: dict[str, Any], values: dict[str, Any], defaults: dict[str, Any], indent: str
-) -> Iterator[str]:
+    schema: dict[str, Any], sections: dict[str, Any], values: dict[str, Any], defaults: dict[str, Any],
+    taken: Collection[str], indent: str = "", prefix: str = "",
+) -> Iterator[str]:  # fmt: skip
     for name, field in schema["properties"].items():
         types = field.get("anyOf", [field])
         section = next((sections[part["$ref"].rsplit("/", 1)[1]] for part in types if "$ref" in part), None)
@@ -97,15 +110,21 @@ def _lines(
             text += f" (default: {_plain_yaml(defaults[name])})"
         yield ""
         yield from textwrap.wrap(text, _WIDTH, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# ")
+        key = prefix + name
+        is_taken = key in taken or (section and all(f"{key}.{inner}" in taken for inner in section["properties"]))
+        start = f"{indent}#" if is_taken else indent
         if section is None:
-            yield f"{indent}{name}: {_plain_yaml(values[name])}"
+            yield f"{start}{name}: {_plain_yaml(values[name])}"
         elif values[name] is None:
-            yield f"{indent}{name}: null"
-            for key, part in section["properties"].items():
-                yield f"{indent}#   {key}: {' '.join(part.get('description', '').split())}"
+            yield f"{start}{name}: null"
+            for inner, part in section["properties"].items():
+                yield f"{indent}#   {inner}: {' '.join(part.get('description', '').split())}"
         else:
-            yield f"{indent}{name}:"
-            yield from _lines(section, sections, values[name], defaults[name] or values[name], indent + "  ")
+            yield f"{start}{name}:"
+            of_key = () if is_taken else taken
+            yield from _lines(
+                section, sections, values[name], defaults[name] or values[name], of_key, f"{start}  ", f"{key}."
+            )
 
 
 def _allowed(types: list[dict[str, Any]]) -> str:

@@ -6,6 +6,7 @@ from dimred.config.files import PARTS_OF_STEP as PARTS_OF_STEP
 from dimred.config.files import config_file as config_file
 from dimred.config.files import config_text as config_text
 from dimred.config.files import following_stage_2 as following_stage_2
+from dimred.config.files import keys_taken_over as keys_taken_over
 from dimred.config.files import load_any_config as load_any_config
 from dimred.config.files import load_config as load_config
 from dimred.config.files import taken_over as taken_over

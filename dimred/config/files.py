@@ -18,9 +18,9 @@ PARTS_OF_STEP = ("accumulation", "precision", "loss_scale", "clipping", "ema")
 _SECTIONS = ("model", "data")  # taken over from stage 1 key by key
 # Stage 2 takes these over from stage 1. Those of a host, or needed before the ranks join, stay its own.
 _TAKEN_OVER = (
-    *_SECTIONS, "loss", "metric", "label_smoothing", *PARTS_OF_STEP, "reestimate_batch_norm", "reestimate_batches",
+    "loss", "metric", "label_smoothing", *PARTS_OF_STEP, "reestimate_batch_norm", "reestimate_batches",
 )  # fmt: skip
-_OF_HOST = ("workers",)  # in ``data``
+_OF_HOST = ("data.workers",)
 _RECIPES = Path(__file__).parents[1] / "pipelines" / "configs"
 _LARGEST_FILE = 100_000
 
@@ -60,18 +60,28 @@ def load_config(
 def taken_over(own: StageConfig, one: StageOneConfig) -> dict[str, Any]:
     """Return what stage 2 takes over from stage 1, with the sections ``model`` and ``data`` complete, as JSON values.
 
-    These are model, data, loss, metric and label_smoothing, the parts of the step, and how BatchNorm is re-estimated.
-
     Args:
         own: stage 2's own configuration; a key that is set there stays.
         one: stage 1's.
     """
-    keys = [key for key in _TAKEN_OVER if key in _SECTIONS or key not in own.model_fields_set]
-    values = one.model_dump(mode="json", include={*keys})
-    for section in _SECTIONS:
-        values[section] |= getattr(own, section).model_dump(mode="json", exclude_unset=True)
-    values["data"] |= own.data.model_dump(include={*_OF_HOST})
+    before, values = one.model_dump(mode="json"), own.model_dump(mode="json", include={*_SECTIONS})
+    for key in keys_taken_over(own):
+        section, _, name = key.rpartition(".")
+        source, target = (before[section], values[section]) if section else (before, values)
+        target[name] = source[name]
     return values
+
+
+def keys_taken_over(own: StageConfig) -> list[str]:
+    """List the dotted keys that stage 2 takes over from stage 1, because its own configuration does not set them.
+
+    These are model, data, loss, metric and label_smoothing, the parts of the step, and how BatchNorm is re-estimated.
+    """
+    keys = [key for key in _TAKEN_OVER if key not in own.model_fields_set]
+    for name in _SECTIONS:
+        section = getattr(own, name)
+        keys += [f"{name}.{key}" for key in type(section).model_fields if key not in section.model_fields_set]
+    return [key for key in keys if key not in _OF_HOST]
 
 
 def load_any_config(path: Path, overrides: Sequence[str] = ()) -> StageConfig:

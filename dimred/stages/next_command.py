@@ -1,19 +1,41 @@
-"""The command that comes after a stage 1."""
+"""The commands that come after a stage 1, as lines that a shell takes as they are, in any folder."""
 
+import logging
+import shlex
+import shutil
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from mindspore import get_context
 
+from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageOneConfig, StageTwoConfig, following_stage_2, load_config
 from dimred.errors import DimredError
 from dimred.io.run_names import BASIS, CONFIG, SNAPSHOTS
 from dimred.stages.task import Task, build_data
 
+_log = logging.getLogger(__name__)
+
+
+def say_commands(commands: Sequence[Sequence[str]]) -> None:
+    """Log one or two commands, each given by the words after ``dimred``."""
+    for word, command in zip(("next", "then"), commands, strict=False):
+        _log.info(f"{word}: {shlex.join([*_words_of_dimred(), *command])}")
+
+
+def _words_of_dimred() -> list[str]:
+    """Return how to start this installation's ``dimred``: by its name alone if that finds it, as where it is active."""
+    script, on_path = Path(sys.executable).with_name("dimred"), shutil.which("dimred")
+    if on_path is not None and (not script.exists() or script.samefile(on_path)):
+        return ["dimred"]
+    return [str(script)] if script.exists() else [sys.executable, "-m", "dimred"]
+
 
 def commands_after_stage_1(task: Task[StageOneConfig], weights: Path, run_folder: Path) -> list[list[str]]:
-    """Return the words of the commands that come next: a PCA, if stage 2 searches, and stage 2.
+    """Return the words of the commands that come next: a PCA, if stage 2 searches, and stage 2; or else the report.
 
-    They work as they are from any folder. Stage 2 takes over the rest from the run of stage 1.
+    Stage 2 takes over the rest from the run of stage 1. A search has no more directions than the snapshots give.
 
     Args:
         task: the task of stage 1.
@@ -22,22 +44,28 @@ def commands_after_stage_1(task: Task[StageOneConfig], weights: Path, run_folder
     """
     folder, one = run_folder.absolute(), task.settings
     two = load_config(StageTwoConfig, following_stage_2(folder / CONFIG), over=one)
-    if two.search is None and one.schedule.last_epoch is not None and one.epochs >= one.schedule.last_epoch:
-        return [["dimred", "report", str(folder)]]  # nothing is left to cool down
-    train = ["dimred", "train", "stage-2", str(task.data.absolute()), str(weights.absolute())]
+    snapshots, options = weights.absolute().parent / SNAPSHOTS, list[str]()
+    train = ["train", "stage-2", str(task.data.absolute()), str(weights.absolute())]
     commands = []
     if two.search is not None:
-        basis = str(folder.parent / BASIS)
-        n_components = ["--n-components", str(two.search.n_components)]
-        snapshots = str(weights.absolute().parent / SNAPSHOTS)
-        commands.append(["dimred", "pca", "--ckpt-dir", snapshots, *n_components, "--out", basis])
-        train.append(basis)
+        n_snapshots = len(CheckpointSeries.open(snapshots)) if any(snapshots.glob("*")) else 0
+        n_components = min(two.search.n_components, n_snapshots - 1)
+        if n_components < 1:
+            return [["report", str(folder)]]
+        if n_components < two.search.n_components:
+            options += ["--set", f"search.n_components={n_components}"]
+        basis = folder.parent / BASIS
+        if basis.exists():  # perhaps of other snapshots, and ``dimred pca`` replaces nothing
+            basis = basis.with_stem(f"{basis.stem}_{weights.stem}")
+        train.append(str(basis))
+        size = ["--n-components", str(n_components)]
+        commands.append(["pca", "--ckpt-dir", str(snapshots), *size, "--out", str(basis)])
+    elif one.schedule.last_epoch is not None and one.epochs >= one.schedule.last_epoch:
+        return [["report", str(folder)]]  # nothing is left to cool down
     if two.uses_val and not _has_val(task):
-        train += ["--set", "keep_best=false"]
-    if folder.parent != Path.cwd():
-        train += ["--out", str(folder.parent)]
-    train += ["--device-target", get_context("device_target"), "--devices", str(task.ranks.group_size)]
-    return [*commands, train]
+        options += ["--set", "keep_best=false"]
+    devices = ["--device-target", get_context("device_target"), "--devices", str(task.ranks.group_size)]
+    return [*commands, [*train, *options, "--out", str(folder.parent), *devices]]
 
 
 def _has_val(task: Task[StageOneConfig]) -> bool:

@@ -230,7 +230,7 @@ def config_of_stage_2(weights: Path, out: Path, *, resume: bool) -> Path | None:
     if weights.parent.name != STAGE_1_CHECKPOINTS or not stage_1.is_file():
         raise ConfigError(
             f"{named_weights('WEIGHTS', weights)} is not seen from this host to be in a run of stage 1, whose "
-            "configuration stage 2 would take over; give a whole file by --config, see dimred init 2"
+            "configuration stage 2 would take over; give a file with all of it by --config, see dimred init 2"
         )
     return following_stage_2(stage_1)
 

@@ -1,7 +1,6 @@
 """Stage 1: ordinary training that keeps a rolling series of weight snapshots."""
 
 import logging
-import shlex
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ from dimred.io.atomic import retry
 from dimred.io.run_names import SNAPSHOTS, STAGE_1_CHECKPOINTS
 from dimred.stages.early_stop import EarlyStop
 from dimred.stages.loop import Progress
-from dimred.stages.next_command import commands_after_stage_1
+from dimred.stages.next_command import commands_after_stage_1, say_commands
 from dimred.stages.run import Run
 from dimred.stages.states import FullCheckpoints, check_finite
 from dimred.train_step.network_state import moving_statistics
@@ -102,15 +101,12 @@ class StageOne:
         if averaged in run.measured:
             _log.info(f"with the average of the weights (EMA): {averaged} {run.measured[averaged]:.4f}")
         figures = (run.measured.get(run.metric), run.measured.get(f"{run.metric}_reestimated"))
-        if isinstance(self.step.optimizer, ScheduleFree):
-            run.say_end(*figures, self._save_averaged(), run.reestimates)
-            commands = [["dimred", "report", str(run.folder.absolute())]]
-        else:
-            run.say_end(*figures, self._last_checkpoint, False)
-            commands = commands_after_stage_1(self._task, self._last_checkpoint, run.folder)
-        for word, command in zip(("next", "then"), commands, strict=False):
-            if run.is_kept:
-                _log.info(f"{word}: {shlex.join(command)}")
+        is_averaged = isinstance(self.step.optimizer, ScheduleFree)
+        network = self._save_averaged() if is_averaged else self._last_checkpoint
+        run.say_end(*figures, network, is_averaged and run.reestimates)
+        if run.is_kept and self._ranks.is_rank_zero:  # which has the files
+            report = [["report", str(run.folder.absolute())]]
+            say_commands(report if is_averaged else commands_after_stage_1(self._task, network, run.folder))
 
     def _save_averaged(self) -> Path:
         """Save schedule-free training's averaged point with BatchNorm statistics of its own; return the path."""

@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import subprocess
 import sys
 from contextlib import chdir, redirect_stderr, redirect_stdout
@@ -18,6 +19,8 @@ STAGE_1 = CONFIGS / "digits_stage_1.yaml"
 STAGE_2 = CONFIGS / "digits_stage_2.yaml"
 N_SNAPSHOTS = 36
 SHORT = [f"--set={option}" for option in ("epochs=3", "snapshots.per_epoch=12", "snapshots.first_epoch=1")]
+DIMRED = Path(sys.executable).with_name("dimred")
+"""What a printed command begins with, where the environment is not active."""
 ON_PATH = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 TWO_RANKS = ("--devices", "2", "--device-target", "CPU")
 
@@ -43,7 +46,7 @@ def program(name: str, *arguments: object, **options: Any) -> subprocess.Complet
 
 
 def dimred(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
-    return run(Path(sys.executable).with_name("dimred"), *arguments, **options)
+    return run(DIMRED, *arguments, **options)
 
 
 def dimred_here(
@@ -64,6 +67,11 @@ def dimred_here(
     assert isinstance(left.value.code, int)
     assert status in (None, left.value.code), out.getvalue() + err.getvalue()
     return subprocess.CompletedProcess(typed, left.value.code, out.getvalue(), err.getvalue())
+
+
+def next_lines(shown: str) -> list[str]:
+    """Return the commands that a run printed last, as a person would copy them."""
+    return re.findall(r"^(?:next|then): (.*)$", shown, re.MULTILINE)
 
 
 def script(stage: int, *arguments: object) -> list[str]:

@@ -17,6 +17,8 @@ from dimred.io.metrics_file import read_metrics
 from dimred.pipelines.report import report
 from dimred.pipelines.stage_1 import stage_1
 from dimred.pipelines.stage_2 import stage_2
+from tests.helpers.commands import DIMRED, dimred_here
+from tests.helpers.results import differences, results
 from tests.helpers.tiny_regression import TASK, TOLD
 
 ONE = {
@@ -78,7 +80,7 @@ def test_a_run_ends_with_its_value_its_network_and_the_next_command(shown: Shown
     errors = [record["absolute_error"] for record in read_metrics(one / "metrics.jsonl")]
     weights = one / "checkpoint_stage_1" / "network-4_4.ckpt"
     too_good = "'val' is also the split that chooses, so this figure is likely too good; "
-    assert shown.one.splitlines()[-4:] == [
+    assert shown.one.replace(str(DIMRED), "dimred").splitlines()[-4:] == [
         f"absolute_error on 'val': {errors[-1]:.4g}",
         f"{too_good}data.eval_split=test reports on samples that chose nothing.",
         f"network: {weights}",
@@ -87,6 +89,15 @@ def test_a_run_ends_with_its_value_its_network_and_the_next_command(shown: Shown
     assert shown.two.splitlines()[-2:] == [
         f"network: {two / 'checkpoint_stage_2' / 'network-final.ckpt'}", f"next: dimred report {two}"
     ]  # fmt: skip
+
+
+def test_a_stage_2_with_the_file_of_init_computes_what_one_without_a_file_does(shown: Shown, tmp_path: Path) -> None:
+    weights, file = shown.folder / "one" / "checkpoint_stage_1" / "network-4_4.ckpt", tmp_path / "two.yaml"
+    dimred_here("init", "stage-2", file, status=0)
+    for out, config in (("without", None), ("with", file)):
+        stage_2(shown.folder, weights, config=config, out=tmp_path / out)
+    assert len(read_metrics(tmp_path / "with" / "metrics.jsonl")) == 1
+    assert not differences(results(tmp_path / "with"), results(tmp_path / "without"))
 
 
 def test_an_epoch_has_the_published_line_and_one_for_people(shown: Shown) -> None:

@@ -20,7 +20,7 @@ from dimred.checkpoints.trainable import is_statistic
 from dimred.launch.job import make_job
 from dimred.launch.rank_table import make_rank_table
 from dimred.stages.states import RunStates
-from tests.helpers.commands import STAGE_1, STAGE_2, TWO_RANKS, TwoStages, run, script
+from tests.helpers.commands import STAGE_1, STAGE_2, TWO_RANKS, TwoStages, next_lines, run, script
 from tests.helpers.processes import nothing_is_left, others, soon
 from tests.helpers.results import differences, differing, results
 
@@ -103,6 +103,17 @@ def test_rank_0_alone_saves(stage: int, request: pytest.FixtureRequest) -> None:
     assert result["accepted_steps"] > 0
     assert result["moved_outside"] > 0
     assert len(result["average_candidates"]) > 5
+
+
+def test_the_printed_commands_of_two_ranks_run_as_they_are_in_another_folder(job_1: RanksJob, tmp_path: Path) -> None:
+    """The recipe searches in 32 directions, but stage 1 kept 9 snapshots."""
+    make_basis, train = next_lines(job_1.shown)
+    done = run("bash", "-c", make_basis, cwd=tmp_path, status=0)
+    assert "8 directions of 9 snapshots" in done.stdout
+    done = run("bash", "-c", f"{train} --dry-run", cwd=tmp_path, status=0)
+    assert "node 0 of 1: ranks 0 to 1 of 2\n" in done.stdout
+    assert done.stdout.count("--set=search.n_components=8") == 2
+    assert "next: " not in (job_1.folder / "device1_stage_1" / "train.log").read_text()  # it has no files to go on with
 
 
 @pytest.mark.slow

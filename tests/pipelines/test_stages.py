@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,18 @@ from dimred.io.metrics_file import read_metrics
 from dimred.report.record import read_stage_2
 from dimred.report.run_page import write_report
 from dimred.subspace.basis import load_basis
-from tests.helpers.commands import CONFIGS, N_SNAPSHOTS, SHORT, STAGE_1, STAGE_2, TwoStages, dimred_here, program
+from tests.helpers.commands import (
+    CONFIGS,
+    N_SNAPSHOTS,
+    SHORT,
+    STAGE_1,
+    STAGE_2,
+    TwoStages,
+    dimred_here,
+    next_lines,
+    program,
+    run,
+)
 
 EPOCHS, STEPS = 2, 18
 
@@ -38,6 +50,22 @@ def test_the_series_is_ordered_by_step_and_holds_the_trainable_weights_only(two_
 def test_the_resolved_configuration_lies_beside_the_run(two_stages: TwoStages) -> None:
     saved = load_config(StageOneConfig, two_stages.stage_1 / "config.yaml")
     assert saved == load_config(StageOneConfig, STAGE_1, [option.removeprefix("--set=") for option in SHORT])
+
+
+def test_the_printed_commands_run_as_they_are_in_another_folder(two_stages: TwoStages, tmp_path: Path) -> None:
+    """The paths have blanks and umlauts. The matrix is there already, and a basis that is the same is kept."""
+    lines = next_lines(two_stages.stage_1_output)
+    assert len(lines) == 2
+    elsewhere = tmp_path / "else where"
+    elsewhere.mkdir()
+    before = two_stages.matrix.read_bytes()
+    done = run("bash", "-c", lines[0], cwd=elsewhere, status=0)
+    assert f"{two_stages.matrix}: 32 directions of {N_SNAPSHOTS} snapshots" in done.stdout
+    assert two_stages.matrix.read_bytes() == before
+    done = run("bash", "-c", f"{lines[1]} --fast-dev-run", cwd=elsewhere, status=0)
+    assert "a step and all that surrounds it went well on 1 rank in" in done.stdout
+    assert not list(elsewhere.iterdir())
+    assert shlex.split(lines[1])[shlex.split(lines[1]).index("--out") + 1] == str(two_stages.folder)
 
 
 def test_the_result_says_what_was_done(searched: Path) -> None:

@@ -101,7 +101,7 @@ def test_it_ends_by_itself_saves_a_checkpoint_and_says_why(tmp_path: Path) -> No
     checkpoints = out / "checkpoint_stage_1"
     assert [path.name for path in checkpoints.glob("*.ckpt")] == ["network-6_4.ckpt"]
     assert "stage 1 ends after epoch 6: in 2 measurements in a row the averaged weights gained no more than a" in said
-    assert f"\nnext: dimred train stage-2 {Path.cwd()} {checkpoints / 'network-6_4.ckpt'} --out {tmp_path} " in said
+    assert f"train stage-2 {Path.cwd()} {checkpoints / 'network-6_4.ckpt'} --out {tmp_path} " in said
 
 
 def test_more_budget_later_gives_what_an_uninterrupted_run_gives(plain: tuple[RunStage, Path], tmp_path: Path) -> None:
