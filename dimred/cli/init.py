@@ -15,10 +15,10 @@ from dimred.errors import ConfigError
 _WIDTH = 110
 _HEADS = (
     "# Stage 1 of dimred. A key that is left out has its default: the one here if no other is named.\n",
-    "# Stage 2 of dimred: by default a cooldown, in which stage 1's training goes on while its rate is brought to 0.\n"
-    "# A key with # in front and no blank behind, such as #label_smoothing, is taken over from stage 1. To set another\n"
-    "# value, take that # away, and that of its section's name. If WEIGHTS are not in a run of dimred's, the default of\n"
-    "# such a key holds, as of any that is left out: the one here if no other is named.\n",
+    "# Stage 2 of dimred: by default a cooldown, in which stage 1's training goes on while its rate falls to 0. A key\n"
+    "# with # in front and no blank behind, such as #label_smoothing, is taken over from stage 1. To set another\n"
+    "# value, take that # away, and that of its section's name. If WEIGHTS are not in a run of dimred's, the default\n"
+    "# of such a key holds, as of any that is left out: the one here if no other is named.\n",
 )
 _LIMITS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
 

@@ -1,4 +1,4 @@
-"""The variables by which MindSpore makes a process a member of a cluster.
+"""The variables that make a process a member of MindSpore's cluster, and the one that tells it how to name dimred.
 
 A shell inside a cluster's job has them, and so has what is started there. MindSpore obeys them in every program, so a
 process that is alone would wait for the others. Only ``Job`` gives them to a process, and ``msrun`` to a program that
@@ -6,7 +6,11 @@ it starts itself, such as ``msrun ... -m dimred.pipelines.stage_1``.
 """
 
 import os
+import shlex
+import shutil
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 # Of msrun (mindspore/parallel/cluster/process_entity), of MindSpore's dynamic cluster, of rank tables, and of mpirun.
 # Preferences that change nothing for a process that is alone are not among them, such as MS_TOPO_TIMEOUT, MS_WORKER_IP.
@@ -25,3 +29,16 @@ def leave_cluster() -> None:
     """Remove those variables from the environment of this process, before MindSpore is imported."""
     for name in _OF_A_CLUSTER:
         os.environ.pop(name, None)
+
+
+COMMAND = "DIMRED_COMMAND"  # how the user's shell starts dimred; the PATH of a rank is not the user's
+
+
+def words_of_dimred() -> list[str]:
+    """Return how a shell starts this installation's ``dimred``: by its name alone where that finds it."""
+    if COMMAND in os.environ:
+        return shlex.split(os.environ[COMMAND])
+    script, on_path = Path(sys.executable).with_name("dimred"), shutil.which("dimred")
+    if on_path is not None and (not script.exists() or script.samefile(on_path)):
+        return ["dimred"]
+    return [str(script)] if script.exists() else [sys.executable, "-m", "dimred"]

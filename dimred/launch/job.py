@@ -12,6 +12,7 @@ from pathlib import Path
 from dimred.errors import ConfigError, MissingPackageError
 from dimred.io.run_names import RANK_LOG, results_in
 from dimred.launch.devices import ASCEND_DEVICE, Target
+from dimred.launch.environment import COMMAND, words_of_dimred
 from dimred.launch.rank_table import Device, read_rank_table
 
 _LOOPBACK = "127.0.0.1"
@@ -70,7 +71,12 @@ class Job:
         """Return the variables that every process of the job gets in addition to the launcher's environment."""
         outer = os.environ
         path = f"{Path(sys.executable).parent}{os.pathsep}{outer.get('PATH', '')}"
-        mine = {"PATH": path, "PYTHONUNBUFFERED": "1", "GLOG_v": outer.get("GLOG_v", "3")}
+        mine = {
+            "PATH": path,
+            COMMAND: shlex.join(words_of_dimred()),
+            "PYTHONUNBUFFERED": "1",
+            "GLOG_v": outer.get("GLOG_v", "3"),
+        }
         if self.device_target == "CPU" and len(self.local_ranks) > 1:
             threads = max(1, (os.cpu_count() or 1) // len(self.local_ranks))
             mine["OMP_NUM_THREADS"] = outer.get("OMP_NUM_THREADS", str(threads))

@@ -2,8 +2,6 @@
 
 import logging
 import shlex
-import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +11,7 @@ from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageOneConfig, StageTwoConfig, following_stage_2, load_config
 from dimred.errors import DimredError
 from dimred.io.run_names import BASIS, CONFIG, SNAPSHOTS
+from dimred.launch.environment import words_of_dimred
 from dimred.stages.task import Task, build_data
 
 _log = logging.getLogger(__name__)
@@ -21,15 +20,7 @@ _log = logging.getLogger(__name__)
 def say_commands(commands: Sequence[Sequence[str]]) -> None:
     """Log one or two commands, each given by the words after ``dimred``."""
     for word, command in zip(("next", "then"), commands, strict=False):
-        _log.info(f"{word}: {shlex.join([*_words_of_dimred(), *command])}")
-
-
-def _words_of_dimred() -> list[str]:
-    """Return how to start this installation's ``dimred``: by its name alone if that finds it, as where it is active."""
-    script, on_path = Path(sys.executable).with_name("dimred"), shutil.which("dimred")
-    if on_path is not None and (not script.exists() or script.samefile(on_path)):
-        return ["dimred"]
-    return [str(script)] if script.exists() else [sys.executable, "-m", "dimred"]
+        _log.info(f"{word}: {shlex.join([*words_of_dimred(), *command])}")
 
 
 def commands_after_stage_1(task: Task[StageOneConfig], weights: Path, run_folder: Path) -> list[list[str]]:

@@ -129,7 +129,7 @@ def test_the_recipe_of_stage_1_names_stage_2_s_file(weights: Path, tmp_path: Pat
     (tmp_path / "two").mkdir()
     (tmp_path / "two" / "config.yaml").touch()
     assert config_of_stage_2(weights, tmp_path / "two", resume=True) == tmp_path / "two" / "config.yaml"
-    with pytest.raises(ConfigError, match=r"to be in a run of stage 1.*give a whole file by --config"):
+    with pytest.raises(ConfigError, match=r"to be in a run of stage 1.*give a file with all of it by --config"):
         config_of_stage_2(tmp_path / "net-4_3.ckpt", tmp_path / "new", resume=False)
 
 
