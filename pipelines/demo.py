@@ -61,15 +61,15 @@ def demo(
     with writable("--out", out):
         out.mkdir(parents=True)
     out = out.resolve()
-    with StopSignals(), ExitStack() as running:
-        _wait(start(running, [*_DIMRED, "data", "digits", out / "data", "--seed", seed]))
-        _train_all(running, out, epochs, total, ["--set", f"seed={seed}"])
+    with StopSignals(), ExitStack() as programs:
+        _wait(start(programs, [*_DIMRED, "data", "digits", out / "data", "--seed", seed]))
+        _train_all(programs, out, epochs, total, ["--set", f"seed={seed}"])
         for run in ("search", "cooldown"):
-            _wait(start(running, [*_DIMRED, "report", out / run, "--out", out / f"report_{run}"]))
+            _wait(start(programs, [*_DIMRED, "report", out / run, "--out", out / f"report_{run}"]))
         _show(out, epochs, total)
 
 
-def _train_all(running: ExitStack, out: Path, epochs: int, total: int, common: Sequence[str]) -> None:
+def _train_all(programs: ExitStack, out: Path, epochs: int, total: int, common: Sequence[str]) -> None:
     """Run stage 1, the PCA and both stage 2s; at the same time plain training, as many passes and twice as many.
 
     Each runs in a process of its own, by the program that the command line runs too.
@@ -78,21 +78,21 @@ def _train_all(running: ExitStack, out: Path, epochs: int, total: int, common: S
     for n_epochs in (total, 2 * total):
         options = [f"schedule.total_epochs={n_epochs}", "snapshots.first_epoch=1000"]
         run = out / f"plain_{n_epochs}"
-        beside.append(start(running, _stage_1(data, run, PLAIN, n_epochs, options, common), run.with_suffix(".log")))
+        beside.append(start(programs, _stage_1(data, run, PLAIN, n_epochs, options, common), run.with_suffix(".log")))
         _log.info(f"plain training of {n_epochs} epochs: {run}.log")
     first = max(1, round(0.3 * epochs))
     per_epoch = math.ceil(_SNAPSHOTS / (epochs - first + 1))
     options = [f"snapshots.per_epoch={per_epoch}", f"snapshots.first_epoch={first}", "stop=null"]
     stage_1, matrix = out / "device0_stage_1", out / "pca_mat.npy"
-    _wait(start(running, _stage_1(data, stage_1, STAGE_1, epochs, options, common)))
+    _wait(start(programs, _stage_1(data, stage_1, STAGE_1, epochs, options, common)))
     checkpoints = stage_1 / STAGE_1_CHECKPOINTS
     weights = next(checkpoints.glob(f"*-{epochs}_*.ckpt"))
-    _wait(start(running, [*_DIMRED, "pca", "--ckpt-dir", checkpoints / SNAPSHOTS, "--out", matrix]))
+    _wait(start(programs, [*_DIMRED, "pca", "--ckpt-dir", checkpoints / SNAPSHOTS, "--out", matrix]))
     for name, config, basis in (("search", SEARCH, [matrix]), ("cooldown", COOLDOWN, [])):
         positions = [data, weights, *basis, "--config", config]
-        _wait(start(running, [*_PROGRAM, "dimred.pipelines.stage_2", *positions, "--out", out / name, *common]))
-    for training in beside:
-        _wait(training)
+        _wait(start(programs, [*_PROGRAM, "dimred.pipelines.stage_2", *positions, "--out", out / name, *common]))
+    for program in beside:
+        _wait(program)
 
 
 def _stage_1(
@@ -130,11 +130,11 @@ def _show(out: Path, epochs: int, total: int) -> None:
     curves |= {"stage 1, constant rate": stage_1, "stage 2: search": _points(search, epochs)}
     curves["stage 2: cooldown"] = _points(cooldown, epochs) | {rows[2].passes: rows[2].accuracy}  # once it has chosen
     curves["best average of the snapshots"] = {rows[3].passes: rows[3].accuracy}
-    first, searched, cooled, _, same, _ = (row.cells() for row in rows)
+    first, of_search, of_cooldown, _, same, _ = (row.cells() for row in rows)
     sentence = (
-        f"Stage 1 reaches {first[2]} after {epochs} passes. The search brings it to {searched[2]} after {searched[1]}, "
-        f"a cooldown of the learning rate to {cooled[2]} after {cooled[1]}. Plain training with a schedule made for "
-        f"{total} passes reaches {same[2]}."
+        f"Stage 1 reaches {first[2]} after {epochs} passes. The search brings it to {of_search[2]} after "
+        f"{of_search[1]}, a cooldown of the learning rate to {of_cooldown[2]} after {of_cooldown[1]}. Plain training with "
+        f"a schedule made for {total} passes reaches {same[2]}."
     )
     print(_HEADING)
     print_table(("what", "passes", "accuracy"), [row.cells() for row in rows])
@@ -145,7 +145,7 @@ def _write_page(
     folder: Path, rows: Sequence[Row], curves: Mapping[str, Mapping[float, float]], sentence: str, total: int
 ) -> Path:
     """Write the table and the picture as a page with links to those of both stage 2s; return its path."""
-    drawn = {
+    points = {
         name: [
             {"passes": passes, "test_reestimated": {"mean": accuracy, "spread": None}}
             for passes, accuracy in accuracies.items()
@@ -156,7 +156,7 @@ def _write_page(
     make_report_folder(folder)
     page, caption = Page(folder, PAGE), "Test accuracy over passes, BatchNorm re-estimated in every point."
     page.add(_HEADING, [], table(("what", "passes", "accuracy"), [row.cells() for row in rows]))
-    page.add("Over passes", [Picture("accuracy", plot_curve(drawn, size=(8, 4.5)), sentence, caption)])
+    page.add("Over passes", [Picture("accuracy", plot_curve(points, size=(8, 4.5)), sentence, caption)])
     links = "; ".join(
         f'<a href="../report_{run}/{PAGE}">the page of {what}</a>'
         for run, what in (("search", "the search"), ("cooldown", "the cooldown"))

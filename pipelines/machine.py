@@ -33,7 +33,7 @@ from dimred.vectors.parameters import to_arrays
 _STEPS, _WARM_UP = 50, 10
 
 
-class _Timed(Observer):
+class _Timer(Observer):
     """An observer of stage 1's steps that reads their losses, as a run does, and notes the time of each read."""
 
     has_ended = False
@@ -84,16 +84,16 @@ def bench(
     with open_run(out, task) as run:
         runs, started = [], time.perf_counter()
         for n_steps in (1, _STEPS):
-            part, timed, reads = task.trained.shortened(n_steps), _Timed(), 0
+            part, timer, reads = task.trained.shortened(n_steps), _Timer(), 0
             loop = EpochLoop(
                 "stage 1", step, part, seed=settings.seed, n_epochs=math.ceil(n_steps / part.steps_per_epoch),
                 save_every_steps=settings.save_every_steps, ranks=ranks, signals=run.signals,
                 read_every_steps=min(settings.read_every_steps, _STEPS // 2),
             )  # fmt: skip
             with watched_reads(note):
-                loop.run(Progress(), timed)
-            runs.append(timed.done_at)
-    compiled, done_at = runs[0][1], runs[1]
+                loop.run(Progress(), timer)
+            runs.append(timer.done_at)
+    first_result, done_at = runs[0][1], runs[1]
     first, last = min(n for n in done_at if n >= _WARM_UP), max(done_at)
     seconds = (done_at[last] - done_at[first]) / (last - first)
     peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # of the process
@@ -109,7 +109,7 @@ def bench(
         "batch": batch,
         "precision": precision.level + half,
         "jit level": precision.jit_level or "default",
-        "compile, s": f"{compiled - started:.1f}",
+        "compile, s": f"{first_result - started:.1f}",
         "ms a step": f"{1000 * seconds:.1f}",
         "images a second": f"{batch * ranks.group_size / seconds:,.0f}",
         "reads a step": f"{reads / last:.2f}",
@@ -126,9 +126,9 @@ def doctor(out: Annotated[Path, typer.Option(help="Folder of the rank.")], devic
     optimizer = nn.Momentum(network.trainable_params(), 0.1, 0.9)
     step = TrainStep(nn.WithLossCell(network, nn.MSELoss()), optimizer, reduce=ranks.mean())
     inputs = Tensor(np.full((2, 4), 1.0 + ranks.rank, np.float32))  # different on each rank
-    before, started = to_arrays(network.trainable_params()), time.perf_counter()
+    before, start = to_arrays(network.trainable_params()), time.perf_counter()
     loss = float(step(inputs, Tensor(np.ones((2, 3), np.float32))).loss.asnumpy())
-    seconds, after = time.perf_counter() - started, to_arrays(network.trainable_params())
+    seconds, after = time.perf_counter() - start, to_arrays(network.trainable_params())
     if not np.isfinite(loss) or all(np.array_equal(before[name], after[name]) for name in after):
         raise DimredError(f"a training step had the loss {loss}, or changed no weight; reinstall mindspore")
     ranks.check_same("weights after a step", b"".join(array.tobytes() for array in after.values()))

@@ -97,8 +97,8 @@ def _view(
         return PlanePoints(np.array(along), np.array(off))
 
     snapshots = points(series.paths)
-    saved = ["start", *(f"{epoch}_*" for epoch in run.by_point(reestimated=False) if epoch)]
-    stops = points(path for name in saved for path in (run.folder / STAGE_2_CHECKPOINTS).glob(f"*-{name}.ckpt"))
+    names = ["start", *(f"{epoch}_*" for epoch in run.by_point(reestimated=False) if epoch)]
+    stops = points(path for name in names for path in (run.folder / STAGE_2_CHECKPOINTS).glob(f"*-{name}.ckpt"))
     search = stops.along[0] + run.coordinates()[:, :2] if run.basis is not None else stops.along
 
     settings, network = task.settings, task.network
@@ -110,8 +110,8 @@ def _view(
         first, second = grid_around(points, grid)
         return Surface(first, second, np.array([[loss(x, y) for x in first] for y in second]))
 
-    searched = np.concatenate([stops.along, search])
-    whole, near = surface(np.concatenate([snapshots.along, searched])), surface(searched)
+    of_search = np.concatenate([stops.along, search])
+    whole, near = surface(np.concatenate([snapshots.along, of_search])), surface(of_search)
     n_images, has_batch_norm = sum(len(batch[0]) for batch in batches), bool(moving_statistics(network))
     return PlaneView(whole, near, n_images, has_batch_norm, snapshots, stops, search)
 

@@ -32,8 +32,8 @@ def stage_2(
 ) -> None:  # fmt: skip
     """Bring stage 1's training to its end, or search in the subspace of its snapshots; keep the network."""
     file = config or config_of_stage_2(weights, out, resume=resume)
-    own = load_stage_2(file, overrides)
-    ranks = set_up(own.seed, device_target, own.all_reduce_split, own.deterministic)
+    difference = load_stage_2(file, overrides)
+    ranks = set_up(difference.seed, device_target, difference.all_reduce_split, difference.deterministic)
     parent = StageOneRun.open(weights, ranks, out if resume else None)
     set_precision(settings := load_stage_2(file, overrides, parent))
     task = build_task(settings, data, ranks, problems := Problems())

@@ -154,7 +154,7 @@ def digits(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="A new folder; gets train/, val/ and test/.")],
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same bytes.")] = 1,
     label_noise: Annotated[
-        float, typer.Option(min=0, max=1, help="Share of the training images put into a random class.")
+        float, typer.Option(min=0, max=1, help="Fraction of the training images put into a random class.")
     ] = 0.0,
 ) -> None:
     """Write handwritten digits, shifted and noisy: 10 classes of 16 x 16 PNG files.

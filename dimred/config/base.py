@@ -29,30 +29,30 @@ Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
 Epochs = Annotated[int, Field(ge=1, le=900_000)]  # orders of samples have larger numbers, see dimred/data/batches.py
-OWN = r"^[\w.]+:[\w.]+$"
+_FACTORY = r"^[\w.]+:[\w.]+$"
 STARTS = ("best", "mean", "last")
 
 
-def known_or_own(known: Sequence[str], name: str) -> str:
+def known_or_own(names: Sequence[str], name: str) -> str:
     """Refuse a name that is neither known nor ``package.module:factory``."""
-    if name not in known and not re.match(OWN, name):
-        raise ValueError(f"allowed: {', '.join(known)}, or your own by package.module:factory")
+    if name not in names and not re.match(_FACTORY, name):
+        raise ValueError(f"allowed: {', '.join(names)}, or your own by package.module:factory")
     return name
 
 
 def _own(name: str) -> str:
-    if not re.match(OWN, name):
+    if not re.match(_FACTORY, name):
         raise ValueError("name your own by package.module:factory, or null")
     return name
 
 
-def _number_or_share(value: Any) -> Any:
+def _number_or_fraction(value: Any) -> Any:
     text = str(value).strip()
-    share = re.fullmatch(r"(\d{1,2}(\.\d{1,6})?)\s*%", text)
-    if share and ExactFraction(share[1]) > 0:
-        return f"{share[1]}%"
+    percent = re.fullmatch(r"(\d{1,2}(\.\d{1,6})?)\s*%", text)
+    if percent and ExactFraction(percent[1]) > 0:
+        return f"{percent[1]}%"
     if not re.fullmatch(r"[1-9]\d{0,8}", text):
-        raise ValueError("it must be a whole number of at least 1, or a share of all passes below 100%, such as 10%")
+        raise ValueError("it must be a whole number of at least 1, or a fraction of all passes below 100%, such as 10%")
     return int(text)
 
 
@@ -62,12 +62,12 @@ def _average_or_file(value: str) -> str:
     return value
 
 
-Own = Annotated[str, AfterValidator(_own)]
+OwnFactory = Annotated[str, AfterValidator(_own)]
 """The name of a user's own function, ``package.module:factory``."""
 Recipe = Annotated[str, Field(pattern=r"^\w+$")]
 """The name of a recipe of ``pipelines/configs``."""
-NumberOrShare = Annotated[int | str, BeforeValidator(_number_or_share)]
-"""A number of epochs, or a share of the epochs of both stages together."""
+NumberOrFraction = Annotated[int | str, BeforeValidator(_number_or_fraction)]
+"""A number of epochs, or a fraction of the epochs of both stages together."""
 Start = Annotated[str, AfterValidator(_average_or_file)]
 """The weights to begin with: ``best``, ``mean``, ``last``, or a checkpoint's path."""
 
@@ -110,9 +110,11 @@ class Strict(BaseModel):
             keys = [*_keys(cls), *other_keys]
             lines: dict[str, list[str]] = {}  # what is wrong -> what is allowed; a union has one entry for each type
             for problem in error.errors():
-                line, allowed = _in_words(cls, keys, values, problem)
-                lines[line] = list(dict.fromkeys([*lines.get(line, []), *allowed]))
-            raise ConfigError("\n".join(line + " or ".join(allowed) for line, allowed in lines.items())) from error
+                line, alternatives = _in_words(cls, keys, values, problem)
+                lines[line] = list(dict.fromkeys([*lines.get(line, []), *alternatives]))
+            raise ConfigError(
+                "\n".join(line + " or ".join(alternatives) for line, alternatives in lines.items())
+            ) from error
 
 
 def _in_words(model: type[BaseModel], keys: Sequence[str], values: Any, problem: Any) -> tuple[str, list[str]]:

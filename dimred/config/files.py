@@ -57,29 +57,29 @@ def load_config(
     return stage.checked(values)
 
 
-def taken_over(own: StageConfig, one: StageOneConfig) -> dict[str, Any]:
+def taken_over(two: StageConfig, one: StageOneConfig) -> dict[str, Any]:
     """Return what stage 2 takes over from stage 1, with the sections ``model`` and ``data`` complete, as JSON values.
 
     Args:
-        own: stage 2's own configuration; a key that is set there stays.
+        two: stage 2's own configuration; a key that is set there stays.
         one: stage 1's.
     """
-    before, values = one.model_dump(mode="json"), own.model_dump(mode="json", include={*_SECTIONS})
-    for key in keys_taken_over(own):
+    before, values = one.model_dump(mode="json"), two.model_dump(mode="json", include={*_SECTIONS})
+    for key in keys_taken_over(two):
         section, _, name = key.rpartition(".")
         source, target = (before[section], values[section]) if section else (before, values)
         target[name] = source[name]
     return values
 
 
-def keys_taken_over(own: StageConfig) -> list[str]:
+def keys_taken_over(two: StageConfig) -> list[str]:
     """List the dotted keys that stage 2 takes over from stage 1, because its own configuration does not set them.
 
     These are model, data, loss, metric and label_smoothing, the parts of the step, and how BatchNorm is re-estimated.
     """
-    keys = [key for key in _TAKEN_OVER if key not in own.model_fields_set]
+    keys = [key for key in _TAKEN_OVER if key not in two.model_fields_set]
     for name in _SECTIONS:
-        section = getattr(own, name)
+        section = getattr(two, name)
         keys += [f"{name}.{key}" for key in type(section).model_fields if key not in section.model_fields_set]
     return [key for key in keys if key not in _OF_HOST]
 
@@ -126,8 +126,8 @@ def _read(path: Path) -> dict[str, Any]:
         with path.open("rb") as file:
             content = file.read(_LARGEST_FILE + 1)
         if len(content) > _LARGEST_FILE:
-            said = f"has more than {_LARGEST_FILE:,} bytes; name a YAML file"
-            raise ConfigError(f"--config is {str(path)!r}, which {said}")
+            problem = f"has more than {_LARGEST_FILE:,} bytes; name a YAML file"
+            raise ConfigError(f"--config is {str(path)!r}, which {problem}")
         text = content.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         why = (isinstance(error, OSError) and error.strerror) or "it is not UTF-8 text"
@@ -154,11 +154,11 @@ def config_file(stage: type[StageConfig], path: Path) -> Path:
     """
     if path.suffix or path.is_file():
         return path
-    ending = f"_{_STAGES[stage]}.yaml"
+    suffix = f"_{_STAGES[stage]}.yaml"
     for kind in ("", "_anytime"):
-        if (recipe := _RECIPES / f"{path}{kind}{ending}").exists():
+        if (recipe := _RECIPES / f"{path}{kind}{suffix}").exists():
             return recipe
-    there = sorted(path.name.removesuffix(ending).removesuffix("_anytime") for path in _RECIPES.glob(f"*{ending}"))
+    there = sorted(path.name.removesuffix(suffix).removesuffix("_anytime") for path in _RECIPES.glob(f"*{suffix}"))
     raise ConfigError(
         f"--config is {str(path)!r}, which is not a file; give a YAML file, or a recipe: {', '.join(there)}"
     )
@@ -187,11 +187,11 @@ class _Loader(yaml.SafeLoader):
 
     def compose_mapping_node(self, anchor: str | None) -> Any:
         """Compose a mapping as it is written, without the keys that ``<<`` will add."""
-        node, seen = super().compose_mapping_node(anchor), set[str]()
+        node, keys = super().compose_mapping_node(anchor), set[str]()
         for key, _ in node.value:
-            if str(key.value) in seen:
+            if str(key.value) in keys:
                 raise yaml.constructor.ConstructorError(problem=f"the key {key.value!r} is there twice{key.start_mark}")
-            seen.add(str(key.value))
+            keys.add(str(key.value))
         return node
 
 

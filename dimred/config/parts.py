@@ -11,7 +11,7 @@ from dimred.config.base import (
     Epochs,
     Fraction,
     OpenFraction,
-    Own,
+    OwnFactory,
     Positive,
     Strict,
     known_or_own,
@@ -43,7 +43,7 @@ class ModelConfig(Strict):
 class DataConfig(Strict):
     """How images become batches, see ``dimred.data.image_folder``."""
 
-    dataset: Own | None = None
+    dataset: OwnFactory | None = None
     """Your own data by package.module:factory, see ``dimred.data.own_dataset``; null for class folders of images."""
     image_size: Count = 224
     """Height and width of the network's input, in pixels."""
@@ -137,7 +137,7 @@ class EmaConfig(Strict):
     """An average of weights and BatchNorm statistics, evaluated beside the raw ones, see ``dimred.train_step.ema``."""
 
     decay: Fraction | None = None
-    """Share of the average that is kept at each applied step, such as 0.999; null for no average."""
+    """Fraction of the average that is kept at each applied step, such as 0.999; null for no average."""
     ramp: bool = True
     """Multiply the decay by 1 - exp(-t / 2000) at update t, so that early weights are forgotten sooner."""
 
@@ -184,7 +184,7 @@ class OptimizerConfig(Strict):
     eps: Positive | None = None
     """For adamw: number added to the root of the second moment; 1e-8 if null."""
     beta: OpenFraction | None = None
-    """For schedule_free: share of the averaged point in the point at which gradients are taken; 0.9 if null."""
+    """For schedule_free: fraction of the averaged point in the point at which gradients are taken; 0.9 if null."""
     weight_decay: Fraction = 1e-4
     """Weight decay of every parameter that no_decay doesn't exempt."""
     no_decay: tuple[str, ...] = NO_DECAY_PATTERNS

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from dimred.config.base import STARTS, Count, Epochs, Fraction, NumberOrShare, Own, Recipe, Start, Strict
+from dimred.config.base import STARTS, Count, Epochs, Fraction, NumberOrFraction, OwnFactory, Recipe, Start, Strict
 from dimred.config.parts import (
     CheckpointConfig,
     ClippingConfig,
@@ -47,15 +47,15 @@ class StageConfig(Strict):
     data: DataConfig = DataConfig()
     tensorboard: bool = False
     """Write TensorBoard's event files too, into tensorboard/ beside metrics.jsonl."""
-    callback: Own | None = None
+    callback: OwnFactory | None = None
     """Your own callback by package.module:factory: the factory is called with the run's folder, and the function it
     returns with each record of metrics.jsonl. null for none."""
-    loss: Own | None = None
+    loss: OwnFactory | None = None
     """Your own loss by package.module:factory, such as mindspore.nn:MSELoss, see pipelines/TUTORIAL.md; null for the
     cross entropy."""
     label_smoothing: Fraction = 0.1
     """Label smoothing of the cross entropy."""
-    metric: Own | None = None
+    metric: OwnFactory | None = None
     """Your own metric to report, by package.module:factory, see pipelines/TUTORIAL.md; null for the accuracy."""
     all_reduce_split: tuple[Count, ...] = ()
     """Ascend, several ranks: the numbers of the gradients that end a fused all-reduce; an empty list fuses none."""
@@ -190,8 +190,8 @@ class StageTwoConfig(StageConfig):
         "dim_reduce.pca_mat_path": "the argument PCA_MAT", "dim_reduce.weight_load_dir": "dimred pca --ckpt-dir",
     }  # fmt: skip
 
-    epochs: NumberOrShare = "10%"
-    """Passes over the training split: a number, or a share of the passes of both stages together, such as 10%."""
+    epochs: NumberOrFraction = "10%"
+    """Passes over the training split: a number, or a fraction of the passes of both stages together, such as 10%."""
     cooldown: CooldownConfig | None = CooldownConfig()
     search: SearchConfig | None = None
     """Also search in the directions of stage 1's snapshots, in each step: a section whose keys all have defaults; null
@@ -230,7 +230,7 @@ class StageTwoConfig(StageConfig):
 
     @property
     def n_epochs(self) -> int:
-        """Return ``epochs`` as a number; a share must have been resolved by ``with_epochs_after``."""
+        """Return ``epochs`` as a number; a fraction must have been resolved by ``with_epochs_after``."""
         return int(self.epochs)
 
     @property
@@ -254,13 +254,13 @@ class StageTwoConfig(StageConfig):
         return ["val"] if self.shows_average and "val" not in self.splits else []
 
     def with_epochs_after(self, stage_1_epochs: int | None) -> "StageTwoConfig":
-        """Return a copy with ``epochs`` as a number: for a share s, max(1, ceil(s / (1 - s) stage_1_epochs)).
+        """Return a copy with ``epochs`` as a number: for a fraction f, max(1, ceil(f / (1 - f) stage_1_epochs)).
 
         Args:
             stage_1_epochs: epochs that stage 1 has trained; None if not known.
 
         Raises:
-            ConfigError: ``epochs`` is a share, and ``stage_1_epochs`` is 0 or not known.
+            ConfigError: ``epochs`` is a fraction, and ``stage_1_epochs`` is 0 or not known.
         """
         if isinstance(self.epochs, int):
             return self

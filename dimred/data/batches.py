@@ -1,4 +1,4 @@
-"""The batches of an epoch: samples, order, each rank's share, and reading again after a fault."""
+"""The batches of an epoch: samples, order, each rank's part, and reading again after a fault."""
 
 import logging
 import re
@@ -33,7 +33,7 @@ WAITS_SECONDS = (2.0, 10.0, 30.0)  # before reading is tried again
 _FILE = re.compile(r"(?:data file is|open file|path): *(\S.*?\.\w{3,4})\b")
 # MindSpore's words for what stays as it is however often it is read: a file that is not an image, a transform that
 # does not fit, an error in the code that gives the samples.
-_LASTING = re.compile(
+_LASTING_FAULT = re.compile(
     r"map operation: \[|decode failed|by libjpeg|file size is 0|Unsupported image type|got directory|Cannot batch"
     r"|Invalid Python function"
 )
@@ -112,7 +112,7 @@ class Batches:
         return Readable(samples.batch(self.batch_size * self.accumulation))  # the order holds whole micro-batches only
 
     def evaluation(self) -> "Readable":
-        """Return this rank's share of all samples, in the order of the split, without augmentation."""
+        """Return this rank's part of all samples, in the order of the split, without augmentation."""
         order = np.arange(self.rank, self.n_images, self.group_size)
         return Readable(self._evaluation_samples(order).batch(self.batch_size) if len(order) else None)
 
@@ -212,13 +212,13 @@ def _as_data_error(text: str) -> DataError:
         return DamagedError(of_python[1].partition("DataError: ")[2])
     reason = of_python or _REASON.search(text)
     why = shown(reason[1] if reason else text, 300)
-    if differing := re.search("Cannot batch tensors with different (shapes|types)", text):
-        remedy = f"of images set data.resize=true, or give all samples one {differing[1][:-1]}"
-        return DamagedError(f"samples have different {differing[1]}, and can't be put into a batch: {remedy} ({why})")
+    if difference := re.search("Cannot batch tensors with different (shapes|types)", text):
+        remedy = f"of images set data.resize=true, or give all samples one {difference[1][:-1]}"
+        return DamagedError(f"samples have different {difference[1]}, and can't be put into a batch: {remedy} ({why})")
     if "[RandomCrop] failed" in text:
         remedy = "set data.resize=true, or give all images data.image_size"
         return DamagedError(f"an image is too small for data.augmentation 'pad_crop': {remedy} ({why})")
-    is_lasting = _LASTING.search(text) or (of_python and _MISTAKE.match(of_python[1]))
+    is_lasting = _LASTING_FAULT.search(text) or (of_python and _MISTAKE.match(of_python[1]))
     kind = DamagedError if is_lasting else DataError
     if file is None:
         return kind(f"the data can't be read: {why}")

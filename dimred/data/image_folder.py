@@ -20,7 +20,7 @@ from dimred.data.image_tree import UNREADABLE, images_in, read_image_tree
 from dimred.errors import DataError, shown
 
 _PAD = 2  # pixels on each side, before a crop
-_DAMAGED = {"stop": ds.config.ErrorSamplesMode.RETURN, "replace": ds.config.ErrorSamplesMode.REPLACE}
+_MODES_OF_ERRORS = {"stop": ds.config.ErrorSamplesMode.RETURN, "replace": ds.config.ErrorSamplesMode.REPLACE}
 _IMAGENET_RESIZE = 256 / 224
 
 
@@ -67,16 +67,16 @@ class ImageFolder(Batches):
         self.classes, self.n_images, self._suffixes, self.passed_over, self._numbers = read_image_tree(folder)
         to_network = [vision.Normalize(list(mean), list(std)), vision.HWC2CHW()]
         to_size = [vision.Resize(round(image_size * _IMAGENET_RESIZE)), vision.CenterCrop(image_size)] if resize else []
-        sized = [vision.Decode(), *to_size]
-        self._plain = [*sized, *to_network]
-        augmented = {
+        to_pixels = [vision.Decode(), *to_size]
+        self._plain = [*to_pixels, *to_network]
+        operations = {
             "random_resized_crop": [
                 vision.RandomCropDecodeResize(image_size), vision.RandomHorizontalFlip(0.5), *to_network
             ],
-            "pad_crop": [*sized, vision.RandomCrop(image_size, [_PAD] * 4), *to_network],
+            "pad_crop": [*to_pixels, vision.RandomCrop(image_size, [_PAD] * 4), *to_network],
             "none": self._plain,
         }  # fmt: skip
-        self._augmented = augmented[augmentation]
+        self._training_operations = operations[augmentation]
 
     def digest(self) -> str:
         """Return a digest of every image's class, name and size in bytes, in hexadecimal."""
@@ -98,13 +98,13 @@ class ImageFolder(Batches):
     def _training_samples(self, order: np.ndarray, seed: int, epoch: int) -> ds.Dataset:
         of_rank = [self.rank] if self.rank else []
         ds.config.set_seed(int(np.random.default_rng([seed, epoch, 1, *of_rank]).integers(2**31)))
-        return self._read(order, self._augmented)
+        return self._read(order, self._training_operations)
 
     def _evaluation_samples(self, order: np.ndarray) -> ds.Dataset:
         return self._read(order, self._plain)
 
     def _read(self, order: np.ndarray, image_transforms: list[Any]) -> ds.Dataset:
-        ds.config.set_error_samples_mode(_DAMAGED[self.damaged])
+        ds.config.set_error_samples_mode(_MODES_OF_ERRORS[self.damaged])
         try:
             images = ds.ImageFolderDataset(
                 str(self.folder),
@@ -138,11 +138,11 @@ def check_classes(root: Path, classes: Mapping[str, Sequence[str]], n_classes: i
     """
     first, *others = classes
     for split in others:
-        if differing := sorted(set(classes[first]) ^ set(classes[split])):
-            with_it, without = (first, split) if differing[0] in classes[first] else (split, first)
+        if differences := sorted(set(classes[first]) ^ set(classes[split])):
+            with_it, without = (first, split) if differences[0] in classes[first] else (split, first)
             raise DataError(
-                f"{with_it!r} in {str(root)!r} has a class {differing[0]!r}, and {without!r} has none; "
-                f"they differ in {len(differing)} classes; give every split the same class folders"
+                f"{with_it!r} in {str(root)!r} has a class {differences[0]!r}, and {without!r} has none; "
+                f"they differ in {len(differences)} classes; give every split the same class folders"
             )
-    if (n_found := len(classes[first])) > n_classes:
-        raise DataError(f"{str(root)!r} has {n_found} classes, but the model has n_classes {n_classes}; raise it")
+    if (n_here := len(classes[first])) > n_classes:
+        raise DataError(f"{str(root)!r} has {n_here} classes, but the model has n_classes {n_classes}; raise it")

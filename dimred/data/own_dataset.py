@@ -47,11 +47,13 @@ class OwnDataset(Batches):
         super().__init__(**options)
         self._factory, self._data, self._split = factory, data, split
         self.n_classes: int | None = None
-        self._evaluated = self._make(None, None)
-        problem = f"gave {type(self._evaluated).__name__} for the split {split!r}, which is not a sequence of samples"
+        self._plain_source = self._make(None, None)
+        problem = (
+            f"gave {type(self._plain_source).__name__} for the split {split!r}, which is not a sequence of samples"
+        )
         with _as_data_error(f"{problem} (input, label) or (input, ..., label)", "it needs __len__ and __getitem__"):
-            self.n_images = len(self._evaluated)
-            first = tuple(self._evaluated[0])
+            self.n_images = len(self._plain_source)
+            first = tuple(self._plain_source[0])
             _, *_, label = first
         self._columns = [*(f"input {number}" for number in range(1, len(first))), "label"]
         self._first_label = np.asarray(label)
@@ -85,7 +87,7 @@ class OwnDataset(Batches):
         for number in (0, last):
             what = f"failed to give sample {number} of the split {self._split!r}"
             with _as_data_error(what, f"each number from 0 to {last} needs a sample"):
-                for part in map(np.asarray, self._evaluated[number]):
+                for part in map(np.asarray, self._plain_source[number]):
                     digest.update(f"{part.dtype} {part.shape}".encode() + part.tobytes())
         return digest.hexdigest()
 
@@ -99,12 +101,12 @@ class OwnDataset(Batches):
     def _training_samples(self, order: np.ndarray, seed: int, epoch: int) -> ds.Dataset:
         epoch_seed = int(np.random.default_rng([seed, epoch, 1]).integers(2**31))
         source = self._make(epoch_seed, None if is_spare(epoch) else epoch)
-        if len(source) != (n_given := len(self._evaluated)):
-            raise ConfigError(f"data.dataset gave {n_given} samples without a seed, and {len(source)} with one")
+        if len(source) != (n_plain := len(self._plain_source)):
+            raise ConfigError(f"data.dataset gave {n_plain} samples without a seed, and {len(source)} with one")
         return self._read(source, order)
 
     def _evaluation_samples(self, order: np.ndarray) -> ds.Dataset:
-        return self._read(self._evaluated, order)
+        return self._read(self._plain_source, order)
 
     def _read(self, source: Source, order: np.ndarray) -> ds.Dataset:
         return ds.GeneratorDataset(

@@ -58,9 +58,9 @@ def tell_refusal(why: str) -> bool:
     return not _sent_kinds and _tell("refused", why, flags=0)
 
 
-def tell_position(doing: str, step: int) -> None:
+def tell_position(activity: str, step: int) -> None:
     """Report what this rank is about to do in a step, so that the launcher can name a rank that stalls."""
-    _tell("at", doing, step)
+    _tell("at", activity, step)
 
 
 def tell_alive() -> None:
@@ -89,11 +89,11 @@ class StageBar:
     Args:
         name: the stage's name.
         total: number of steps.
-        done: steps made before this run was resumed.
+        n_done: steps made before this run was resumed.
     """
 
-    def __init__(self, name: str, total: int, done: int):
-        self._name, self._total, self._done, self._status = name, total, done, ""
+    def __init__(self, name: str, total: int, n_done: int):
+        self._name, self._total, self._n_done, self._status = name, total, n_done, ""
         self._bar = LiveBar()
         self._shown_at = -math.inf
 
@@ -109,7 +109,7 @@ class StageBar:
 
     def step(self) -> None:
         """Count one more step."""
-        self._done += 1
+        self._n_done += 1
         if time.monotonic() - self._shown_at > _SECONDS_BETWEEN_BARS:
             self.status(None)
 
@@ -117,10 +117,10 @@ class StageBar:
         """Show what was measured after an epoch; None keeps the last text."""
         self._status = self._status if text is None else text
         self._shown_at = time.monotonic()
-        self._bar.show(self._name, self._total, self._done, self._status)
+        self._bar.show(self._name, self._total, self._n_done, self._status)
         if self._bar.disable:
-            _log.debug(f"{self._name}  step {self._done}/{self._total}  {self._status}".rstrip())
-        _tell("bar", self._name, self._total, self._done, self._status)
+            _log.debug(f"{self._name}  step {self._n_done}/{self._total}  {self._status}".rstrip())
+        _tell("bar", self._name, self._total, self._n_done, self._status)
 
 
 class Stall(NamedTuple):
@@ -145,14 +145,14 @@ class StallDetector:
 
     def __init__(self, ranks: Iterable[int], seconds: float, now: Callable[[], float] = time.monotonic):
         self._seconds, self._now = seconds, now
-        self._doing: dict[int, str] = {}
+        self._activities: dict[int, str] = {}
         self._far = dict.fromkeys(ranks, (-1, 0))
-        self._last = self._asked = now()
+        self._last = self._last_turn = now()
 
-    def heard(self, rank: int, doing: str, step: int) -> None:
+    def heard(self, rank: int, activity: str, step: int) -> None:
         """Record what a rank is about to do in a step; the order within one is reading, computing, anything else."""
-        self._far[rank] = (step, {READING: 0, COMPUTING: 1}.get(doing, 2))
-        self._doing[rank] = f"{doing} step {step}"
+        self._far[rank] = (step, {READING: 0, COMPUTING: 1}.get(activity, 2))
+        self._activities[rank] = f"{activity} step {step}"
         self.alive()
 
     def alive(self) -> None:
@@ -166,17 +166,17 @@ class StallDetector:
         does not count.
         """
         now = self._now()
-        if now - self._asked > _LONGEST_TURN_SECONDS:
-            self._last = min(self._last + now - self._asked, now)
-        self._asked = now
+        if now - self._last_turn > _LONGEST_TURN_SECONDS:
+            self._last = min(self._last + now - self._last_turn, now)
+        self._last_turn = now
         silence = now - self._last
-        if not self._doing or not self._seconds or silence <= self._seconds:
+        if not self._activities or not self._seconds or silence <= self._seconds:
             return None
         behind = sorted(rank for rank, far in self._far.items() if far == min(self._far.values()))
         others = sorted(set(self._far) - set(behind))
         verb = "is" if len(behind) == 1 else "are"
-        doing = self._doing.get(behind[0], "not at the first step yet")
-        words = f"no rank has moved for {silence:.0f} s (--stall-timeout): {_named(behind)} {verb} {doing}"
+        activity = self._activities.get(behind[0], "not at the first step yet")
+        words = f"no rank has moved for {silence:.0f} s (--stall-timeout): {_named(behind)} {verb} {activity}"
         if others:
             words += f", and {_named(others)} waited for it"
         elif len(behind) > 1:

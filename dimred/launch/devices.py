@@ -29,9 +29,9 @@ def ascend_devices() -> int:
     if not ASCEND_DEVICE.exists():
         return 0
     command = [sys.executable, "-c", _COUNT]
-    done = subprocess.run(command, env=without_cluster(os.environ), capture_output=True, text=True, check=False)
-    words = done.stdout.split()
-    return int(words[-1]) if done.returncode == 0 and words and words[-1].isdecimal() else 0
+    process = subprocess.run(command, env=without_cluster(os.environ), capture_output=True, text=True, check=False)
+    words = process.stdout.split()
+    return int(words[-1]) if process.returncode == 0 and words and words[-1].isdecimal() else 0
 
 
 def choose_devices(target: Target | None, devices: int | None, *, nodes: int | None = None) -> tuple[Target, int]:
@@ -44,12 +44,12 @@ def choose_devices(target: Target | None, devices: int | None, *, nodes: int | N
     """
     if target is not None and devices is not None:
         return target, devices
-    n_seen = 0 if target == "CPU" else ascend_devices()
-    chosen: Target = target or ("Ascend" if n_seen else "CPU")
+    n_here = 0 if target == "CPU" else ascend_devices()
+    kind: Target = target or ("Ascend" if n_here else "CPU")
     if devices is None:
-        devices = (nodes or 1) * ((n_seen or _USUAL_DEVICES) if chosen == "Ascend" else 1)
-    seen = f"MindSpore sees {n_seen or 'no'} Ascend device{'s'[: n_seen > 1]} here; " if target != "CPU" else ""
+        devices = (nodes or 1) * ((n_here or _USUAL_DEVICES) if kind == "Ascend" else 1)
+    reason = f"MindSpore sees {n_here or 'no'} Ascend device{'s'[: n_here > 1]} here; " if target != "CPU" else ""
     _log.info(
-        f"device: {chosen}, {devices} rank{'s'[: devices > 1]} ({seen}--device-target and --devices choose otherwise)"
+        f"device: {kind}, {devices} rank{'s'[: devices > 1]} ({reason}--device-target and --devices choose otherwise)"
     )
-    return chosen, devices
+    return kind, devices

@@ -181,9 +181,9 @@ def make_job(
     if devices % nodes:
         raise ConfigError(f"--devices is {devices}, all nodes together; it must be a multiple of --nodes {nodes}")
     if nodes > 1 and (node_rank is None or master_addr is None):
-        missing = "--node-rank" if node_rank is None else "--master-addr"
+        option = "--node-rank" if node_rank is None else "--master-addr"
         raise ConfigError(
-            f"{missing} is missing: with {nodes} nodes, start the same command on each, with --node-rank 0 to "
+            f"{option} is missing: with {nodes} nodes, start the same command on each, with --node-rank 0 to "
             f"{nodes - 1} and node 0's address as --master-addr"
         )
     if not 0 <= (node_rank or 0) < nodes:

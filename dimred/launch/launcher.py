@@ -28,17 +28,17 @@ _SECONDS_TO_SAVE = 60.0  # between SIGTERM and SIGKILL
 _SECONDS_AFTER_A_FAILURE = 2.0  # in which other ranks that meet the same fault can log the cause
 SECONDS_FOR_RANK_0 = 10.0  # to give its reason after another rank has refused, perhaps because of rank 0
 _ENDED_WELL = {0, 128 + signal.SIGTERM}  # done, or saved after SIGTERM
-_SHOWN = ("ASCEND", "CUDA", "DEVICE", "DIMRED", "DNNL", "GLOG", "HCCL", "LD_LIBRARY", "MS_", "OMP", "ONEDNN", "PATH",
-          "PYTHON", "RANK", "TMPDIR", "VIRTUAL_ENV")  # fmt: skip
+_VARIABLES = ("ASCEND", "CUDA", "DEVICE", "DIMRED", "DNNL", "GLOG", "HCCL", "LD_LIBRARY", "MS_", "OMP", "ONEDNN",
+              "PATH", "PYTHON", "RANK", "TMPDIR", "VIRTUAL_ENV")  # fmt: skip
 
 
 class RankFailedError(DimredError):
-    """A rank failed, stalled or ``refused`` its input, or the scheduler ended; ``exit_status`` is that of the job."""
+    """A rank failed, stalled or refused its input, or the scheduler ended; ``exit_status`` is that of the job."""
 
-    def __init__(self, message: str, exit_status: int = 1, refused: bool = False):
+    def __init__(self, message: str, exit_status: int = 1, is_refusal: bool = False):
         super().__init__(message)
-        self.exit_status = DimredError.exit_status if refused else exit_status
-        self.refused = refused
+        self.exit_status = DimredError.exit_status if is_refusal else exit_status
+        self.is_refusal = is_refusal
 
 
 def launch(job: Job, *, resume: bool = False, dry_run: bool = False, stall_timeout_seconds: float = 0) -> int:
@@ -69,7 +69,7 @@ def launch(job: Job, *, resume: bool = False, dry_run: bool = False, stall_timeo
     try:
         return _Watch(job, stall_timeout_seconds).run()
     except RankFailedError as error:
-        if error.refused:
+        if error.is_refusal:
             remove_folders(new_folders)
         raise
 
@@ -146,9 +146,9 @@ class _Watch:
 
     def _turn(self) -> None:
         """Handle messages and exits of ranks, pass on signals, show the first rank's log, and look for a failure."""
-        running = [number for number in self._ranks if number not in self._statuses]
-        wait([self._ranks[number].fileno() for number in running if self._ranks[number].is_open], _WAIT_SECONDS)
-        for number in running:
+        numbers = [number for number in self._ranks if number not in self._statuses]
+        wait([self._ranks[number].fileno() for number in numbers if self._ranks[number].is_open], _WAIT_SECONDS)
+        for number in numbers:
             rank = self._ranks[number]
             status = rank.status()  # read before the messages, so that none is missed when it has ended
             for message in rank.messages():
@@ -164,8 +164,8 @@ class _Watch:
     def _take(self, rank: int, message: Any) -> None:
         """Handle a message from a rank."""
         match message:
-            case ["at", doing, step]:
-                self._stalls.heard(rank, doing, step)
+            case ["at", activity, step]:
+                self._stalls.heard(rank, activity, step)
             case ["alive"]:
                 self._stalls.alive()
             case ["bar", *progress] if rank == self._first:
@@ -178,9 +178,9 @@ class _Watch:
     def _look_for_a_failure(self) -> RankFailedError | None:
         """Return the error for a refusal, a dead scheduler, a stall, or a stop that takes too long; otherwise None."""
         now = time.monotonic()
-        all_refused = len(self._refusals) == len(self._ranks)
-        if self._first in self._refusals or all_refused or now > self._refusal_deadline:
-            return RankFailedError(self._refusals[min(self._refusals)], refused=True)
+        all_refuse = len(self._refusals) == len(self._ranks)
+        if self._first in self._refusals or all_refuse or now > self._refusal_deadline:
+            return RankFailedError(self._refusals[min(self._refusals)], is_refusal=True)
         if self._scheduler is not None and (status := self._scheduler.status()):
             why = f"the scheduler {_how(status)}; the ranks were ended{self._elsewhere()}."
             return RankFailedError(f"{why} {self._scheduler_log.quote()}")
@@ -238,7 +238,7 @@ def _name(number: int) -> str:
 
 def _log_environment(log: Path, command: list[str], environment: Mapping[str, str]) -> None:
     """Log the time, the command, and the variables that matter to a run; others are left out, as they may be secret."""
-    shown = sorted(f"{name}={value}" for name, value in environment.items() if name.startswith(_SHOWN))
+    variables = sorted(f"{name}={value}" for name, value in environment.items() if name.startswith(_VARIABLES))
     with log.open("a", encoding="utf-8") as file:
         print(f"# {time.strftime('%Y-%m-%d %H:%M:%S')} {socket.gethostname()}", file=file)
-        print(f"# {shlex.join(command)}", *shown, sep="\n", file=file)
+        print(f"# {shlex.join(command)}", *variables, sep="\n", file=file)

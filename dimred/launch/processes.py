@@ -124,23 +124,23 @@ class Child:
         self._socket.close()
 
 
-def start(running: ExitStack, command: Sequence[object], log: Path | None = None) -> subprocess.Popen[bytes]:
+def start(programs: ExitStack, command: Sequence[object], log: Path | None = None) -> subprocess.Popen[bytes]:
     """Start and return a program that is not a rank, in its own session, so that ctrl-C reaches this process alone.
 
     However this process ends, the kernel sends the program SIGTERM when the thread that started it ends, so start it
     from the main thread.
 
     Args:
-        running: the stack on whose exit the program gets SIGTERM and is waited for, so that it can save.
+        programs: the stack on whose exit the program gets SIGTERM and is waited for, so that it can save.
         command: program and arguments.
         log: file to append its output to; None for the output of this process.
     """
-    file, environment = None if log is None else running.enter_context(log.open("a")), without_cluster(os.environ)
+    file, environment = None if log is None else programs.enter_context(log.open("a")), without_cluster(os.environ)
     with postponed():  # a signal between the start and the callbacks would leave the program running
         bound = [sys.executable, "-I", "-S", "-c", _ENDS_WITH, str(os.getpid()), *map(str, command)]
         process = subprocess.Popen(bound, env=environment, stdout=file, stderr=file, start_new_session=True)
-        running.callback(process.wait)
-        running.callback(process.terminate)
+        programs.callback(process.wait)
+        programs.callback(process.terminate)
     return process
 
 

@@ -178,13 +178,13 @@ def _disagreements_of_pods(table: _Table) -> Iterator[str]:
         return
     yield from _doubles("super_pod_id", [pod.super_pod_id for pod in table.super_pod_list])
     servers = {server.server_id: server for server in table.server_list}
-    placed = [server.server_id for pod in table.super_pod_list for server in pod.server_list]
-    yield from _doubles("super_pod_list: server_id", placed)
-    for name in dict.fromkeys(placed):
+    of_pods = [server.server_id for pod in table.super_pod_list for server in pod.server_list]
+    yield from _doubles("super_pod_list: server_id", of_pods)
+    for name in dict.fromkeys(of_pods):
         if name not in servers:
             yield f"super_pod_list has the server {shown(name)}, which server_list has not"
     for name in servers:
-        if name not in placed:
+        if name not in of_pods:
             yield f"the server {shown(name)} is in no super pod"
     for number, server in enumerate(table.server_list):
         for place, row in enumerate(server.device):

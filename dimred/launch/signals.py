@@ -30,12 +30,12 @@ def handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
 @contextmanager
 def postponed() -> Iterator[None]:
     """Postpone the stop signals until the block ends; then the earlier handlers are called."""
-    received: list[int] = []
+    numbers: list[int] = []
     try:
-        with handled(lambda number, frame: received.append(number)):
+        with handled(lambda number, frame: numbers.append(number)):
             yield
     finally:
-        for number in received:
+        for number in numbers:
             signal.raise_signal(number)
 
 
@@ -51,25 +51,25 @@ class StopSignals:
 
     def __init__(self) -> None:
         self.received: int | None = None
-        self._held = False
-        self._handled = ExitStack()
+        self._holds = False
+        self._handlers = ExitStack()
 
     def __enter__(self) -> "StopSignals":
-        self._handled.enter_context(handled(self._handle))
+        self._handlers.enter_context(handled(self._handle))
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._handled.close()
+        self._handlers.close()
         stop_waiting.clear()
 
     @contextmanager
     def held(self) -> Iterator[None]:
         """Hold the first signal back and raise for it at the end; without a launcher, a second one raises at once."""
-        self._held = True
+        self._holds = True
         try:
             yield
         finally:
-            self._held = False
+            self._holds = False
         if self.received is not None:
             raise StoppedError(self.received)
 
@@ -81,7 +81,7 @@ class StopSignals:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         stop_waiting.set()
         if self.received is None:
-            self.received, waits = number, self._held
+            self.received, waits = number, self._holds
         else:
             waits = has_launcher()
         if not waits:

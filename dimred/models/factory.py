@@ -89,7 +89,7 @@ def make_network(name: str, n_classes: int) -> nn.Cell:
         return make_cell(name, n_classes)
     by_name = [one for one in parameters if one.kind in _BY_NAME]
     classes: dict[str, Any] = {one.name: n_classes for one in by_name if one.name in _CLASSES}
-    missing = [one.name for one in by_name if one.default is one.empty and one.name not in classes]
-    if missing:
-        raise ConfigError(f"model is {name!r}, which needs a value for {', '.join(missing)}; {CLASSES_REMEDY}")
+    without_value = [one.name for one in by_name if one.default is one.empty and one.name not in classes]
+    if without_value:
+        raise ConfigError(f"model is {name!r}, which needs a value for {', '.join(without_value)}; {CLASSES_REMEDY}")
     return make_cell(name, **classes)

@@ -10,7 +10,7 @@ from mindspore import Tensor, nn, ops
 from dimred.errors import ConfigError
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-_TRANSPOSED = (nn.Conv1dTranspose, nn.Conv2dTranspose, nn.Conv3dTranspose)
+_TRANSPOSED_CONVOLUTIONS = (nn.Conv1dTranspose, nn.Conv2dTranspose, nn.Conv3dTranspose)
 Shape = tuple[int, ...]
 
 
@@ -53,9 +53,9 @@ def summarise(network: nn.Cell, input_shape: Sequence[int]) -> Summary:
         ConfigError: the network can't take such an input.
     """
     layers: list[Layer] = []
-    counted: set[int] = set()
+    ids: set[int] = set()
     leaves = [(name or "network", cell) for name, cell in network.cells_and_names() if not cell.name_cells()]
-    handles = [cell.register_forward_hook(_recorder(name, layers, counted)) for name, cell in leaves]
+    handles = [cell.register_forward_hook(_recorder(name, layers, ids)) for name, cell in leaves]
     mode, training = ms.get_context("mode"), [(cell, cell.training) for _, cell in network.cells_and_names()]
     try:
         ms.set_context(mode=ms.PYNATIVE_MODE)
@@ -78,12 +78,12 @@ def summarise(network: nn.Cell, input_shape: Sequence[int]) -> Summary:
     return Summary(layers, tuple(input_shape), *_sizes(network.get_parameters()), flops)
 
 
-def _recorder(name: str, layers: list[Layer], counted: set[int]) -> Callable[..., None]:
-    """Return a forward hook that appends a layer to ``layers``, without the parameters whose ids ``counted`` holds."""
+def _recorder(name: str, layers: list[Layer], ids: set[int]) -> Callable[..., None]:
+    """Return a forward hook that appends a layer to ``layers``, without the parameters whose ids ``ids`` holds."""
 
     def hook(cell: nn.Cell, inputs: tuple[Any, ...], output: Any) -> None:
-        parameters = [parameter for parameter in cell.get_parameters() if id(parameter) not in counted]
-        counted.update(id(parameter) for parameter in parameters)
+        parameters = [parameter for parameter in cell.get_parameters() if id(parameter) not in ids]
+        ids.update(id(parameter) for parameter in parameters)
         input_shape, output_shape = _shape(inputs), _shape(output)
         flops = _flops(cell, input_shape, output_shape)
         layers.append(Layer(name, type(cell).__name__, input_shape, output_shape, *_sizes(parameters), flops))
@@ -109,7 +109,7 @@ def _flops(cell: nn.Cell, input_shape: Shape, output_shape: Shape) -> int:
     n_inputs, n_outputs = math.prod(input_shape), math.prod(output_shape)
     if isinstance(cell, _CONVOLUTIONS):  # every output number is a sum over one kernel
         return n_outputs * (2 * cell.weight.size // cell.out_channels) + _bias(cell, n_outputs)
-    if isinstance(cell, _TRANSPOSED):  # every input number is spread over one kernel
+    if isinstance(cell, _TRANSPOSED_CONVOLUTIONS):  # every input number is spread over one kernel
         return n_inputs * (2 * cell.weight.size // cell.in_channels) + _bias(cell, n_outputs)
     if isinstance(cell, nn.Dense):
         return n_outputs * 2 * cell.in_channels + _bias(cell, n_outputs)

@@ -26,15 +26,17 @@ def refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any], allowed: S
         ConfigError: there are other differences, all of which are listed; or ``allowed`` has an unknown key.
     """
     before, now = json.loads(json.dumps(before)), json.loads(json.dumps(now))  # tuples become lists, as in a file
-    known = [*_keys(now), *_keys(before)]
+    keys = [*_keys(now), *_keys(before)]
     for key in allowed:
-        if key not in known:
-            raise ConfigError(f"--allow-change has an {unknown_key(key, known)}")
+        if key not in keys:
+            raise ConfigError(f"--allow-change has an {unknown_key(key, keys)}")
     sections = tuple(f"{key}." for key in allowed)
-    changed = [one for one in _differences(before, now) if one[0] not in allowed and not one[0].startswith(sections)]
-    if changed:
-        lines = "".join(f"\n  {key}: {_text(old)} -> {_text(new)}" for key, old, new in changed)
-        accept = " ".join(f"--allow-change {key}" for key, _, _ in changed)
+    differences = [
+        one for one in _differences(before, now) if one[0] not in allowed and not one[0].startswith(sections)
+    ]
+    if differences:
+        lines = "".join(f"\n  {key}: {_text(old)} -> {_text(new)}" for key, old, new in differences)
+        accept = " ".join(f"--allow-change {key}" for key, _, _ in differences)
         raise ConfigError(
             f"the run was begun with other values:{lines}\ngive the values it was begun with, or accept the new ones "
             f"with {accept}"

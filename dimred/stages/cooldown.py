@@ -69,19 +69,19 @@ def plan_cooldown(config: CooldownConfig, network: nn.Cell, parent: StageOneRun)
             the settings do not replace these; the optimizer is schedule_free; the name of WEIGHTS does not tell
             their epoch; or stage 1's schedule had already brought the rate to nothing.
     """
-    own = config.optimizer
-    if own is None and parent.n_updates is None:
+    replacement = config.optimizer
+    if replacement is None and parent.n_updates is None:
         raise ConfigError(
             f"{parent.typed} has the weights but not the state of an optimizer; a cooldown needs a full checkpoint, "
             f"such as {full_checkpoint_beside(parent.weights)}. Or set cooldown.optimizer.name and cooldown.rate, to "
             "begin anew"
         )
-    if own is not None and own.name == "schedule_free":
+    if replacement is not None and replacement.name == "schedule_free":
         raise ConfigError("cooldown.optimizer.name is schedule_free, which has no rate to bring to 0; name another one")
-    if own is not None and config.rate is not None:
-        optimizer, rate, source = own, config.rate, "cooldown.optimizer and cooldown.rate of the configuration"
+    if replacement is not None and config.rate is not None:
+        optimizer, rate, source = replacement, config.rate, "cooldown.optimizer and cooldown.rate of the configuration"
     else:
-        optimizer, source = own or parent.known_config().optimizer, str(parent.config_file)
+        optimizer, source = replacement or parent.known_config().optimizer, str(parent.config_file)
         if optimizer.name == "schedule_free":
             raise ConfigError(
                 f"{parent.typed} was trained with schedule_free. That leaves nothing to cool down: the network is "
@@ -90,11 +90,11 @@ def plan_cooldown(config: CooldownConfig, network: nn.Cell, parent: StageOneRun)
             )
         rate = config.rate or parent.last_rate()
     steps_per_epoch = parent.steps_per_epoch if config.rate is None else None
-    found = Cooldown(config.factor, config.schedule, optimizer, rate, 0, source, steps_per_epoch)
-    needed = state_parameters(build_optimizer(optimizer, network, [0.0]))
-    if parent.n_updates is None or (own is not None and not parent.names.issuperset(one.name for one in needed)):
-        return found._replace(taken_from=f"{source}; its state begins anew")
-    return found._replace(updates=parent.n_updates)
+    cooldown = Cooldown(config.factor, config.schedule, optimizer, rate, 0, source, steps_per_epoch)
+    state = state_parameters(build_optimizer(optimizer, network, [0.0]))
+    if parent.n_updates is None or (replacement is not None and not parent.names.issuperset(one.name for one in state)):
+        return cooldown._replace(taken_from=f"{source}; its state begins anew")
+    return cooldown._replace(updates=parent.n_updates)
 
 
 def check_cooldown_state(cooldown: Cooldown, network: nn.Cell, parent: StageOneRun) -> None:

@@ -46,9 +46,9 @@ def set_up(
     gc.freeze()  # MindSpore collects garbage at each compilation; what has been imported needs no visit
     before = ms.get_context("device_target")
     # By default MindSpore gives device 0 to a process alone, and devices in order of rank to several ranks on a host.
-    own = [int(os.environ["DEVICE_ID"])] if device_target == "Ascend" and "DEVICE_ID" in os.environ else []
+    device = [int(os.environ["DEVICE_ID"])] if device_target == "Ascend" and "DEVICE_ID" in os.environ else []
     try:
-        ms.set_device(device_target, *own)
+        ms.set_device(device_target, *device)
     except RuntimeError as error:  # if it is the same device, this process has computed on it before, and keeps it
         if before != device_target:
             raise ConfigError(
@@ -79,15 +79,15 @@ def set_precision(settings: StageConfig) -> None:
     if precision.hf32 is not None and on_ascend:
         ms.device_context.ascend.op_precision.conv_allow_hf32(precision.hf32)
         ms.device_context.ascend.op_precision.matmul_allow_hf32(precision.hf32)
-    asked = {
+    of_ascend = {
         "precision.jit_level": precision.jit_level is not None,
         "precision.hf32": precision.hf32 is not None,
         "deterministic": settings.deterministic,
         "all_reduce_split": bool(settings.all_reduce_split),
     }
-    ignored = [key for key, is_asked in asked.items() if is_asked]
-    if ignored and not on_ascend:
-        _log.info(f"without effect on CPU: {', '.join(ignored)}")
+    keys = [key for key, is_asked in of_ascend.items() if is_asked]
+    if keys and not on_ascend:
+        _log.info(f"without effect on CPU: {', '.join(keys)}")
 
 
 class StepProfiler:
@@ -139,9 +139,9 @@ def redirect_native_stderr(path: Path) -> Iterator[None]:
         return
     sys.stderr.flush()
     terminal, before = os.dup(2), sys.stderr
-    with path.open("ab") as log, os.fdopen(terminal, "w", buffering=1, encoding=before.encoding) as shown:
+    with path.open("ab") as log, os.fdopen(terminal, "w", buffering=1, encoding=before.encoding) as stream:
         os.dup2(log.fileno(), 2)
-        sys.stderr = shown
+        sys.stderr = stream
         try:
             yield
         finally:

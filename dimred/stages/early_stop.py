@@ -80,26 +80,28 @@ class EarlyStop:
         with preserved([*self._network.trainable_params(), *moving_statistics(self._network)]):
             tell_position("measuring averaged weights after", step)
             averages.measure(Window(n - max(n // 2, 2), n), choice, self._evaluator.measure_val_of)
-        found = choose(choice.candidates)
-        gain = self.see(found, epoch)
-        told = f"epoch: {epoch} averaged: {found.name}: loss {found.loss:.4f} +- {found.standard_error:.4f} on 'val'"
-        _log.info(told + ("" if self.best is found else f"; no gain since epoch {self.best_epoch}"))
+        average = choose(choice.candidates)
+        gain = self.see(average, epoch)
+        line = (
+            f"epoch: {epoch} averaged: {average.name}: loss {average.loss:.4f} +- {average.standard_error:.4f} on 'val'"
+        )
+        _log.info(line + ("" if self.best is average else f"; no gain since epoch {self.best_epoch}"))
         self._measured_epoch = epoch
         self._record = {
-            "averaged_loss": found.loss,
-            "averaged_standard_error": found.standard_error,
-            "averaged_window": round(found.effective_size),
+            "averaged_loss": average.loss,
+            "averaged_standard_error": average.standard_error,
+            "averaged_window": round(average.effective_size),
             "averaged_gain": gain and gain.loss,
             "averaged_gain_standard_error": gain and gain.standard_error,
             "averaged_forward_passes": choice.cost()["forward_passes"],
             "averaged_seconds": choice.seconds,
         }
 
-    def see(self, found: Candidate, epoch: int) -> Behind | None:
+    def see(self, average: Candidate, epoch: int) -> Behind | None:
         """Record a measurement as a gain or not; return how far the best so far is behind it, None for the first."""
-        gain = None if self.best is None else behind(self.best, found)
+        gain = None if self.best is None else behind(self.best, average)
         if gain is None or gain.loss > gain.standard_error:
-            self.best, self.best_epoch, self.n_without_gain = found, epoch, 0
+            self.best, self.best_epoch, self.n_without_gain = average, epoch, 0
         else:
             self.n_without_gain += 1
         return gain
@@ -124,10 +126,10 @@ class EarlyStop:
             "without_gain": self.n_without_gain,
         }
 
-    def restore(self, found: RunState) -> None:
+    def restore(self, state: RunState) -> None:
         """Restore the measurements from a state; do nothing if it has none."""
-        if (known := found.values.get("stop")) is not None:
-            name, size = known["best"]
-            self.best = Candidate(name, size, found.arrays[_LOSSES])
-            self.best_epoch, self.n_without_gain = known["best_epoch"], known["without_gain"]
-            self._measured_epoch, self._record = known["measured_epoch"], known["record"]
+        if (values := state.values.get("stop")) is not None:
+            name, size = values["best"]
+            self.best = Candidate(name, size, state.arrays[_LOSSES])
+            self.best_epoch, self.n_without_gain = values["best_epoch"], values["without_gain"]
+            self._measured_epoch, self._record = values["measured_epoch"], values["record"]

@@ -32,8 +32,8 @@ def say_plan_of_stage_1(config: StageOneConfig, network: nn.Cell, steps_per_epoc
             f"{config.snapshots.first_epoch}, and epochs is {config.epochs}"
         )
     elif n_snapshots <= N_COMPONENTS:
-        needed = f"a search in {N_COMPONENTS} directions would need {N_COMPONENTS + 1}"
-        _log.info(f"this run keeps {counted(n_snapshots, 'snapshot')}; {needed}")
+        hint = f"a search in {N_COMPONENTS} directions would need {N_COMPONENTS + 1}"
+        _log.info(f"this run keeps {counted(n_snapshots, 'snapshot')}; {hint}")
 
 
 def say_plan_of_stage_2(config: StageTwoConfig, network: nn.Cell, steps_per_epoch: int, pca_mat: Path | None) -> None:
@@ -73,18 +73,18 @@ def disk_of_stage_2(config: StageTwoConfig, network: nn.Cell, pca_mat: Path | No
     return _FLOAT * ((config.n_epochs + 4) * 2 * everything + _STATES * state + basis)
 
 
-def check_space(out: Path, needed: int) -> None:
-    """Check that ``needed`` bytes, less those already in ``out``, are free on its disk; ``out`` need not exist.
+def check_space(out: Path, n_bytes: int) -> None:
+    """Check that ``n_bytes`` bytes, less those already in ``out``, are free on its disk; ``out`` need not exist.
 
     Raises:
         ConfigError: fewer bytes are free.
     """
     there = next(path for path in (out.absolute(), *out.absolute().parents) if path.exists())
-    free, held = shutil.disk_usage(there).free, sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
-    if free < needed - held:
+    free, in_use = shutil.disk_usage(there).free, sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
+    if free < n_bytes - in_use:
         raise ConfigError(
             f"--out is {str(out)!r}, on a disk with {free / 1e6:,.0f} MB free; the run takes up to "
-            f"{(needed - held) / 1e6:,.0f} MB. Free some, keep fewer checkpoints, or name a folder on another disk"
+            f"{(n_bytes - in_use) / 1e6:,.0f} MB. Free some, keep fewer checkpoints, or name a folder on another disk"
         )
 
 
@@ -94,12 +94,12 @@ def check_search_memory(config: StageTwoConfig, network: nn.Cell, ranks: Ranks) 
     All ranks call this. Each rank keeps its part of the basis and the vectors beside it.
     """
     here = ranks_on_this_host(ranks)
-    needed = here * search_memory(config, network, ranks.group_size)
+    n_bytes = here * search_memory(config, network, ranks.group_size)
     available = psutil.virtual_memory().available
-    if available < needed:
+    if available < n_bytes:
         of_ranks = f" of {here} ranks" if here > 1 else ""
         raise ConfigError(
-            f"the search{of_ranks} needs {needed / 1e6:,.0f} MB of memory, {available / 1e6:,.0f} MB are available; "
+            f"the search{of_ranks} needs {n_bytes / 1e6:,.0f} MB of memory, {available / 1e6:,.0f} MB are available; "
             "free some, or lower search.n_components"
         )
 
@@ -113,7 +113,7 @@ def ranks_on_this_host(ranks: Ranks) -> int:
 
 
 def search_memory(config: StageTwoConfig, network: nn.Cell, group_size: int) -> int:
-    """Estimate the bytes of a rank's share of the basis and of the vectors that a search step keeps beside it."""
+    """Estimate the bytes of a rank's part of the basis and of the vectors that a search step keeps beside it."""
     n_components = config.search.n_components if config.search else 0
     vectors = 8 if config.cooldown is None else 11
     return _FLOAT * (-(-n_components // group_size) + vectors) * _sizes(network)[0]
@@ -133,8 +133,8 @@ def snapshots_in_the_end(config: StageOneConfig, steps_per_epoch: int | None = N
         steps_per_epoch: limit on the snapshots of an epoch; None if not known.
     """
     per_epoch = min(config.snapshots.per_epoch, steps_per_epoch or config.snapshots.per_epoch)
-    taken = max(config.epochs - config.snapshots.first_epoch + 1, 0) * per_epoch
-    return min(config.snapshots.keep, taken)
+    n_snapshots = max(config.epochs - config.snapshots.first_epoch + 1, 0) * per_epoch
+    return min(config.snapshots.keep, n_snapshots)
 
 
 def one_step_of(settings: Settings) -> Settings:

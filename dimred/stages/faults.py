@@ -34,13 +34,13 @@ def translate_errors(states: RunStates | None, *, is_kept: bool = True) -> Itera
     """
     go_on = "run the same command with --resume" if is_kept else "run the same command again"
 
-    def kept() -> str:
+    def state_in_words() -> str:
         if not is_kept:
             return "nothing of this trial is kept"
         return "rank 0 has the last good state, if any" if states is None else states.newest_in_words()
 
     def sentence() -> str:
-        words = kept()
+        words = state_in_words()
         return words[0].upper() + words[1:]
 
     try:
@@ -57,14 +57,14 @@ def translate_errors(states: RunStates | None, *, is_kept: bool = True) -> Itera
     except (DataError, FaultError) as error:
         raise FaultError(f"{error}. {sentence()}: once the cause is gone, {go_on}") from error
     except RuntimeError as error:
-        if not (told := _NO_MEMORY.search(str(error))):
+        if not (line := _NO_MEMORY.search(str(error))):
             raise
         raise FaultError(
-            f"a step needs more memory than there is ({told[0].strip()}). {sentence()}: lower "
+            f"a step needs more memory than there is ({line[0].strip()}). {sentence()}: lower "
             "data.batch_size, and raise accumulation by the same factor to train as before"
         ) from error
     except StoppedError as stop:
-        raise StoppedError(stop.number, f"{kept()}; {go_on}") from None
+        raise StoppedError(stop.number, f"{state_in_words()}; {go_on}") from None
 
 
 # MindSpore's words on CPU and on devices; the pattern finds the one of its many lines that has the size.

@@ -86,8 +86,8 @@ def check_scores(config: StageConfig, network: nn.Cell, scores: Scores, images: 
     if min(images[split].n_images for split in ("train", config.data.eval_split)) <= images["train"].rank:
         return
     mean_loss = _mean_loss(config)
-    measured = [("loss", config.loss, scores.loss), ("metric", config.metric, scores.metric)]
-    for split, tried in (("train", [("loss", config.loss, mean_loss)]), (config.data.eval_split, measured)):
+    scores_of_both = [("loss", config.loss, scores.loss), ("metric", config.metric, scores.metric)]
+    for split, of_split in (("train", [("loss", config.loss, mean_loss)]), (config.data.eval_split, scores_of_both)):
         *inputs, labels = next(images[split].evaluation().create_tuple_iterator(num_epochs=1))
         where = f"the first batch of {split!r} (inputs {_shapes(inputs)}"
         with evaluating(network):
@@ -96,7 +96,7 @@ def check_scores(config: StageConfig, network: nn.Cell, scores: Scores, images: 
         where += f", labels {labels.dtype} {labels.shape}"
         if None in (config.loss, config.metric):
             _check_outputs(config, outputs, where)
-        for key, name, score in tried:
+        for key, name, score in of_split:
             shape = _called(key, name, where, _shape_of, score, outputs, labels)
             wrong = misfit(shape, outputs, labels)
             if score is mean_loss:
@@ -107,11 +107,11 @@ def check_scores(config: StageConfig, network: nn.Cell, scores: Scores, images: 
 
 def _check_outputs(config: StageConfig, outputs: Any, where: str) -> None:
     """Refuse logits for another number of classes than ``model.n_classes``; other misfits are the scores' to name."""
-    given, wanted = [*getattr(outputs, "shape", ())], config.model.n_classes
-    if len(given) > 1 and given[1] != wanted:
+    shape, n_classes = [*getattr(outputs, "shape", ())], config.model.n_classes
+    if len(shape) > 1 and shape[1] != n_classes:
         raise ConfigError(
-            f"model.name is {config.model.name!r}, which on {where}) gives {given[1]} outputs, but model.n_classes is "
-            f"{wanted}; {CLASSES_REMEDY}, or --set model.n_classes={given[1]} if these are the classes"
+            f"model.name is {config.model.name!r}, which on {where}) gives {shape[1]} outputs, but model.n_classes is "
+            f"{n_classes}; {CLASSES_REMEDY}, or --set model.n_classes={shape[1]} if these are the classes"
         )
 
 
@@ -128,9 +128,9 @@ def _called(key: str, name: str | None, where: str, function: Callable[..., Any]
 
 def _shape_of(score: Score, outputs: Any, labels: Tensor) -> tuple[int, ...]:
     """Return the shape of the values that a loss or a metric gives."""
-    found = score(outputs, labels)
-    values, counted = found if isinstance(found, tuple) else (found, True)
-    return np.broadcast_shapes(on_host(values).shape, np.shape(on_host(counted)))
+    result = score(outputs, labels)
+    values, is_counted = result if isinstance(result, tuple) else (result, True)
+    return np.broadcast_shapes(on_host(values).shape, np.shape(on_host(is_counted)))
 
 
 def _shapes(parts: Sequence[Tensor]) -> str:

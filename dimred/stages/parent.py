@@ -68,9 +68,9 @@ class StageOneRun:
         """
         place = checkpoint_place(weights)
         run = cls(weights, place and place.epoch, place and place.steps_per_epoch)
-        known = ranks.run_on_rank_zero(lambda: run._read(resumed))
-        facts = json.loads(ranks.broadcast_bytes(json.dumps(known and known.facts()).encode()))
-        return known or run._with_facts(facts)
+        on_rank_zero = ranks.run_on_rank_zero(lambda: run._read(resumed))
+        facts = json.loads(ranks.broadcast_bytes(json.dumps(on_rank_zero and on_rank_zero.facts()).encode()))
+        return on_rank_zero or run._with_facts(facts)
 
     def _read(self, resumed: Path | None) -> "StageOneRun":
         if not self.weights.exists() and resumed is not None and (resumed / STATES).is_dir():
@@ -79,15 +79,15 @@ class StageOneRun:
                 return replace(self._with_facts(state.values[_FACTS]), is_gone=True)
         file = self.weights.parent.parent / CONFIG
         is_of_run = self.weights.parent.name == STAGE_1_CHECKPOINTS and file.is_file()
-        known = replace(self, config=load_config(StageOneConfig, file) if is_of_run else None)
+        run = replace(self, config=load_config(StageOneConfig, file) if is_of_run else None)
         try:
-            arrays = known.arrays
+            arrays = run.arrays
         except CheckpointError as fault:
-            return replace(known, fault=fault)
+            return replace(run, fault=fault)
         n_updates = int(arrays[UPDATES].item()) if UPDATES in arrays else None
-        found = replace(known, names=frozenset(arrays), n_updates=n_updates)
-        found.__dict__["arrays"] = arrays  # read already
-        return found
+        whole = replace(run, names=frozenset(arrays), n_updates=n_updates)
+        whole.__dict__["arrays"] = arrays  # read already
+        return whole
 
     def facts(self) -> dict[str, Any]:
         """Return all but ``weights`` and ``fault`` as plain JSON values, for a state and for the other ranks."""
@@ -198,15 +198,15 @@ class StageOneRun:
         one = self.config
         if one is None:
             return
-        trained = f"but WEIGHTS {str(self.weights)!r} were trained with"
+        but_weights = f"but WEIGHTS {str(self.weights)!r} were trained with"
         if one.loss != settings.loss:
-            typed, known = (stage.loss or "null, cross entropy" for stage in (settings, one))
-            raise ConfigError(f"loss is {typed}, {trained} {known}; set the same loss")
+            value, of_stage_1 = (stage.loss or "null, cross entropy" for stage in (settings, one))
+            raise ConfigError(f"loss is {value}, {but_weights} {of_stage_1}; set the same loss")
         for key in _task_keys(settings):
-            typed, known = (json.dumps(attrgetter(key)(stage)) for stage in (settings, one))
-            if typed != known and not (key in allowed and key in _ALLOWED):
+            value, of_stage_1 = (json.dumps(attrgetter(key)(stage)) for stage in (settings, one))
+            if value != of_stage_1 and not (key in allowed and key in _ALLOWED):
                 on_purpose = f", or --allow-change {key}" if key in _ALLOWED else ""
-                raise ConfigError(f"{key} is {typed}, {trained} another; --set '{key}={known}'{on_purpose}")
+                raise ConfigError(f"{key} is {value}, {but_weights} another; --set '{key}={of_stage_1}'{on_purpose}")
 
 
 def _task_keys(settings: StageTwoConfig) -> Sequence[str]:
@@ -247,14 +247,14 @@ def load_stage_2(
         return load_config(StageTwoConfig, config, overrides or [])
     settings = load_config(StageTwoConfig, config, overrides or [], over=parent.config)
     if parent.config is not None:
-        own = load_config(StageTwoConfig, config, overrides or [])
-        _log.info(f"taken over from {parent.config_file}: {_in_words(own, settings)}")
+        difference = load_config(StageTwoConfig, config, overrides or [])
+        _log.info(f"taken over from {parent.config_file}: {_in_words(difference, settings)}")
     return settings.with_epochs_after(parent.epoch)
 
 
-def _in_words(own: StageTwoConfig, whole: StageTwoConfig) -> str:
+def _in_words(difference: StageTwoConfig, whole: StageTwoConfig) -> str:
     """Name the keys, with their values, that are taken over and are not the defaults."""
-    then, now = (dict(_values(one.model_dump(mode="json"))) for one in (own, whole))
+    then, now = (dict(_values(one.model_dump(mode="json"))) for one in (difference, whole))
     return ", ".join(f"{key} {value}" for key, value in now.items() if then.get(key) != value) or "nothing but defaults"
 
 

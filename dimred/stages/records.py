@@ -40,12 +40,12 @@ class MetricsLog:
         Raises:
             OSError: the file, which the error names, can't be written.
         """
-        kept = {key: finite(value) for key, value in record.items()}
-        self._file.write(json.dumps(kept, allow_nan=False).encode() + b"\n")
+        finite_record = {key: finite(value) for key, value in record.items()}
+        self._file.write(json.dumps(finite_record, allow_nan=False).encode() + b"\n")
         retry(self._flush)
         for listener in list(self._listeners):
-            self._tell(listener, listener, kept)
-        return kept
+            self._tell(listener, listener, finite_record)
+        return finite_record
 
     def _flush(self) -> None:
         """Write the buffer to the file; what does not fit on a full disk stays in the buffer."""
@@ -125,13 +125,13 @@ def cut_metrics(path: Path, length: int, ranks: Ranks = ALONE) -> None:
         RunError: rank 0's file is shorter than that; the other ranks raise a DimredError.
     """
 
-    def kept() -> bytes:
-        found = path.read_bytes()[:length] if path.exists() else b""
-        if len(found) < length:
+    def beginning() -> bytes:
+        content = path.read_bytes()[:length] if path.exists() else b""
+        if len(content) < length:
             raise RunError(f"{path} was cut after the run wrote it; restore it, or begin in another folder")
-        return found
+        return content
 
-    atomic_write(path, ranks.broadcast_bytes(ranks.run_on_rank_zero(kept) or b""))
+    atomic_write(path, ranks.broadcast_bytes(ranks.run_on_rank_zero(beginning) or b""))
 
 
 def finite(value: Any) -> Any:

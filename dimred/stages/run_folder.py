@@ -60,12 +60,12 @@ _PACKAGES = ("dimred", "mindspore", "numpy", "scikit-learn", "h5py")
 
 def write_versions(folder: Path) -> None:
     """Write ``versions.json``: versions of packages, Python and operating system, and the number of processors."""
-    found = {name: _version(name) for name in _PACKAGES} | {
+    versions = {name: _version(name) for name in _PACKAGES} | {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "processors": str(os.cpu_count()),
     }
-    atomic_write(folder / VERSIONS, json.dumps(found, indent=2) + "\n")
+    atomic_write(folder / VERSIONS, json.dumps(versions, indent=2) + "\n")
 
 
 def _version(package: str) -> str:

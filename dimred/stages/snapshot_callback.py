@@ -60,10 +60,10 @@ class SnapshotCallback(Callback):
         """Open the series and find the trained weights."""
         if GlobalComm.INITED and communication.get_rank() != 0:
             return
-        told = run_context.original_args()
-        cells = [cell for _, cell in told.train_network.cells_and_names()]
+        arguments = run_context.original_args()
+        cells = [cell for _, cell in arguments.train_network.cells_and_names()]
         self._optimizers = [cell for cell in cells if isinstance(cell, nn.Optimizer)]
-        self._weights = _trained_weights(told.network, self._optimizers)
+        self._weights = _trained_weights(arguments.network, self._optimizers)
         if not self._weights:
             raise ConfigError("the network has no trainable weights, so there is nothing to keep snapshots of")
         self.series = CheckpointSeries(self._folder, self._keep, **self._names)
@@ -87,9 +87,9 @@ class SnapshotCallback(Callback):
 
     def on_train_step_end(self, run_context: Any) -> None:
         """Take a snapshot if a multiple of ``every`` steps has been reached."""
-        told = run_context.original_args()
-        if self._every is not None and self._step(told) // self._every > self._taken_at // self._every:
-            self._take(told)
+        arguments = run_context.original_args()
+        if self._every is not None and self._step(arguments) // self._every > self._taken_at // self._every:
+            self._take(arguments)
 
     def on_train_epoch_end(self, run_context: Any) -> None:
         """Take a snapshot if ``every`` is None."""
@@ -116,5 +116,5 @@ def _trained_weights(network: nn.Cell, optimizers: list[nn.Optimizer]) -> list[A
         network: the network given to ``Model``; if that is a whole training step, its momenta are trainable too.
         optimizers: the optimizers in the step that ``Model`` calls; they know which parameters they update.
     """
-    updated = {id(weight) for optimizer in optimizers for weight in optimizer.parameters}
-    return [weight for weight in network.trainable_params() if not updated or id(weight) in updated]
+    ids = {id(weight) for optimizer in optimizers for weight in optimizer.parameters}
+    return [weight for weight in network.trainable_params() if not ids or id(weight) in ids]

@@ -97,9 +97,9 @@ class StageOne:
         if stop is not None and self.has_ended:
             on = "to train on, the same command with --resume --set stop=null"
             _log.info(f"stage 1 ends after epoch {run.finished_epochs}: {stop.reason}; {on}")
-        averaged = f"ema_{run.metric}"
-        if averaged in run.measured:
-            _log.info(f"with the average of the weights (EMA): {averaged} {run.measured[averaged]:.4f}")
+        ema_metric = f"ema_{run.metric}"
+        if ema_metric in run.measured:
+            _log.info(f"with the average of the weights (EMA): {ema_metric} {run.measured[ema_metric]:.4f}")
         figures = (run.measured.get(run.metric), run.measured.get(f"{run.metric}_reestimated"))
         is_averaged = isinstance(self.step.optimizer, ScheduleFree)
         network = self._save_averaged() if is_averaged else self._last_checkpoint
@@ -187,8 +187,8 @@ class StageOne:
         return self._folder / f"{self._settings.model.file_prefix}-{self.run.finished_epochs}_{self._per_epoch}.ckpt"
 
     def _save_state(self, arrays: Mapping[str, np.ndarray]) -> None:
-        measured = {} if self.stop is None else self.stop.state_arrays()
-        self.run.save({**arrays, **measured}, stop=self.stop and self.stop.progress())
+        of_stop = {} if self.stop is None else self.stop.state_arrays()
+        self.run.save({**arrays, **of_stop}, stop=self.stop and self.stop.progress())
 
     def _is_last(self, progress: Progress) -> bool:
         return progress.epoch == self._settings.epochs or self.has_ended
@@ -199,14 +199,14 @@ class StageOne:
 
     def after_epoch(self, progress: Progress) -> str:
         """Evaluate if that is due, record the epoch, and return the status for the progress bar."""
-        run, started = self.run, time.perf_counter()
+        run, start = self.run, time.perf_counter()
         run.measured = {}
         if progress.epoch % self._settings.evaluate_every_epochs == 0 or self._is_last(progress):
             run.measure(self.step)
-        measured = {run.metric: None} | run.measured | ({} if self.stop is None else self.stop.record(progress.epoch))
+        values = {run.metric: None} | run.measured | ({} if self.stop is None else self.stop.record(progress.epoch))
         run.records.write(
-            epoch=progress.epoch, step=run.n_steps, loss=run.last["loss"], **measured, **run.last["parts"],
-            seconds=progress.seconds, evaluation_seconds=time.perf_counter() - started,
+            epoch=progress.epoch, step=run.n_steps, loss=run.last["loss"], **values, **run.last["parts"],
+            seconds=progress.seconds, evaluation_seconds=time.perf_counter() - start,
         )  # fmt: skip
         return run.say_epoch(self.step, self._settings.epochs)
 

@@ -14,7 +14,7 @@ from dimred.errors import CheckpointError, DivergedError, RunError
 from dimred.io.atomic import remove_leftovers
 from dimred.io.run_names import STATES
 
-_STATES_KEPT = 2  # the newest, and one to go back to if that is damaged later
+_N_STATES = 2  # the newest, and one to go back to if that is damaged later
 VAL_LOSSES = "val_loss:"  # prefix of the losses on the samples of ``val`` in a state
 _VALUES, _EPOCH = "dimred_values", "epoch"  # names of entries beside the arrays
 
@@ -28,8 +28,8 @@ class _NumberedFiles:
 
     def forget_after(self, number: int) -> None:
         """Remove the files with later numbers, which the run writes again; keep the newest ``keep`` of the others."""
-        for found, path in self._files():
-            if found > number:
+        for number_of_file, path in self._files():
+            if number_of_file > number:
                 path.unlink(missing_ok=True)
         self._remove_all_but(self.keep)
 
@@ -72,7 +72,7 @@ class RunStates(_NumberedFiles):
     """
 
     def __init__(self, out: Path):
-        super().__init__(out / STATES, r"state-(\d{1,18})\.ckpt", _STATES_KEPT)
+        super().__init__(out / STATES, r"state-(\d{1,18})\.ckpt", _N_STATES)
 
     def save(self, step: int, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
         """Write the state after ``step`` steps; on a full disk remove all older states but the newest to make room.
@@ -84,13 +84,13 @@ class RunStates(_NumberedFiles):
         check_finite(arrays, step)
         self.directory.mkdir(exist_ok=True)
         remove_leftovers(self.directory)
-        path, told = self.directory / f"state-{step}.ckpt", {_VALUES: json.dumps(values)}
+        path, entries = self.directory / f"state-{step}.ckpt", {_VALUES: json.dumps(values)}
         try:
-            write_checkpoint(path, arrays, told)
+            write_checkpoint(path, arrays, entries)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not self._remove_all_but(1):
                 raise
-            write_checkpoint(path, arrays, told)
+            write_checkpoint(path, arrays, entries)
         self._remove_all_but(self.keep)
 
     def newest(self, note: Callable[[str], None]) -> RunState | None:

@@ -31,7 +31,7 @@ def watched_reads(note: Callable[[], object]) -> Iterator[None]:
         return call
 
     methods = {name: getattr(Tensor, name) for name in _READS if hasattr(Tensor, name)}
-    inherited = [name for name in methods if name not in vars(Tensor)]
+    of_bases = [name for name in methods if name not in vars(Tensor)]
     try:
         for name, method in methods.items():
             setattr(Tensor, name, watched(method))
@@ -39,5 +39,5 @@ def watched_reads(note: Callable[[], object]) -> Iterator[None]:
     finally:
         for name, method in methods.items():
             setattr(Tensor, name, method)
-        for name in inherited:
+        for name in of_bases:
             delattr(Tensor, name)

@@ -57,7 +57,7 @@ def refusal(recipe: str, *overrides: str) -> str:
             "--set is 'optimizer.name=sgd', but optimizer is a key of stage 1; set cooldown.optimizer",
         ),
         ("search.rho=1", "search.rho is 1; it must be less than 1"),
-        ("epochs=0%", "epochs is '0%'; it must be a whole number of at least 1, or a share of all passes below 100%"),
+        ("epochs=0%", "epochs is '0%'; it must be a whole number of at least 1, or a fraction of all passes below"),
         ("start=frist", "start is 'frist'; it must be best, mean, last, or the path of a .ckpt or .safetensors file"),
         ("search.n_components=0", "search.n_components is 0; it must be greater than or equal to 1"),
         ("read_every=5", "read_every is now read_every_steps"),
