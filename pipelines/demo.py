@@ -133,8 +133,8 @@ def _show(out: Path, epochs: int, total: int) -> None:
     first, of_search, of_cooldown, _, same, _ = (row.cells() for row in rows)
     sentence = (
         f"Stage 1 reaches {first[2]} after {epochs} passes. The search brings it to {of_search[2]} after "
-        f"{of_search[1]}, a cooldown of the learning rate to {of_cooldown[2]} after {of_cooldown[1]}. Plain training with "
-        f"a schedule made for {total} passes reaches {same[2]}."
+        f"{of_search[1]}, a cooldown of the learning rate to {of_cooldown[2]} after {of_cooldown[1]}. Plain training "
+        f"with a schedule made for {total} passes reaches {same[2]}."
     )
     print(_HEADING)
     print_table(("what", "passes", "accuracy"), [row.cells() for row in rows])
