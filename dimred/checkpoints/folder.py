@@ -9,7 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from dimred.checkpoints.checkpoint_io import SUFFIXES, Checkpoint, open_file, read_index
-from dimred.checkpoints.pickles import converted_path, is_pickle, is_state, pickles_of_weights, refusal, unconverted
+from dimred.checkpoints.pickles import (
+    check_is_not_distributed,
+    converted_path,
+    is_pickle,
+    is_state,
+    pickles_of_weights,
+    refusal,
+    unconverted,
+)
 from dimred.checkpoints.stored_tensor import StoredTensor, reading
 from dimred.errors import CheckpointError, ConfigError, shown
 from dimred.io.run_names import MERGE_FOLDER, has_record, snapshots_below
@@ -53,6 +61,7 @@ def checkpoints_in(folder: Path, argument: str) -> list[Path]:
         return _without_copies(files)
     if pickles := unconverted(pickles_of_weights(folder.rglob("*"))):
         raise refusal(pickles, folder)
+    check_is_not_distributed(folder)
     raise ConfigError(f"{argument} is {str(folder)!r}, a folder without a .safetensors or .ckpt file; name another")
 
 
@@ -157,6 +166,8 @@ def _read_folder(folder: Path) -> Checkpoint:
     candidates = _weight_files(folder)
     if not candidates and (pickles := unconverted(pickles_of_weights(folder.iterdir()))):
         raise refusal(pickles, folder)
+    if not candidates:
+        check_is_not_distributed(folder)
     if len(candidates) != 1:
         each = f"; to average its files, give '{folder / ('*' + candidates[0].suffix)}'" if candidates else ""
         raise CheckpointError(

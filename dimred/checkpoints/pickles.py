@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from dimred.checkpoints.checkpoint_io import open_checkpoint
+from dimred.checkpoints.checkpoint_io import check_is_no_pointer, open_checkpoint
 from dimred.checkpoints.stored_tensor import reading
 from dimred.errors import CheckpointError
 
@@ -17,6 +17,7 @@ _STATE = re.compile(
     re.IGNORECASE,
 )
 _MOST_NAMES = 3  # in a message
+_SHARD = ".distcp"
 
 
 def is_state(path: Path) -> bool:
@@ -55,7 +56,18 @@ def unconverted(pickles: Iterable[Path]) -> list[Path]:
 
 
 def refusal(pickles: Sequence[Path], argument: Path) -> CheckpointError:
-    """Return the error about pickles of weights; ``argument`` is what to convert: a file, or the folder of all."""
+    """Return the error about pickles of weights.
+
+    Args:
+        pickles: the pickles.
+        argument: what to convert: a file, or the folder of all.
+
+    Raises:
+        CheckpointError: one can't be read, or is a pointer of Git LFS, which must be fetched before it is converted.
+    """
+    for path in pickles:
+        with open_checkpoint(path) as file, reading(path):
+            check_is_no_pointer(file, path)
     names = ", ".join(map(str, pickles[:_MOST_NAMES]))
     more = f" and {len(pickles) - _MOST_NAMES} more" if len(pickles) > _MOST_NAMES else ""
     are = "is a pickle" if len(pickles) == 1 else "are pickles"
@@ -63,3 +75,14 @@ def refusal(pickles: Sequence[Path], argument: Path) -> CheckpointError:
     return CheckpointError(
         f"{names}{more} {are}, which could run any code; where PyTorch is installed, call: {command}"
     )
+
+
+def check_is_not_distributed(path: Path) -> None:
+    """Check that a file or folder is no distributed checkpoint of PyTorch; a CheckpointError says how to join one."""
+    shard = next(path.rglob(f"*{_SHARD}"), None) if path.is_dir() else path if path.suffix == _SHARD else None
+    if shard is not None:
+        words = ["python", "-m", "torch.distributed.checkpoint.format_utils", "dcp_to_torch"]
+        command = shlex.join([*words, str(shard.parent), f"{shard.parent}.pt"])
+        raise CheckpointError(
+            f"{shard.parent} is a distributed checkpoint of PyTorch; first make one file of it: {command}"
+        )

@@ -28,6 +28,8 @@ _OTHER_WEIGHTS = (
     ".onnx_data", ".gguf", ".ot", ".tflite", ".pb", ".distcp", *SUFFIXES,
 )  # fmt: skip
 _LOG = re.compile(r"\.log$|\.jsonl$|tfevents|^trainer_state\.json$|^\w+_results\.json$", re.IGNORECASE)
+# The index of shards in another format, such as those that were converted.
+_OTHER_INDEX = re.compile(r"\.(?!safetensors)\w+\.index\.json$", re.IGNORECASE)
 _FOLDERS_OF_LOGS = ("runs", "logs", "wandb", "lightning_logs", "tensorboard", "mlruns")
 _DTYPE = re.compile(r'("(?:torch_)?dtype"\s*:\s*"(?:torch\.)?)(?:float64|float32|float16|bfloat16)(?=")')
 
@@ -77,7 +79,7 @@ def _files_below(folder: Path, with_weights: set[Path]) -> Iterator[Path]:
 
 def _belongs_to_the_network(path: Path, twin: Path) -> bool:
     """Return whether to copy a file; ``twin`` is where it would be in another checkpoint."""
-    if _LOG.search(path.name) or path.name == MANIFEST:
+    if _LOG.search(path.name) or _OTHER_INDEX.search(path.name) or path.name == MANIFEST:
         return False
     if path.suffix in _CONFIGURATION:
         return True

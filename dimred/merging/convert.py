@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dimred.checkpoints.checkpoint_io import check_is_no_pointer, open_checkpoint
 from dimred.checkpoints.folder import INDEX
-from dimred.checkpoints.pickles import converted_path, pickles_of_weights
+from dimred.checkpoints.pickles import check_is_not_distributed, converted_path, pickles_of_weights
 from dimred.checkpoints.safetensors_format import safetensors_header
 from dimred.checkpoints.stored_tensor import BFLOAT16, NUMBERS, reading
 from dimred.errors import CheckpointError, ConfigError, FaultError
@@ -21,10 +22,6 @@ _log = logging.getLogger(__name__)
 _PICKLED_INDEX = ".bin.index.json"
 _TYPES: dict[str, np.dtype | str] = {"bool": np.dtype("?"), "bfloat16": BFLOAT16}
 _TYPES |= {dtype.name: dtype for dtype in NUMBERS}
-_DCP = (
-    "is a distributed checkpoint of PyTorch; first make one file of it: "
-    "python -m torch.distributed.checkpoint.format_utils dcp_to_torch"
-)
 
 
 class Conversion(NamedTuple):
@@ -79,6 +76,10 @@ def convert(
     if clash is not None:
         both = " and ".join(str(path) for path, target in jobs.items() if target == clash)
         raise ConfigError(f"{both} would both become {clash}; convert one of them, or each with its own --out")
+    for source in jobs:
+        with open_checkpoint(source) as file, reading(source):
+            check_is_no_pointer(file, source)
+    indices = _indices(jobs)
     conversions: list[Conversion] = []
     of_folders = any(Path(text).is_dir() for text in texts)
     for source, target in jobs.items():
@@ -87,12 +88,13 @@ def convert(
             _log.info(f"{source} has no weights, and is passed over")
             continue
         conversions.append(_write(torch, source, target, weights, key))
-    _write_indices(jobs)
+    _write_indices(indices)
     return conversions
 
 
 def _jobs(source: Path, out: Path | None, *, force: bool) -> dict[Path, Path]:
     """Return the files to convert and what each becomes."""
+    check_is_not_distributed(source)
     if not source.is_dir():
         target = converted_path(source) if out is None else out / converted_path(source).name if out.is_dir() else out
         if target.suffix != ".safetensors":
@@ -100,8 +102,6 @@ def _jobs(source: Path, out: Path | None, *, force: bool) -> dict[Path, Path]:
         if target.exists() and not force:
             raise ConfigError(f"{source} would become {target}, which exists already; --force replaces it")
         return {source: target}
-    if shard := next(source.rglob("*.distcp"), None):
-        raise CheckpointError(f"{shard.parent} {_DCP} {shard.parent} {shard.parent}.pt")
     pickles = pickles_of_weights(path for path in source.rglob("*") if not _is_hidden(path.relative_to(source)))
     if not pickles:
         raise ConfigError(f"FILES is {str(source)!r}, a folder without a pickle of weights; name another")
@@ -119,11 +119,12 @@ def _is_hidden(path: Path) -> bool:
 def _write(torch: Any, source: Path, target: Path, candidates: list[Weights], key: str | None) -> Conversion:
     weights = choose_weights(source, candidates, key)
     tensors = weights.tensors
-    empty = all(tensor.numel() == 0 for tensor in tensors.values())
-    if empty or any(tensor.is_meta for tensor in tensors.values()):
+    # ZeRO-3 leaves small parameters and buffers whole.
+    empty = [name for name, tensor in tensors.items() if tensor.is_meta or tensor.numel() == 0]
+    if len(empty) == len(tensors) or any(tensors[name].is_meta or name.endswith("weight") for name in empty):
         raise CheckpointError(
-            f"{source} has names and no values, as DeepSpeed's ZeRO-3 leaves them; gather them first with the "
-            "zero_to_fp32.py beside it"
+            f"{source} has no values for {len(empty)} of its {len(tensors)} names, such as {empty[0]!r}, as "
+            "DeepSpeed's ZeRO-3 leaves them; gather them first with the zero_to_fp32.py beside it"
         )
     types = {}
     for name, tensor in tensors.items():
@@ -157,15 +158,27 @@ def _write(torch: Any, source: Path, target: Path, candidates: list[Weights], ke
     )  # fmt: skip
 
 
-def _write_indices(jobs: dict[Path, Path]) -> None:
-    """Write an index for the shards of each folder, from the index of the pickles; last, when all shards are there."""
+def _indices(jobs: dict[Path, Path]) -> dict[Path, dict[str, Any]]:
+    """Make the index of the new shards in each folder, from the index of the pickles: its path -> its content."""
     folders = {source.parent: target.parent for source, target in jobs.items()}
+    indices: dict[Path, dict[str, Any]] = {}
     for folder, target_folder in folders.items():
         for index in folder.glob(f"*{_PICKLED_INDEX}"):
-            with reading(index):
-                content = json.loads(index.read_bytes())
-            shards = content["weight_map"]
-            content["weight_map"] = {name: converted_path(folder / file).name for name, file in shards.items()}
-            name = converted_path(folder / (index.name.removesuffix(_PICKLED_INDEX) + ".bin")).stem
-            if all((target_folder / file).exists() for file in content["weight_map"].values()):
-                atomic_write(target_folder / f"{name}{INDEX}", json.dumps(content, indent=2) + "\n")
+            with open_checkpoint(index) as file, reading(index):
+                check_is_no_pointer(file, index)
+                text = file.read()
+            try:
+                content = json.loads(text)
+                names = {name: converted_path(folder / shard).name for name, shard in content["weight_map"].items()}
+            except (ValueError, TypeError, KeyError, AttributeError, StopIteration, RecursionError) as error:
+                raise CheckpointError(f"{index} is not an index of shards ({type(error).__name__}: {error})") from None
+            stem = converted_path(folder / (index.name.removesuffix(_PICKLED_INDEX) + ".bin")).stem
+            indices[target_folder / f"{stem}{INDEX}"] = {**content, "weight_map": names}
+    return indices
+
+
+def _write_indices(indices: dict[Path, dict[str, Any]]) -> None:
+    """Write the indices whose shards are all there; last, so that a folder with an index is whole."""
+    for path, content in indices.items():
+        if all((path.parent / shard).exists() for shard in content["weight_map"].values()):
+            atomic_write(path, json.dumps(content, indent=2) + "\n")
