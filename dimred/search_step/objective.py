@@ -26,8 +26,9 @@ class Evaluation(NamedTuple):
 class Objective:
     """The loss f and its gradient, of one batch at the current weights.
 
-    Both are means over the whole batch: over all micro-batches of all ranks. The gradient *and* every loss are averaged
-    here, in the same way, so that the search compares like with like. No loss includes the loss scale.
+    Both are means over the whole batch: over all micro-batches of all ranks, weighed as in ``TrainStep``. The gradient
+    *and* every loss are averaged here, in the same way, so that the search compares like with like. No loss includes
+    the loss scale.
 
     Args:
         network: network and loss in one cell.
@@ -49,7 +50,8 @@ class Objective:
         loss_scale: StaticLossScale | None,
         clipping: nn.Cell | None,
     ):
-        gradient = BatchGradient(network, trainable, loss_scale)
+        weighs = reduce is not None or micro_batch_size is not None
+        gradient = BatchGradient(network, trainable, loss_scale, weighs)
         self._group = GroupGradient(gradient, micro_batch_size, vectors, draw_dropout_masks)
         self._squared_norm = vectors.squared_norm
         self._clip = clipping
@@ -57,15 +59,19 @@ class Objective:
 
     def loss(self, inputs: Sequence[Tensor]) -> float:
         """Return f(w; B) for the network's inputs; BatchNorm's statistics move."""
-        loss = self._group.loss(inputs)
-        if self._reduce is not None:
-            (loss,) = self._reduce(loss)
+        (loss,) = self._means(*self._group.loss(inputs))
         return float(loss.asnumpy())
 
     def raw_gradient(self, inputs: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Return f(w; B), () float32, and its gradient, (M,) float32, unclipped; BatchNorm's statistics move."""
-        loss, grad = self._group.loss_and_gradient(inputs)
-        return (loss, grad) if self._reduce is None else self._reduce(loss, grad)
+        loss, grad = self._means(*self._group.loss_and_gradient(inputs))
+        return loss, grad
+
+    def _means(self, *values: Tensor) -> Sequence[Tensor]:
+        """Average values times a weight, and the weight, which is the last, over the ranks; divide by the weight."""
+        *weighed, weight = values if self._reduce is None else self._reduce(*values)
+        divisor = float(weight.asnumpy())
+        return weighed if divisor == 1 else [value / divisor for value in weighed]
 
     def gradient(self, inputs: Sequence[Tensor]) -> Evaluation:
         """Return f(w; B) and g, which is clipped if clipping is on; BatchNorm's statistics move."""

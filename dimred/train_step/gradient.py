@@ -1,11 +1,13 @@
 """Loss and gradient of a batch, taken whole or in micro-batches."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import mindspore as ms
 from mindspore import Parameter, Tensor, mint, nn, ops
 
 from dimred.errors import ConfigError, check_number
+from dimred.train_step.counted import WeighedLoss
 from dimred.train_step.loss_scale import StaticLossScale
 from dimred.train_step.network_state import moving_statistics
 from dimred.train_step.precision import as_float32
@@ -15,82 +17,84 @@ _each = ops.HyperMap()  # a graph compiles it much faster than a loop
 
 
 class BatchGradient(nn.Cell):
-    """A cell that returns the loss of a batch, () float32, and a tuple of float32 gradients in the parameters' shapes.
+    """A cell that returns loss and gradient of a batch, each times the batch's weight, and that weight.
 
     Args:
-        network: network and loss in one cell; returns the scalar mean loss of a batch.
+        network: network and loss in one cell; returns the scalar mean loss of a batch, or (sum, count).
         parameters: the parameters to differentiate by.
         loss_scale: scales the loss before its gradient is taken, and unscales the gradient; None for no scaling.
+        weighs: whether the batch is a part of a larger one, and has a weight; see ``WeighedLoss``. If not, it is 1.
+
+    Outputs:
+        the loss, () float32; a tuple of float32 gradients in the parameters' shapes; and the weight, () float32.
     """
 
-    def __init__(self, network: nn.Cell, parameters: Sequence[Parameter], loss_scale: StaticLossScale | None = None):
+    def __init__(
+        self,
+        network: nn.Cell,
+        parameters: Sequence[Parameter],
+        loss_scale: StaticLossScale | None = None,
+        weighs: bool = False,
+    ):
         super().__init__(auto_prefix=False)
         self.network = network
         self.loss_scale = loss_scale
+        self.weighs = weighs
         weights = ms.ParameterTuple(parameters)
-        self.gradient = ops.value_and_grad(_ScaledLoss(network, loss_scale), None, weights, has_aux=True)
+        self.gradient = ops.value_and_grad(_ScaledLoss(network, loss_scale, weighs), None, weights, has_aux=True)
         self.all_float32 = all(parameter.dtype == ms.float32 for parameter in parameters)
 
-    def construct(self, *inputs: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        values, gradients = self.gradient(*inputs)
+    def construct(self, *inputs: Tensor) -> tuple[Tensor, tuple[Tensor, ...], Tensor]:
+        (_, loss, weight), gradients = self.gradient(*inputs)
         # A graph that touches each gradient, even for a cast that does nothing, takes 3.5 times their size in memory.
         if self.loss_scale is not None:
-            gradients = self.loss_scale.unscaled(gradients)
+            gradients = self.loss_scale.unscaled(gradients, weight)
         elif not self.all_float32:
             gradients = _each(as_float32, gradients)
-        return values[1], gradients
-
-
-@ops.constexpr  # so that a graph calls it when it is compiled, before any step
-def _check_scalar(shape: tuple[int, ...]) -> None:
-    if shape != ():
-        raise ConfigError(
-            f"the network gives a loss of the shape {shape}; a step needs one number for the batch, of the shape (): "
-            'take the mean (reduction="mean")'
-        )
-
-
-@ops.constexpr
-def _refuse_tuple(n_values: int) -> None:
-    raise ConfigError(f"the network gives {n_values} values; a step needs the loss alone: return nothing else")
+        return loss, gradients, weight
 
 
 class _ScaledLoss(nn.Cell):
-    """A cell that returns the scaled loss S f, and f itself."""
+    """A cell that returns what is differentiated, the loss f times the weight, and the weight.
 
-    def __init__(self, network: nn.Cell, loss_scale: StaticLossScale | None):
+    The scaled loss S f is differentiated without the weight, which can be so large that half precision would overflow.
+    """
+
+    def __init__(self, network: nn.Cell, loss_scale: StaticLossScale | None, weighs: bool):
         super().__init__(auto_prefix=False)
-        self.network = network
+        self.loss = WeighedLoss(network, weighs)
         self.loss_scale = loss_scale
+        self.weighs = weighs
+
+    def construct(self, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        loss, weight = self.loss(*inputs)
+        weighed = loss * weight if self.weighs else loss
+        return (weighed if self.loss_scale is None else self.loss_scale.scaled(loss)), weighed, weight
+
+
+class _LossAndWeight(nn.Cell):
+    """A cell that returns the loss f times the weight, and the weight, () float32 each."""
+
+    def __init__(self, network: nn.Cell, weighs: bool):
+        super().__init__(auto_prefix=False)
+        self.loss = WeighedLoss(network, weighs)
+        self.weighs = weighs
 
     def construct(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
-        loss = self.network(*inputs)
-        if isinstance(loss, tuple):
-            _refuse_tuple(len(loss))
-        _check_scalar(loss.shape)
-        loss = loss.astype(ms.float32)
-        return (loss if self.loss_scale is None else self.loss_scale.scaled(loss)), loss
-
-
-class _Loss(nn.Cell):
-    """A cell that returns the loss f, () float32."""
-
-    def __init__(self, network: nn.Cell):
-        super().__init__(auto_prefix=False)
-        self.network = network
-
-    def construct(self, *inputs: Tensor) -> Tensor:
-        return self.network(*inputs).astype(ms.float32)
+        loss, weight = self.loss(*inputs)
+        return (loss * weight if self.weighs else loss), weight
 
 
 class GroupGradient:
-    """Mean loss and mean gradient of a group of micro-batches, as if it were one batch.
+    """Loss and gradient of a group of micro-batches, as if it were one batch.
 
-    loss = sum_i share_i f(w; B_i);  gradient = sum_i share_i grad f(w; B_i);  share_i = rows of B_i / rows of the group
+    With the weight w_i of a micro-batch B_i, the items for each row that its mean is over (see ``WeighedLoss``), and
+    share_i = rows of B_i / rows of the group::
 
-    This is exact for a loss that is a mean over the rows. One that divides by a different count, such as the
-    number of labels that are not ignored, is still weighted by rows. The sums are float32. The host calls one small
-    graph for each micro-batch.
+        loss = sum_i share_i w_i f(B_i);   gradient = sum_i share_i w_i grad f(B_i);   weight = sum_i share_i w_i
+
+    Divided by the weight, these are the loss and the gradient of the whole batch. They are divided once, after they are
+    averaged over the ranks. The sums are float32. The host calls one small graph for each micro-batch.
 
     BatchNorm normalises each micro-batch by itself. ``loss_and_gradient`` moves its moving statistics once, by the mean
     of the micro-batches' changes. Each micro-batch starts from the statistics before the group, r, and its forward pass
@@ -116,7 +120,7 @@ class GroupGradient:
     ):
         if rows is not None:
             check_number("micro_batch_size", rows, at_least=1, whole=True)
-        self._loss = _Loss(gradient.network)
+        self._loss = _LossAndWeight(gradient.network, gradient.weighs)
         self._gradient = gradient
         self._vectors = vectors
         moving = moving_statistics(gradient.network)
@@ -124,37 +128,43 @@ class GroupGradient:
         self._rows = rows
         self._draw_dropout_masks = draw_dropout_masks
 
-    def loss(self, inputs: Sequence[Tensor]) -> Tensor:
-        """Return the mean loss, () float32; each micro-batch moves BatchNorm's statistics: the caller restores them."""
+    def loss(self, inputs: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the loss times the weight, and the weight, () float32 each.
+
+        Each micro-batch moves BatchNorm's statistics: the caller restores them.
+        """
         batches = cut(inputs, self._rows)
-        total = None
+        total: Any = None
+        weight: Any = None
         for number, (part, share) in enumerate(batches):
             self._draw_dropout_masks(number)
-            loss = self._loss(*part)
+            loss, batch_weight = self._loss(*part)
             if len(batches) == 1:
-                return loss
-            total = _plus(total, loss, share)
-        return total
+                return loss, batch_weight
+            total, weight = _plus(total, loss, share), _plus(weight, batch_weight, len(part[0]))
+        return total, weight / len(inputs[0])
 
-    def loss_and_gradient(self, inputs: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the mean loss, () float32, and the mean gradient, (M,) float32."""
+    def loss_and_gradient(self, inputs: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Return loss and gradient times the weight, () and (M,) float32, and the weight, () float32."""
         batches = cut(inputs, self._rows)
         statistics = None if len(batches) == 1 else self._statistics
         before = None if statistics is None else statistics.read()
         loss = vector = after = None
+        weight: Any = None
         for number, (part, share) in enumerate(batches):
             self._draw_dropout_masks(number)
-            batch_loss, gradients = self._gradient(*part)
+            batch_loss, gradients, batch_weight = self._gradient(*part)
             batch_vector = self._vectors.flatten(gradients)
             if len(batches) == 1:
-                return batch_loss, batch_vector
+                return batch_loss, batch_vector, batch_weight
             if statistics is not None:
                 after = _plus(after, statistics.read(), share)
                 statistics.put((1.0, before))
             loss, vector = _plus(loss, batch_loss, share), _plus(vector, batch_vector, share)
+            weight = _plus(weight, batch_weight, len(part[0]))  # whole numbers: n weights of 1 are exactly n
         if statistics is not None:
             statistics.put((1.0, after))
-        return loss, vector
+        return loss, vector, weight / len(inputs[0])
 
 
 def _plus(total: Tensor | None, value: Tensor, share: float) -> Tensor:

@@ -41,12 +41,9 @@ class StaticLossScale(nn.Cell):
         """Return S loss, () float32."""
         return loss * self.scale
 
-    def unscaled(self, gradients: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Return gradients / S, float32."""
-        return _each(self._unscaled, gradients)
-
-    def _unscaled(self, gradient: Tensor) -> Tensor:
-        return gradient.astype(ms.float32) / self.scale
+    def unscaled(self, gradients: tuple[Tensor, ...], weight: Tensor | float = 1.0) -> tuple[Tensor, ...]:
+        """Return weight gradients / S, float32."""
+        return _each(ops.partial(_divided, self.scale / weight), gradients)
 
     def observe(self, all_finite: Tensor) -> bool:
         """Count an overflow, if the step had one; a subclass also chooses the next S."""
@@ -103,3 +100,7 @@ class DynamicLossScale(StaticLossScale):
         ops.assign(self.n_good, good * (1 - grows.astype(ms.int32)))
         ops.assign_add(self.n_overflows, 1 - finite)
         return True
+
+
+def _divided(divisor: Tensor, gradient: Tensor) -> Tensor:
+    return gradient.astype(ms.float32) / divisor

@@ -18,12 +18,14 @@ from dimred.train_step.protocol import parameters_to_save
 from dimred.vectors.parameters import from_arrays, to_arrays
 from dimred.vectors.weights import GraphCopies, Unflatten, make_vectors
 
+_each = ops.HyperMap()  # a graph compiles it much faster than a loop
+
 
 class StepResult(NamedTuple):
     """The outcome of a training step; ``loss`` comes first, where MindSpore's callbacks look for it.
 
     Attributes:
-        loss: () float32, f(w; B) before the update, unscaled; with a ballot the mean over all ranks.
+        loss: () float32, f(w; B) before the update, unscaled; with ``reduce`` the mean over all ranks.
         applied: () bool, false if the step was dropped, because its gradient was not finite or a rank voted to leave.
         grad_norm: () float32, |g| before clipping; nan without clipping.
         loss_scale: () float32, S of this step; 1 without a loss scale.
@@ -55,8 +57,13 @@ class TrainStep(nn.Cell):
     part that is off does not appear. With micro-batches it is a loop on the host over small graphs; sink mode would
     take the batch whole.
 
+    Micro-batches and ranks are weighed by what their mean loss was taken over, so that the step is that of the whole
+    batch. For MindSpore's cross entropies these are the labels that are not ``ignore_index``, each with its class
+    weight; each such cell is replaced by one that counts, in its place in the network. Any other loss is weighed by its
+    rows, unless the network returns the sum of the loss and the count that it would be divided by.
+
     Args:
-        network: network and loss in one cell; returns the scalar mean loss of a batch.
+        network: network and loss in one cell; returns the scalar mean loss of a batch, or a pair (sum, count).
         optimizer: an optimizer of trainable parameters of the network, all of them float32; others stay as they are.
         loss_scale, clipping, ema: the optional parts, ours, MindSpore's or numbers; see ``make_parts``. Unless the loss
             scale's ``drop_overflow`` is false, a step whose gradient is not finite is dropped: weights, optimizer
@@ -76,7 +83,7 @@ class TrainStep(nn.Cell):
     Raises:
         ConfigError: ``optimizer`` is not an optimizer, or has a parameter that is not trainable in the network or not
             float32; ``micro_batch_size`` is below 1; or a part can't be used, see ``make_parts``. The first step also
-            raises it, before it changes anything, if the loss is not one number.
+            raises it, before it changes anything, if the loss is neither one number nor a pair.
     """
 
     reads_each_step: ClassVar[bool] = False
@@ -101,8 +108,9 @@ class TrainStep(nn.Cell):
         self.untrained = None
         if self.votes or (loss_scale is not None and loss_scale.drops_overflow):
             self.untrained = GraphCopies([one for one in network.get_parameters() if not one.requires_grad])
-        self.gradient = BatchGradient(network, optimizer.parameters, loss_scale)
-        self.finish = _Finish(optimizer, loss_scale, reduce, self.votes, clipping, ema, self.untrained)
+        weighs = reduce is not None or micro_batch_size is not None
+        self.gradient = BatchGradient(network, optimizer.parameters, loss_scale, weighs)
+        self.finish = _Finish(optimizer, loss_scale, reduce, weighs, self.votes, clipping, ema, self.untrained)
         self._group = None
         if micro_batch_size is not None:
             self._group = GroupGradient(self.gradient, micro_batch_size, make_vectors(optimizer.parameters))
@@ -150,8 +158,8 @@ class TrainStep(nn.Cell):
             found = super().__call__(*tally, *inputs)
         else:
             saved = () if self.untrained is None else self.untrained()
-            loss, vector = self._group.loss_and_gradient(inputs)
-            found = self._finish_vector(loss, vector, *tally, *saved)
+            loss, vector, weight = self._group.loss_and_gradient(inputs)
+            found = self._finish_vector(loss, vector, weight, *tally, *saved)
         if self.ballot is not None:
             *found, self.ballot.tally = found
         return StepResult(*found)  # named here and not in the graph, which would call the interpreter for it
@@ -165,12 +173,12 @@ class TrainStep(nn.Cell):
         if self.votes:
             tally, inputs = inputs[0], inputs[1:]
         saved = () if self.untrained is None else self.untrained()
-        loss, gradients = self.gradient(*inputs)
-        return self.finish(loss, gradients, saved, tally)
+        loss, gradients, weight = self.gradient(*inputs)
+        return self.finish(loss, gradients, weight, saved, tally)
 
 
 class _Finish(nn.Cell):
-    """A cell that does the rest of the step once the gradient of the whole batch is known.
+    """A cell that does the rest of the step once loss and gradient of this rank's batch, times its weight, are known.
 
     With ``untrained``, a step can be dropped: by the loss scale if its gradient is not finite, or by a rank's vote to
     leave. Then nothing is updated, and what the forward pass changed, such as BatchNorm's statistics, is restored.
@@ -181,6 +189,7 @@ class _Finish(nn.Cell):
         optimizer: nn.Optimizer,
         loss_scale: StaticLossScale | None,
         reduce: nn.Cell | None,
+        weighs: bool,
         votes: bool,
         clipping: nn.Cell | None,
         ema: nn.Cell | None,
@@ -191,6 +200,7 @@ class _Finish(nn.Cell):
         self.loss_scale: Any = loss_scale
         self.drops_overflow = loss_scale is not None and loss_scale.drops_overflow
         self.reduce: Any = reduce
+        self.weighs = weighs
         self.votes = votes
         self.clipping = clipping
         self.ema = ema
@@ -200,16 +210,19 @@ class _Finish(nn.Cell):
         self.no_scale, self.no_overflows = Tensor(1.0, ms.float32), Tensor(0, ms.int32)
 
     def construct(
-        self, loss: Tensor, gradients: tuple[Tensor, ...], saved: tuple[Tensor, ...], tally: Any
+        self, loss: Tensor, gradients: tuple[Tensor, ...], weight: Tensor, saved: tuple[Tensor, ...], tally: Any
     ) -> tuple[Tensor, ...]:
         scale, n_overflows, norm, leaves = self.no_scale, self.no_overflows, self.unknown, self.no
         if self.loss_scale is not None:
             scale = self.loss_scale.scale + 0.0
-        if self.votes:
-            reduced = self.reduce(*gradients, loss, tally[0])
-            gradients, loss, leaves = reduced[:-2], reduced[-2], reduced[-1] > 0
-        elif self.reduce is not None:
-            gradients = self.reduce(*gradients)
+        if self.reduce is not None:
+            votes = (tally[0],) if self.votes else ()
+            reduced, n = self.reduce(*gradients, loss, weight, *votes), len(gradients)
+            gradients, loss, weight = reduced[:n], reduced[n], reduced[n + 1]
+            if self.votes:
+                leaves = reduced[n + 2] > 0
+        if self.weighs:
+            loss, gradients = loss / weight, _each(ops.partial(_divided, weight), gradients)
         clipped = gradients
         if self.clipping is not None:
             clipped, norm = self.clipping(gradients)
@@ -253,8 +266,12 @@ class _FinishVector(nn.Cell):
         self.finish = finish
         self.unflatten = Unflatten(optimizer.parameters)
 
-    def construct(self, loss: Tensor, vector: Tensor, *saved: Tensor) -> tuple[Tensor, ...]:
+    def construct(self, loss: Tensor, vector: Tensor, weight: Tensor, *saved: Tensor) -> tuple[Tensor, ...]:
         tally = None
         if self.finish.votes:
             tally, saved = saved[0], saved[1:]
-        return self.finish(loss, self.unflatten(vector), saved, tally)
+        return self.finish(loss, self.unflatten(vector), weight, saved, tally)
+
+
+def _divided(divisor: Tensor, gradient: Tensor) -> Tensor:
+    return gradient / divisor

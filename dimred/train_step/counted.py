@@ -1,0 +1,151 @@
+"""What a loss takes its mean over: the weight of a micro-batch, or of a rank, in the mean of the whole batch."""
+
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+from mindspore import Parameter, Tensor, mint, nn, ops
+from mindspore import dtype as mstype
+
+from dimred.errors import ConfigError
+from dimred.train_step.network_state import places
+
+_LOSSES = (nn.CrossEntropyLoss, nn.NLLLoss, mint.nn.CrossEntropyLoss, mint.nn.NLLLoss)
+_NOT_CALLED = -1.0
+
+
+class WeighedLoss(nn.Cell):
+    """A cell that returns the mean loss of a pass, and how many items for each row of the batch the mean is over.
+
+    With means f_i over n_i items, such as labels that are not ignored, the mean over all items of all parts i is
+
+        f = sum_i n_i f_i / sum_i n_i
+
+    n_i is known of MindSpore's cross entropies: it is the number of labels that are not ``ignore_index``, or, with
+    class weights, the sum of the weights of these labels. Each such cell with ``reduction="mean"`` is replaced, in its
+    place in the network, by one that does the same and counts. Any other network can return the sum of the loss, and
+    n_i, in place of the mean; one that does not has a mean over its rows.
+
+    Args:
+        network: network and loss in one cell, which returns the mean loss of a batch, or (sum, count).
+        weighs: whether to count; if not, the weight is 1, and the network stays as it is.
+
+    Inputs:
+        the network's inputs; the first dimension of the first one counts the rows.
+
+    Outputs:
+        the mean loss, and n_i / rows, () float32 each.
+    """
+
+    def __init__(self, network: nn.Cell, weighs: bool):
+        super().__init__(auto_prefix=False)
+        self.network = network
+        self.weighs = weighs
+        n_counted = _count_labels(network) if weighs else None
+        self.counts = n_counted is not None
+        object.__setattr__(self, "n_counted", n_counted)  # not registered, so that no checkpoint holds it
+        self.one, self.not_called = Tensor(1.0, ms.float32), Tensor(_NOT_CALLED, ms.float32)
+
+    def construct(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+        if self.counts:
+            ops.assign(self.n_counted, self.not_called)
+        loss = self.network(*inputs)
+        n_rows = 1
+        if len(inputs) > 0 and inputs[0].ndim > 0:
+            n_rows = inputs[0].shape[0]
+        if isinstance(loss, tuple):
+            _check_pair(len(loss))
+            total, n_items = loss[0].astype(ms.float32), ops.stop_gradient(loss[1] * self.one)
+            _check_scalars(total.shape, n_items.shape)
+            if not self.weighs:
+                return total / n_items, self.one
+            return total / ops.select(n_items == 0, self.one, n_items), n_items / n_rows
+        _check_scalar(loss.shape)
+        loss = loss.astype(ms.float32)
+        if not self.counts:
+            return loss, self.one
+        n_items = ops.stop_gradient(self.n_counted + 0.0)
+        return loss, ops.select(n_items < 0, self.one, n_items / n_rows)
+
+
+class _CountingLoss(nn.Cell):
+    """A loss that adds to ``n_counted`` what its mean is over; it is 0, with gradient 0, where no label counts.
+
+    There it would be 0 / 0. So it computes the loss of other labels, and multiplies by 0.
+
+    Args:
+        loss: one of MindSpore's cross entropies, with ``reduction="mean"``.
+        n_counted: () float32; negative if nothing has been added.
+    """
+
+    def __init__(self, loss: nn.Cell, n_counted: Parameter):
+        super().__init__(auto_prefix=False)
+        self.loss = loss
+        object.__setattr__(self, "n_counted", n_counted)
+        self.ignored = loss.ignore_index
+        self.weight = loss.weight
+        self.class_that_counts = 1 if self.ignored == 0 else 0
+        if self.weight is not None:
+            heaviest_first = np.argsort(-self.weight.asnumpy().astype(np.float32), kind="stable")
+            self.class_that_counts = int(heaviest_first[heaviest_first != self.ignored][0])
+
+    def construct(self, logits: Any, labels: Tensor, *others: Any) -> Any:
+        if labels.dtype in (mstype.float16, mstype.float32, mstype.float64, mstype.bfloat16):  # of each class
+            self._add(labels.size // labels.shape[min(1, labels.ndim - 1)])
+            return self.loss(logits, labels, *others)
+        counts = ops.not_equal(labels, self.ignored)
+        other = ops.full_like(labels, self.class_that_counts)
+        if self.weight is None:
+            n_items = counts.astype(ms.int32).sum().astype(ms.float32)
+        else:
+            weights = ops.gather(self.weight.astype(ms.float32), ops.select(counts, labels, other), 0)
+            n_items = (weights * counts.astype(ms.float32)).sum()
+        self._add(n_items)
+        loss = self.loss(logits, ops.where(n_items > 0, labels, other), *others)
+        is_some = (n_items > 0).astype(ms.float32)
+        if isinstance(loss, tuple):
+            return loss[0] * is_some, loss[1] * is_some
+        return loss * is_some
+
+    def _add(self, n_items: Any) -> None:
+        ops.assign(self.n_counted, ops.maximum(self.n_counted, 0.0) + n_items)
+
+
+def _count_labels(network: nn.Cell) -> Parameter | None:
+    """Let every cross entropy of the network count, in its place; return their common count, None without one."""
+    found = places(network)
+    n_counted = next((place.cell.n_counted for place in found if isinstance(place.cell, _CountingLoss)), None)
+    for place in found:
+        is_counted = isinstance(place.owner, _CountingLoss)
+        if isinstance(place.cell, _LOSSES) and place.cell.reduction == "mean" and not is_counted:
+            if n_counted is None:
+                n_counted = Parameter(Tensor(_NOT_CALLED, ms.float32), name="counted_labels", requires_grad=False)
+            place.put(_CountingLoss(place.cell, n_counted))
+    return n_counted
+
+
+@ops.constexpr  # so that a graph calls it when it is compiled, before any step
+def _check_scalar(shape: tuple[int, ...]) -> None:
+    if shape != ():
+        raise ConfigError(
+            f"the network gives a loss of the shape {shape}; a step needs one number for the batch, of the shape (): "
+            'take the mean (reduction="mean")'
+        )
+
+
+@ops.constexpr
+def _check_pair(n_values: int) -> None:
+    if n_values != 2:
+        raise ConfigError(
+            f"the network gives {n_values} values; a step needs the mean loss alone, or its sum and its count: return "
+            "nothing else"
+        )
+
+
+@ops.constexpr
+def _check_scalars(total_shape: tuple[int, ...], count_shape: tuple[int, ...]) -> None:
+    if (total_shape, count_shape) != ((), ()):
+        raise ConfigError(
+            f"the network gives 2 values of the shapes {total_shape} and {count_shape}; a step needs the mean loss "
+            "alone, or its sum and its count, one number each: return nothing else"
+        )
