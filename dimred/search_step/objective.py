@@ -50,8 +50,8 @@ class Objective:
         loss_scale: StaticLossScale | None,
         clipping: nn.Cell | None,
     ):
-        weighs = reduce is not None or micro_batch_size is not None
-        gradient = BatchGradient(network, trainable, loss_scale, weighs)
+        self._weighs = reduce is not None or micro_batch_size is not None
+        gradient = BatchGradient(network, trainable, loss_scale, self._weighs)
         self._group = GroupGradient(gradient, micro_batch_size, vectors, draw_dropout_masks)
         self._squared_norm = vectors.squared_norm
         self._clip = clipping
@@ -70,8 +70,7 @@ class Objective:
     def _means(self, *values: Tensor) -> Sequence[Tensor]:
         """Average values times a weight, and the weight, which is the last, over the ranks; divide by the weight."""
         *weighed, weight = values if self._reduce is None else self._reduce(*values)
-        divisor = float(weight.asnumpy())
-        return weighed if divisor == 1 else [value / divisor for value in weighed]
+        return [value / weight for value in weighed] if self._weighs else weighed
 
     def gradient(self, inputs: Sequence[Tensor]) -> Evaluation:
         """Return f(w; B) and g, which is clipped if clipping is on; BatchNorm's statistics move."""

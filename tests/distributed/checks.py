@@ -34,7 +34,7 @@ from dimred.stages.states import RunStates, read_state
 from dimred.stages.task import build_task
 from dimred.vectors.projection import make_projection
 from tests.distributed.agreement import all_reduces, one_loss_is_not_finite, one_rank_leaves
-from tests.distributed.steps import K, beside_one_rank, counters, digest, dropout, one_loss_differs
+from tests.distributed.steps import K, beside_one_rank, counted_labels, counters, digest, dropout, one_loss_differs
 from tests.helpers import tiny_task
 from tests.helpers.networks import TanhMLP, orthonormal_rows
 from tests.oracles.moments import mean_and_variance
@@ -240,7 +240,7 @@ def beside_one_rank_in_pynative(ranks: Ranks) -> dict:
 
 CHECKS = (
     collectives, one_rank_fails_at_work, one_rank_leaves, one_loss_is_not_finite, all_reduces, subspace,
-    beside_one_rank, one_loss_differs, dropout, counters, evaluation, statistics, averages, shared_files,
+    beside_one_rank, one_loss_differs, dropout, counted_labels, counters, evaluation, statistics, averages, shared_files,
     metrics_without_a_shared_disk, snapshot_callback, own_networks, beside_one_rank_in_pynative,
 )  # fmt: skip
 

@@ -133,3 +133,28 @@ def counters(ranks: Ranks) -> dict:
     sent.update(dict.fromkeys(sent, 0))
     found = step(*batch)
     return {"sent": sent, "n_weights": n_weights, "n_trials": found.n_trials, "accepted": found.accepted}
+
+
+def counted_labels(ranks: Ranks) -> dict:
+    """Take steps of both stages where the ranks have different numbers of labels that count; the last has none at all.
+
+    Compare with one rank that takes all rows in one batch, whose loss is MindSpore's mean.
+    """
+    x = np.random.default_rng(6).standard_normal((ROWS * ranks.group_size, 8)).astype(np.float32)
+    labels = np.random.default_rng(7).integers(0, 4, len(x)).astype(np.int32)
+    labels[: ROWS - 1] = labels[-ROWS:] = -100
+    found = []
+    for who, size in ((ALONE, None), (ranks, None), (ranks, 2)):
+        weights = Tensor(np.random.default_rng(8).standard_normal((4, 8)), ms.float32)
+        network = nn.WithLossCell(nn.Dense(8, 4, weights, has_bias=False), nn.CrossEntropyLoss())
+        one = TrainStep(
+            network, nn.SGD(network.trainable_params(), 0.1), reduce=who.mean(), ballot=who.ballot(),
+            micro_batch_size=size,
+        )  # fmt: skip
+        basis = PlainBasis(orthonormal_rows(4, len(weight_vector(network))))
+        two = SubspaceTrainStep(network, basis, ranks=who, micro_batch_size=size, **OPTIONS)
+        batch = part(who, (x, labels))
+        results = [one(*batch), two(*batch)]
+        losses = [*(float(result.loss) for result in results), results[1].loss_after]
+        found.append(np.array([*losses, *weight_vector(network)], np.float32))
+    return {"errors": [float(np.abs(each - found[0]).max()) for each in found[1:]], "digest": digest(*found)}

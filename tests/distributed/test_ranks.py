@@ -141,6 +141,12 @@ def test_ranks_with_b_rows_give_what_one_gives_with_all_rows(answers, check):
     assert len({each["digest"] for each in found}) == 1
 
 
+def test_ranks_are_weighed_by_their_labels_that_count(answers) -> None:
+    found = answers["counted_labels"]
+    assert max(error for each in found for error in each["errors"]) < 1e-6, found
+    assert len({each["digest"] for each in found}) == 1
+
+
 def test_ranks_agree_where_one_of_them_sees_another_loss(answers):
     decisions = [each["decisions"] for each in answers["one_loss_differs"]]
     assert all(each == decisions[0] for each in decisions)
@@ -202,11 +208,11 @@ def test_files_are_read_under_one_path_and_compared(answers):
 
 
 def test_what_a_step_sends_is_what_the_readme_counts(answers):
-    """The mean takes the gradient (M), a loss and one loss for each trial; down takes k; up takes M twice."""
+    """The mean takes the gradient (M), a loss, one for each trial, each with a weight; down takes k; up takes 2 M."""
     for each in answers["counters"]:
         assert each["accepted"]
         m = each["n_weights"]
-        assert each["sent"] == {"mean": m + 1 + each["n_trials"], "project": K, "gather": 2 * m}
+        assert each["sent"] == {"mean": m + 2 * (1 + each["n_trials"]), "project": K, "gather": 2 * m}
 
 
 @pytest.mark.parametrize("intent", Intent)

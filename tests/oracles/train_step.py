@@ -101,3 +101,21 @@ def rates(name, peak, warmup, total, milestones=(), factor=0.1):
         else:
             found.append(peak)
     return np.array(found)
+
+
+def cross_entropy(weights, x, labels, ignored=-100, class_weights=None, smoothing=0.0):
+    """Return mean cross entropy of the logits x W' over the labels that count, its gradient by W, and their count.
+
+    f = sum_i a_i' (-log p_i) / sum_i c(y_i),   a_i = (1 - s) c(y_i) e(y_i) + s c / C   (MindSpore's ``nll_loss``)
+
+    with class weights c, smoothing s, C classes, and the sums over the labels that are not ignored. x is (n, d, ...),
+    labels (n, ...).
+    """
+    n_classes, n_features = weights.shape
+    x, labels = np.moveaxis(x, 1, -1).reshape(-1, n_features)[labels.ravel() != ignored], labels[labels != ignored]
+    c = np.ones(n_classes) if class_weights is None else class_weights
+    logits = x @ weights.T
+    log_p = logits - np.log(np.exp(logits).sum(1, keepdims=True))
+    a = (1 - smoothing) * np.eye(n_classes)[labels] * c[labels, None] + smoothing * c / n_classes
+    count = c[labels].sum()
+    return (-a * log_p).sum() / count, (np.exp(log_p) * a.sum(1, keepdims=True) - a).T @ x / count, count
