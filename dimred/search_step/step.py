@@ -71,7 +71,8 @@ class SearchStep(nn.Cell):
     keep the last ones, so train on in a network of its own, to which the weights are copied.
 
     Args:
-        network: network and loss in one cell; returns the scalar mean loss of a batch.
+        network: network and loss in one cell; returns the scalar mean loss of a batch, or (sum, count), see
+            ``TrainStep``.
         components: P, orthonormal rows (k, M) float32 over the network's trainable weights in their order.
         direction: chooses the direction in the subspace, such as ``InverseBFGS`` or ``ProjectedSGD``.
         line_search: chooses how far to go along it, such as ``ArmijoBacktracking`` or ``FixedStep``.
@@ -100,7 +101,7 @@ class SearchStep(nn.Cell):
         SearchResult; its first field is the loss, Tensor () float32.
 
     Raises:
-        ConfigError: ``micro_batch_size`` is below 1. The first step also raises it if the loss is not one number.
+        ConfigError: ``micro_batch_size`` is below 1. The first step also raises it if the loss is neither one number nor a pair.
         NothingAcceptedError: the last ``max_rejected_steps`` steps were rejected; the next one raises it before it
             changes anything.
         SearchError: the network draws random numbers that can't be repeated; the first step raises it.

@@ -33,7 +33,8 @@ class SubspaceTrainStep(SearchStep):
     the step returns a ``SearchResult``; see ``SearchStep`` for the errors of a call.
 
     Args:
-        network: network and loss in one cell; returns the scalar mean loss of a batch.
+        network: network and loss in one cell; returns the scalar mean loss of a batch, or (sum, count), see
+            ``TrainStep``.
         basis: a ``SubspaceBasis`` of the network's trainable weights, or the path of one.
         optimizer: an optimizer of the network's trainable parameters, which makes the step outside the subspace in
             place of ``gamma`` and ``alpha``, with a learning rate and schedule of its own.

@@ -56,6 +56,19 @@ def callback(out: Path) -> Callable[[dict[str, Any]], None]:
     return lambda record: TOLD.append((out.name, record))
 
 
+class Masked(nn.Cell):
+    """The squared errors of the labels above 0; for a mean their sum and their count."""
+
+    def __init__(self, reduction: str):
+        super().__init__()
+        self.is_mean = reduction == "mean"
+
+    def construct(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        counted = labels > 0
+        values = (outputs - labels) ** 2 * counted
+        return (values.sum(), counted.sum()) if self.is_mean else (values, counted)
+
+
 def pairs() -> Callable[[Tensor, Tensor], Tensor]:
     """Return a metric that wrongly broadcasts (n, 1) and (n,) to (n, n)."""
     return lambda outputs, labels: abs(outputs[:, :1] - labels[:, 0])

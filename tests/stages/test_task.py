@@ -55,6 +55,10 @@ def test_mindspores_own_losses_are_accepted() -> None:
     check(loss="mindspore.nn:L1Loss", metric=f"{HERE}:absolute_error")
 
 
+def test_a_loss_may_leave_labels_out() -> None:
+    check(loss=f"{HERE}:Masked")
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

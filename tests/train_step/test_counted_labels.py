@@ -17,6 +17,8 @@ CLASS_WEIGHTS = np.array([0.5, 2.0, 0.0, 1.0])
 LABELS = np.array([0, IGNORED, IGNORED, IGNORED, 1, 3])  # of three micro-batches of two rows
 PIXELS = np.where(np.arange(ROWS * 4).reshape(ROWS, 2, 2) % 5 > 1, 1, LABELS[:, None, None])
 PIXELS[2:4] = IGNORED
+PROBABILITIES = np.random.default_rng(3).dirichlet(np.ones(CLASSES), ROWS).astype(np.float32)
+LABELS_THAT_COUNT = np.array([0, 3, 2, 1, 1, 3], np.int32)
 
 
 class SumAndCount(nn.Cell):
@@ -125,10 +127,11 @@ def test_a_loss_scale_scales_the_mean_and_drops_an_overflow_where_no_label_count
     assert weight_vector(network).tobytes() == after.tobytes()
 
 
-def test_where_every_label_counts_the_weights_are_those_of_a_mean_over_rows_to_the_last_byte(pynative):
+@pytest.mark.parametrize("labels", [LABELS_THAT_COUNT, PROBABILITIES], ids=["classes", "probabilities"])
+def test_where_every_label_counts_the_weights_are_those_of_a_mean_over_rows_to_the_last_byte(labels, pynative):
     ends = []
     for loss in (nn.CrossEntropyLoss, OwnMean):
-        network, (x, labels), _ = problem({"loss": loss}, LABELS % CLASSES)
+        network, (x, _), _ = problem({"loss": loss}, LABELS)
         step = TrainStep(network, nn.Momentum(network.trainable_params(), 0.1, 0.9), micro_batch_size=1)
         for _ in range(2):
             result = step(*tensors((x, labels)))
