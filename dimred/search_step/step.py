@@ -101,7 +101,8 @@ class SearchStep(nn.Cell):
         SearchResult; its first field is the loss, Tensor () float32.
 
     Raises:
-        ConfigError: ``micro_batch_size`` is below 1. The first step also raises it if the loss is neither one number nor a pair.
+        ConfigError: ``micro_batch_size`` is below 1. The first step also raises it if the loss is neither one number
+            nor a pair.
         NothingAcceptedError: the last ``max_rejected_steps`` steps were rejected; the next one raises it before it
             changes anything.
         SearchError: the network draws random numbers that can't be repeated; the first step raises it.
