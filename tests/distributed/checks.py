@@ -240,8 +240,8 @@ def beside_one_rank_in_pynative(ranks: Ranks) -> dict:
 
 CHECKS = (
     collectives, one_rank_fails_at_work, one_rank_leaves, one_loss_is_not_finite, all_reduces, subspace,
-    beside_one_rank, one_loss_differs, dropout, counted_labels, counters, evaluation, statistics, averages, shared_files,
-    metrics_without_a_shared_disk, snapshot_callback, own_networks, beside_one_rank_in_pynative,
+    beside_one_rank, one_loss_differs, dropout, counted_labels, counters, evaluation, statistics, averages,
+    shared_files, metrics_without_a_shared_disk, snapshot_callback, own_networks, beside_one_rank_in_pynative,
 )  # fmt: skip
 
 
