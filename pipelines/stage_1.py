@@ -14,7 +14,6 @@ from dimred.errors import Problems
 from dimred.launch.channel import tell_refusal
 from dimred.stages.checks import check_stage_1
 from dimred.stages.device import set_precision, set_up
-from dimred.stages.estimates import say_plan_of_stage_1
 from dimred.stages.run import open_run
 from dimred.stages.stage_1 import StageOne
 from dimred.stages.steps import build_train_step
@@ -36,7 +35,6 @@ def stage_1(
     set_precision(settings)
     task = build_task(settings, data, ranks, problems := Problems())
     first = check_stage_1(task, problems, out, go_on_from, resume=resume)
-    say_plan_of_stage_1(settings, task.network, task.steps_per_epoch)
     step = build_train_step(settings, task.network, task.steps_per_epoch, ranks)
     with open_run(out, task, fast_dev_run) as run:
         StageOne(run, step).go(first, allow_change or [])

@@ -14,7 +14,6 @@ from dimred.launch.channel import tell_refusal
 from dimred.stages.begin import build_stage_2
 from dimred.stages.checks import check_stage_2
 from dimred.stages.device import set_precision, set_up
-from dimred.stages.estimates import say_plan_of_stage_2
 from dimred.stages.parent import StageOneRun, config_of_stage_2, load_stage_2
 from dimred.stages.run import open_run
 from dimred.stages.task import build_task
@@ -38,7 +37,6 @@ def stage_2(
     set_precision(settings := load_stage_2(file, overrides, parent))
     task = build_task(settings, data, ranks, problems := Problems())
     basis = check_stage_2(task, problems, parent, pca_mat, out, resume=resume, allowed=allow_change or [])
-    say_plan_of_stage_2(settings, task.network, task.steps_per_epoch, pca_mat)
     with open_run(out, task, fast_dev_run) as run:
         build_stage_2(run, task, parent, basis).go(allow_change or [])
 

@@ -115,6 +115,12 @@ def test_no_file_is_longer_than_300_lines():
     assert [path for path in files if len(path.read_text(encoding="utf-8").splitlines()) > 300] == []
 
 
+@pytest.mark.parametrize("stage", [1, 2])
+def test_the_program_of_a_stage_is_short(stage):
+    """It reads: set up, run, end."""
+    assert len((ROOT / "pipelines" / f"stage_{stage}.py").read_text(encoding="utf-8").splitlines()) <= 45
+
+
 def test_every_folder_of_tests_is_collected(pytestconfig):
     """pytest leaves out folders named ``build``, for example, unless norecursedirs says otherwise."""
     folders = {path.parent.name for path in (ROOT / "tests").rglob("test_*.py")}

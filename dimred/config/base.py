@@ -98,7 +98,7 @@ class Strict(BaseModel):
 
         Args:
             values: key -> value.
-            exact: also refuse values of a different type, such as the text "0.5" for a number, as a YAML file may have.
+            exact: also refuse a value of another type that would be converted, such as the text "0.5" for a number.
             other_keys: keys that the caller handles itself; they may be suggested in place of an unknown one.
 
         Raises:

@@ -103,7 +103,7 @@ class StageConfig(Strict):
 
     @property
     def eval_split_warning(self) -> str | None:
-        """Return a warning about the reported figure if its split also chooses; otherwise None."""
+        """Return a warning if the split of the reported metric also chose the network; otherwise None."""
         if self.data.eval_split != "val" or not self.uses_val:
             return None
         return (
@@ -250,7 +250,7 @@ class StageTwoConfig(StageConfig):
 
     @property
     def optional_splits(self) -> list[str]:
-        """Return the splits that a run reads if DATA has them: ``val``, where an average is shown beside."""
+        """Return the splits that a run reads only if DATA has them: ``val``, to compare an average of the snapshots."""
         return ["val"] if self.shows_average and "val" not in self.splits else []
 
     def with_epochs_after(self, stage_1_epochs: int | None) -> "StageTwoConfig":

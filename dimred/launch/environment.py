@@ -26,7 +26,7 @@ def without_cluster(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def leave_cluster() -> None:
-    """Remove those variables from the environment of this process, before MindSpore is imported."""
+    """Remove the variables of a cluster from the environment of this process; MindSpore must not be imported yet."""
     for name in _OF_A_CLUSTER:
         os.environ.pop(name, None)
 

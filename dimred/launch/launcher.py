@@ -53,8 +53,8 @@ def launch(job: Job, *, resume: bool = False, dry_run: bool = False, stall_timeo
         stall_timeout_seconds: silence of all ranks after which the job is ended; 0 turns that off.
 
     Returns:
-        0. If a signal stopped the job: 128 + its number; or, if all ranks that did not end with SIGTERM's status
-        share one exit status above 0, that status.
+        The exit status: 0 if the job came to its end. If signal n stopped it, the status above 0 of the ranks that did
+        not end as SIGTERM ends them, if they all have the same; otherwise 128 + n.
 
     Raises:
         ConfigError, MissingPackageError: as ``Job.check``, or a folder can't be made; nothing was started.

@@ -104,7 +104,8 @@ def read_rank_table(path: Path, n_devices: int | None = None) -> list[Device]:
         n_devices: how many devices there must be (``--devices``); None for any number.
 
     Raises:
-        ConfigError: the file can't be read as JSON, or is wrong; the message lists its faults in form, else in numbers.
+        ConfigError: the file can't be read as JSON; or fields are missing or of a wrong type; or, if there are none of
+            these, its numbers contradict each other. The message lists all of a kind.
     """
     try:
         with path.open("rb") as file:

@@ -12,7 +12,7 @@ from dimred.errors import ConfigError, Problems
 from dimred.io.run_names import named_weights
 from dimred.models.factory import load_factory
 from dimred.stages.cooldown import check_cooldown_state, plan_cooldown
-from dimred.stages.estimates import check_search_memory, check_space, disk_of_stage_1, disk_of_stage_2
+from dimred.stages.estimates import check_space, disk_of_stage_1, disk_of_stage_2, say_plan, say_plan_of_stage_1
 from dimred.stages.parent import StageOneRun
 from dimred.stages.run_folder import check_run_folder
 from dimred.stages.states import read_full_checkpoint
@@ -25,7 +25,9 @@ from dimred.vectors.parameters import check_arrays
 def check_stage_1(
     task: Task[StageOneConfig], problems: Problems, out: Path, go_on_from: Path | None = None, *, resume: bool = False
 ) -> tuple[dict[str, np.ndarray], int] | None:
-    """Check the folder, the free space, callback and optimizer, and the checkpoint to begin with; change nothing.
+    """Check the folder, the free space, callback and optimizer, and the checkpoint to begin with; log the plan.
+
+    Nothing is changed.
 
     Args:
         task: the task, whose problems are in ``problems``.
@@ -40,13 +42,15 @@ def check_stage_1(
     Raises:
         ConfigError: there is a problem; the message lists all of them.
     """
-    _check_run(task, problems, out, disk_of_stage_1(task.settings, task.network), resume=resume)
+    disk = disk_of_stage_1(task.settings, task.network)
+    _check_run(task, problems, out, disk, resume=resume)
     problems.collect(lambda: build_optimizer(task.settings.optimizer, task.network, [0.0]))
     first = None
     if go_on_from is not None:
         first = problems.collect(lambda: read_full_checkpoint(go_on_from, named_weights("--from", go_on_from)))
     problems.refuse()
     task.check()
+    say_plan_of_stage_1(task.settings, task.steps_per_epoch, disk)
     return first
 
 
@@ -60,7 +64,9 @@ def check_stage_2(
     resume: bool = False,
     allowed: Collection[str] = (),
 ) -> SubspaceBasis | CheckpointSeries | None:
-    """Check the folder, the free space, the callback, the weights, and what a search needs; change nothing.
+    """Check the folder, the free space, the callback, the weights, and what a search needs; log the plan.
+
+    Nothing is changed.
 
     Args:
         task: the task, whose problems are in ``problems``.
@@ -90,13 +96,14 @@ def check_stage_2(
         if not parent.is_gone and settings.starts_from_file:
             check_arrays(network.get_parameters(), read_checkpoint(settings.start), f"start {settings.start!r}")
 
-    _check_run(task, problems, out, disk_of_stage_2(settings, network, pca_mat), resume=resume)
+    disk = disk_of_stage_2(settings, network, pca_mat)
+    _check_run(task, problems, out, disk, resume=resume)
     problems.collect(lambda: ranks.run_on_rank_zero(check_weights))
     basis = None
     if (search := settings.search) is None:
         problems.collect(lambda: _refuse_matrix(pca_mat))
     else:
-        from dimred.stages.search import find_basis
+        from dimred.stages.search import check_search_memory, find_basis
 
         basis = problems.collect(
             lambda: ranks.run_on_rank_zero(lambda: find_basis(search, network, parent, pca_mat, out, resume=resume))
@@ -104,6 +111,7 @@ def check_stage_2(
         problems.collect(lambda: check_search_memory(settings, network, ranks))
     problems.refuse()
     task.check()
+    say_plan(settings, task.steps_per_epoch, disk)
     return basis
 
 

@@ -61,7 +61,7 @@ class EarlyStop:
         )
 
     def is_due(self, epoch: int) -> bool:
-        """Return whether to measure after an epoch; never twice, as a resumed run may have fewer snapshots left."""
+        """Return whether to measure after an epoch, once for each: a resumed run may have fewer snapshots left."""
         return epoch % self._settings.every_epochs == 0 and epoch != self._measured_epoch
 
     def measure(self, epoch: int, step: int, snapshots: CheckpointSeries | None) -> None:

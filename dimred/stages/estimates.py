@@ -1,18 +1,13 @@
-"""Estimate a run's steps, snapshots, disk space and memory before its first step; shorten a run to one step."""
+"""Estimate a run's steps, snapshots and disk space before its first step; shorten a run to one step."""
 
 import logging
-import platform
 import shutil
-import zlib
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
-import psutil
 from mindspore import nn
 
 from dimred.config import N_COMPONENTS, StageConfig, StageOneConfig, StageTwoConfig
-from dimred.distributed.ranks import Ranks
 from dimred.errors import ConfigError
 
 _log = logging.getLogger(__name__)
@@ -22,9 +17,9 @@ _FLOAT = 4  # bytes
 _STATES = 3  # the newest two, and the one being written
 
 
-def say_plan_of_stage_1(config: StageOneConfig, network: nn.Cell, steps_per_epoch: int) -> None:
+def say_plan_of_stage_1(config: StageOneConfig, steps_per_epoch: int, disk: int) -> None:
     """Log what a whole stage 1 takes, and whether it leaves the snapshots that a stage 2 needs."""
-    say_plan(config, steps_per_epoch, disk_of_stage_1(config, network))
+    say_plan(config, steps_per_epoch, disk)
     n_snapshots = snapshots_in_the_end(config, steps_per_epoch)
     if n_snapshots == 0:
         _log.warning(
@@ -36,13 +31,8 @@ def say_plan_of_stage_1(config: StageOneConfig, network: nn.Cell, steps_per_epoc
         _log.info(f"this run keeps {counted(n_snapshots, 'snapshot')}; {hint}")
 
 
-def say_plan_of_stage_2(config: StageTwoConfig, network: nn.Cell, steps_per_epoch: int, pca_mat: Path | None) -> None:
-    """Log what a whole stage 2 takes."""
-    say_plan(config, steps_per_epoch, disk_of_stage_2(config, network, pca_mat))
-
-
 def say_plan(config: StageOneConfig | StageTwoConfig, steps_per_epoch: int, disk: int) -> None:
-    """Log how many steps a whole run makes, and how much disk it takes, before the first step is compiled."""
+    """Log how many steps a whole run makes, and how many bytes of ``disk`` it takes."""
     n_epochs = config.n_epochs
     ends = "up to " if isinstance(config, StageOneConfig) and config.stop else ""
     _log.info(
@@ -86,37 +76,6 @@ def check_space(out: Path, n_bytes: int) -> None:
             f"--out is {str(out)!r}, on a disk with {free / 1e6:,.0f} MB free; the run takes up to "
             f"{(n_bytes - in_use) / 1e6:,.0f} MB. Free some, keep fewer checkpoints, or name a folder on another disk"
         )
-
-
-def check_search_memory(config: StageTwoConfig, network: nn.Cell, ranks: Ranks) -> None:
-    """Raise ConfigError unless what the ranks on this host keep for a search fits into the host's free memory.
-
-    All ranks call this. Each rank keeps its part of the basis and the vectors beside it.
-    """
-    here = ranks_on_this_host(ranks)
-    n_bytes = here * search_memory(config, network, ranks.group_size)
-    available = psutil.virtual_memory().available
-    if available < n_bytes:
-        of_ranks = f" of {here} ranks" if here > 1 else ""
-        raise ConfigError(
-            f"the search{of_ranks} needs {n_bytes / 1e6:,.0f} MB of memory, {available / 1e6:,.0f} MB are available; "
-            "free some, or lower search.n_components"
-        )
-
-
-def ranks_on_this_host(ranks: Ranks) -> int:
-    """Count the ranks that have this host's name; all ranks call this."""
-    names = np.zeros(ranks.group_size)
-    names[ranks.rank] = 1 + zlib.crc32(platform.node().encode()) % 2**23  # which float32 holds exactly
-    names = ranks.sum(names)
-    return int(np.sum(names == names[ranks.rank]))
-
-
-def search_memory(config: StageTwoConfig, network: nn.Cell, group_size: int) -> int:
-    """Estimate the bytes of a rank's part of the basis and of the vectors that a search step keeps beside it."""
-    n_components = config.search.n_components if config.search else 0
-    vectors = 8 if config.cooldown is None else 11
-    return _FLOAT * (-(-n_components // group_size) + vectors) * _sizes(network)[0]
 
 
 def _sizes(network: nn.Cell) -> tuple[int, int]:

@@ -1,12 +1,16 @@
-"""Find or fit the basis of a search, and share it with the other ranks."""
+"""What a search needs before its first step: its basis, found or fitted and shared with the ranks, and its memory."""
 
 import logging
+import platform
+import zlib
 from pathlib import Path
 
+import numpy as np
+import psutil
 from mindspore import nn
 
 from dimred.checkpoints.series import CheckpointSeries
-from dimred.config import SearchConfig
+from dimred.config import SearchConfig, StageTwoConfig
 from dimred.distributed.ranks import Ranks
 from dimred.distributed.share import share
 from dimred.errors import ConfigError
@@ -54,6 +58,38 @@ def find_basis(
     snapshots = parent.snapshots()
     check_enough(len(snapshots), search.n_components, search.basis, snapshots.directory)
     return snapshots
+
+
+def check_search_memory(config: StageTwoConfig, network: nn.Cell, ranks: Ranks) -> None:
+    """Raise ConfigError unless what the ranks on this host keep for a search fits into the host's free memory.
+
+    All ranks call this. Each rank keeps its part of the basis and the vectors beside it.
+    """
+    here = ranks_on_this_host(ranks)
+    n_bytes = here * search_memory(config, network, ranks.group_size)
+    available = psutil.virtual_memory().available
+    if available < n_bytes:
+        of_ranks = f" of {here} ranks" if here > 1 else ""
+        raise ConfigError(
+            f"the search{of_ranks} needs {n_bytes / 1e6:,.0f} MB of memory, {available / 1e6:,.0f} MB are available; "
+            "free some, or lower search.n_components"
+        )
+
+
+def ranks_on_this_host(ranks: Ranks) -> int:
+    """Count the ranks that have this host's name; all ranks call this."""
+    names = np.zeros(ranks.group_size)
+    names[ranks.rank] = 1 + zlib.crc32(platform.node().encode()) % 2**23  # which float32 holds exactly
+    names = ranks.sum(names)
+    return int(np.sum(names == names[ranks.rank]))
+
+
+def search_memory(config: StageTwoConfig, network: nn.Cell, group_size: int) -> int:
+    """Estimate the bytes of a rank's part of the basis and of the vectors that a search step keeps beside it."""
+    n_components = config.search.n_components if config.search else 0
+    vectors = 8 if config.cooldown is None else 11
+    n_weights = sum(weight.size for weight in network.trainable_params())
+    return 4 * (-(-n_components // group_size) + vectors) * n_weights
 
 
 def fit_and_share(
