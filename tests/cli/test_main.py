@@ -12,15 +12,17 @@ import typer
 
 from dimred.cli.commands import typer_app
 from dimred.cli.main import app
-from tests.helpers.commands import command_words, dimred, dimred_here, run, script
+from tests.helpers.commands import REPOSITORY, command_words, dimred, dimred_here, run, script
 
 COMMANDS = command_words(typer.main.get_command(typer_app))
 
 
-def test_the_commands_are_those_promised() -> None:
-    that_write = {"data", "init", "train", "pca", "merge", "compare", "report", "rank-table"}
-    commands = that_write | {"show", "eval", "summary"}
-    assert commands <= {words[0] for words in COMMANDS if words}
+def test_the_commands_are_those_of_the_table_in_the_readme() -> None:
+    page = (REPOSITORY / "dimred" / "cli" / "README.md").read_text(encoding="utf-8")
+    cells = re.findall(r"^\| (`.*?`) \| ", page, re.MULTILINE)
+    in_table = [name.split() for cell in cells for name in re.findall(r"`(.+?)`", cell)]
+    assert {words[0] for words in in_table} == {words[0] for words in COMMANDS if words}
+    assert {words[1] for words in in_table if words[0] == "data"} == {"digits", "check"}
 
 
 def test_help_does_not_load_mindspore() -> None:

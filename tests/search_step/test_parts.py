@@ -76,10 +76,22 @@ def test_the_average_moves_with_accepted_steps_only():
     np.testing.assert_array_equal(found, weight_vector(network))
 
 
-def test_a_network_in_half_precision_is_searched_with_a_loss_scale():
-    network = with_precision(TanhMLP(), "O2")
+def test_a_search_in_half_precision_sees_the_gradient_without_its_loss_scale():
+    network, function = with_precision(TanhMLP(), "O2"), mlp_function()
     step = SubspaceTrainStep(network, basis_for(network, 6), alpha=0.0, loss_scale=DynamicLossScale(1024.0))
-    results = [step(*tensors(batch)) for batch in BATCHES]
-    assert sum(result.accepted for result in results) >= 4
-    for result in results:
-        assert not result.accepted or result.loss_after < float(result.loss.asnumpy())
+    n_accepted = 0
+    for batch in BATCHES:
+        before = weight_vector(network).astype(np.float64)
+        result = step(*tensors(batch))
+        loss, g = function(before, batch)
+        assert float(result.loss.asnumpy()) == pytest.approx(loss, rel=1e-2)
+        assert result.grad_norm == pytest.approx(np.linalg.norm(g), rel=1e-2)
+        after = weight_vector(network).astype(np.float64)
+        n_accepted += result.accepted
+        if result.accepted:
+            assert result.loss_after == pytest.approx(function(after, batch)[0], rel=1e-2)
+            assert result.loss_after < float(result.loss.asnumpy())
+        else:
+            np.testing.assert_array_equal(after, before)
+    assert n_accepted >= 4
+    assert int(step.loss_scale.n_overflows) == 0
