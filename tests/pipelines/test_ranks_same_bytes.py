@@ -1,4 +1,8 @@
-"""Jobs of two ranks give the same bytes when killed, after a data fault, on two hosts and by a rank table."""
+"""Jobs of two ranks give the same bytes when killed, after a data fault, on two hosts and by a rank table.
+
+Whole jobs that are ended and resumed are slow. Their parts are quick: ``tests/distributed`` has the state that ranks
+save when one of them can't go on, at any step, and how all of them get it back.
+"""
 
 import json
 import os
@@ -135,7 +139,8 @@ def test_a_killed_rank_ends_the_job_and_resume_gives_the_same_bytes(
     assert not differences(results_of(tmp_path, stage), job.results)
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", [1, 2])
 def test_an_image_that_one_rank_cannot_read_ends_the_job_and_resume_gives_the_same_weights(
     stage: int, few_digits: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

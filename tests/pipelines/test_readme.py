@@ -1,10 +1,13 @@
 """The README's commands and its program run as they stand."""
 
 import re
+import shutil
 import sys
 from pathlib import Path
 
-from tests.helpers.commands import ON_PATH, REPOSITORY, run
+import pytest
+
+from tests.helpers.commands import ON_PATH, REPOSITORY, TwoStages, run
 
 README, CHINESE, PRODUCTION, CONTRIBUTING = (
     (REPOSITORY / name).read_text(encoding="utf-8")
@@ -20,8 +23,24 @@ def blocks(language: str, section: str = "", text_of: str = README) -> list[str]
     return re.findall(rf"^```{language}\n(.*?)^```", text[1], re.MULTILINE | re.DOTALL)
 
 
-def test_the_commands_of_the_quick_start(tmp_path: Path) -> None:
-    """The last line that stage 1 and the PCA print is the command that comes next, as it stands here."""
+def test_the_commands_of_the_quick_start_go_through_one_step(
+    two_stages: TwoStages, searched: Path, tmp_path: Path
+) -> None:
+    """Stage 1 has 3 epochs in place of 6, and each stage of the commands makes one step and all that surrounds it."""
+    commands = blocks("bash", "Quick start")[1].replace("-6_74.ckpt", "-3_74.ckpt").splitlines()
+    (tmp_path / "digits").symlink_to(two_stages.data)
+    run(*commands[1].split(), "--fast-dev-run", cwd=tmp_path, environment=ON_PATH, status=0)
+    (tmp_path / "device0_stage_1").symlink_to(two_stages.stage_1)
+    run(*commands[2].split(), cwd=tmp_path, environment=ON_PATH, status=0)
+    for command in (commands[3], commands[5]):
+        run(*command.split(), "--fast-dev-run", cwd=tmp_path, environment=ON_PATH, status=0)
+    shutil.copytree(searched, tmp_path / "device0_stage_2")
+    run(*commands[4].split(), cwd=tmp_path, environment=ON_PATH, status=0)
+    assert (tmp_path / "device0_stage_2" / "report" / "report.html").exists()
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_quick_start_print_the_lines_that_stand_here(tmp_path: Path) -> None:
     _, commands = blocks("bash", "Quick start")
     done = run("bash", "-e", "-c", commands, cwd=tmp_path, environment=ON_PATH, status=0)
     assert len(re.findall(r"^\{'Accuracy': 0\.\d+\}$", done.stdout, re.MULTILINE)) == 3
