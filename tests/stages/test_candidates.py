@@ -1,15 +1,16 @@
 """The points of a stage 2: which one is kept, and what a killed run leaves."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from mindspore import Tensor, nn
 
-from dimred.averaging.choice import Choice, Measurement
-from dimred.checkpoints.layout import WeightLayout
+from dimred.averaging.choice import Choice
+from dimred.data.own_dataset import OwnDataset
 from dimred.distributed.ranks import ALONE
+from dimred.evaluation.evaluator import Evaluator
+from dimred.evaluation.scores import Scores
 from dimred.stages.candidates import Candidates
 
 
@@ -22,34 +23,28 @@ def network() -> nn.Cell:
     return nn.Dense(2, 3, has_bias=False)
 
 
-def make(made: Candidates, network: nn.Cell, values: dict[str | int, float]) -> None:
+def samples(data: Path, split: str, seed: int | None) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Make inputs for which the outputs of ``network`` are its weights."""
+    return [(np.eye(2, dtype=np.float32)[number % 2], np.full(3, 2.0, np.float32)) for number in range(6)]
+
+
+def distance(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Return the distances of the weights from 2."""
+    return (outputs - labels).abs()
+
+
+@pytest.fixture
+def evaluator(network: nn.Cell, tmp_path: Path) -> Evaluator:
+    val = OwnDataset(samples, tmp_path, "val", batch_size=6)
+    return Evaluator(network, {"val": val}, Scores(distance, distance), seed=1, n_batches=0)
+
+
+def save_and_measure(candidates: Candidates, evaluator: Evaluator, values: dict[str | int, float]) -> None:
     """Save points whose weights are all one value."""
     for point, value in values.items():
-        network.weight.set_data(Tensor(np.full((3, 2), value, np.float32)))
-        made.save(point, list(network.get_parameters()))
-        if point != "final":
-            made.measure(point, 1.0, Distances(network))
-
-
-class Distances:
-    """Measure a network as ``Evaluator`` does; a sample's loss is the distance of a weight from 2."""
-
-    def __init__(self, network: nn.Cell):
-        self.network, self.layout = network, WeightLayout.from_network(network)
-
-    def put(self, weights: np.ndarray) -> None:
-        self.network.weight.set_data(Tensor(weights.reshape(3, 2)))
-
-    def measure_val(self) -> Measurement:
-        return Measurement(np.abs(self.network.weight.asnumpy().ravel() - 2), 0.5)
-
-    def measure_val_of(self, weights: np.ndarray) -> Measurement:
-        self.put(weights)
-        return self.measure_val()
-
-
-def put_chosen(made: Candidates, network: nn.Cell, n_epochs: int) -> dict[str, Any]:
-    return made.put_chosen(Distances(network), range(1, n_epochs + 1))
+        evaluator.network.weight.set_data(Tensor(np.full((3, 2), value, np.float32)))
+        candidates.save(point, list(evaluator.network.get_parameters()))
+        candidates.measure(point, 1.0, evaluator)
 
 
 @pytest.mark.parametrize(
@@ -62,22 +57,22 @@ def put_chosen(made: Candidates, network: nn.Cell, n_epochs: int) -> dict[str, A
     ],
 )
 def test_start_epochs_and_their_means_are_candidates(
-    values: dict[str | int, float], kept: str, weight: float, tmp_path: Path, network: nn.Cell
+    values: dict[str | int, float], kept: str, weight: float, tmp_path: Path, evaluator: Evaluator
 ) -> None:
-    made = points(tmp_path)
-    make(made, network, values)
-    assert put_chosen(made, network, len(values) - 1)["kept"] == kept
-    np.testing.assert_array_equal(network.weight.asnumpy(), np.full((3, 2), weight, np.float32))
+    candidates = points(tmp_path)
+    save_and_measure(candidates, evaluator, values)
+    assert candidates.put_chosen(evaluator, range(1, len(values)))["kept"] == kept
+    np.testing.assert_array_equal(evaluator.network.weight.asnumpy(), np.full((3, 2), weight, np.float32))
 
 
 def test_a_mean_covers_the_epochs_in_its_name_those_too_that_could_not_be_measured(
-    tmp_path: Path, network: nn.Cell
+    tmp_path: Path, evaluator: Evaluator
 ) -> None:
-    made, resumed = points(tmp_path), points(tmp_path)
-    make(made, network, {"start": 9.0, 1: 9.0, 2: np.inf, 3: 1.0, 4: 3.0})
-    resumed.restore(made.state_arrays(), made.state_values())
-    found = put_chosen(resumed, network, 4)
-    assert found["kept"] == "3"
-    assert found["kept_candidates"][-1]["name"] == "mean of epochs 1 to 4"
-    assert not np.isfinite(found["kept_candidates"][-1]["loss"])
-    np.testing.assert_array_equal(network.weight.asnumpy(), np.ones((3, 2), np.float32))
+    candidates, resumed = points(tmp_path), points(tmp_path)
+    save_and_measure(candidates, evaluator, {"start": 9.0, 1: 9.0, 2: np.inf, 3: 1.0, 4: 3.0})
+    resumed.restore(candidates.state_arrays(), candidates.state_values())
+    result = resumed.put_chosen(evaluator, range(1, 5))
+    assert result["kept"] == "3"
+    assert result["kept_candidates"][-1]["name"] == "mean of epochs 1 to 4"
+    assert not np.isfinite(result["kept_candidates"][-1]["loss"])
+    np.testing.assert_array_equal(evaluator.network.weight.asnumpy(), np.ones((3, 2), np.float32))
