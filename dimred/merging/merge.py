@@ -130,7 +130,6 @@ def merge(
         stack.enter_context(name_faults(target))
         lock = stack.enter_context(FolderLock(work, f"--out is {str(target)!r}"))
         stack.callback(lock.remove)
-        check_is_new(target)  # another call may have written it before this one had the lock
         remove_leftovers(target.parent)
         candidate = work / f"candidate{target.suffix}"
         stack.callback(remove, candidate)
@@ -181,6 +180,7 @@ def merge(
             notes |= {"kept": winner._asdict(), "why": why, "ended": why_ended}
             notes |= {"evaluations": len(scores), "table": rows}
         record = record_of(inputs, coefficients, template, order, dtype, command) | notes
+        check_is_new(target)  # another program may have written it since the first check
         describe(candidate, target, record)
         rename(candidate, target)  # last, so that a call that was killed before can be made again
     return record

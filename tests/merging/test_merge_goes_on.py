@@ -72,16 +72,15 @@ def test_what_failed_is_tried_again(workspace: Path) -> None:
     assert (sum(fails), again["evaluations"]) == (1, first["evaluations"])
 
 
-def test_a_result_that_another_call_has_just_written_is_kept(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_result_that_another_call_has_just_written_is_kept(workspace: Path) -> None:
     out = workspace / "x.safetensors"
 
-    def another_is_faster(*_: object, **__: object) -> Path:
+    def another_is_faster(tensors: dict[str, np.ndarray]) -> float:
         out.write_bytes(b"the other's")
-        return workspace / "x.safetensors.merge"
+        return float(tensors["w"][0])
 
-    monkeypatch.setattr("dimred.merging.merge.work_folder", another_is_faster)
     with pytest.raises(ConfigError, match="exists already"):
-        dimred.merge(workspace / "run", out)
+        dimred.merge(workspace / "run", out, metric=another_is_faster, minimize=True)
     assert out.read_bytes() == b"the other's"
 
 
