@@ -82,7 +82,7 @@ def bench(
         reads += 1
 
     with open_run(out, task) as run:
-        runs, started = [], time.perf_counter()
+        runs, start = [], time.perf_counter()
         for n_steps in (1, _STEPS):
             part, timer, reads = task.trained.shortened(n_steps), _Timer(), 0
             loop = EpochLoop(
@@ -109,7 +109,7 @@ def bench(
         "batch": batch,
         "precision": precision.level + half,
         "jit level": precision.jit_level or "default",
-        "compile, s": f"{first_result - started:.1f}",
+        "compile, s": f"{first_result - start:.1f}",
         "ms a step": f"{1000 * seconds:.1f}",
         "images a second": f"{batch * ranks.group_size / seconds:,.0f}",
         "reads a step": f"{reads / last:.2f}",

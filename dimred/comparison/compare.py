@@ -26,7 +26,7 @@ from dimred.io.run_names import (
     SNAPSHOTS,
     STAGE_1_CHECKPOINTS,
     STAGE_2_CHECKPOINTS,
-    checkpoint_place,
+    epochs_of_checkpoint,
     full_checkpoints,
 )
 from dimred.stages.device import set_up
@@ -183,8 +183,8 @@ def _check_comparable(
         parent.last_rate()
     folder = run / STAGE_1_CHECKPOINTS / SNAPSHOTS
     n_snapshots = len(CheckpointSeries.open(folder).select(until_epoch=at))
-    place = checkpoint_place(checkpoint)
-    would_have = snapshots_in_the_end(one.model_copy(update={"epochs": at}), place and place.steps_per_epoch)
+    of_name = epochs_of_checkpoint(checkpoint)
+    would_have = snapshots_in_the_end(one.model_copy(update={"epochs": at}), of_name and of_name.steps_per_epoch)
     if n_snapshots < would_have:
         _log.warning(
             f"{run} has {n_snapshots} of the {would_have} snapshots that it would have had, had it ended at "

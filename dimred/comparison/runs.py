@@ -12,7 +12,7 @@ from dimred.data.batches import steps_in_epoch
 from dimred.errors import ConfigError, DivergedError, FaultError
 from dimred.io.atomic import atomic_write
 from dimred.io.metrics_file import read_metrics
-from dimred.io.run_names import METRICS, STAGE_1_CHECKPOINTS, checkpoint_place, full_checkpoints
+from dimred.io.run_names import METRICS, STAGE_1_CHECKPOINTS, epochs_of_checkpoint, full_checkpoints
 from dimred.launch.processes import start
 from dimred.report.record import seconds_of_stage_1
 
@@ -94,8 +94,8 @@ def ranks_of(one: StageOneConfig, n_images: int, checkpoint: Path) -> int:
     Raises:
         ConfigError: no number gives these steps, so the run had other data.
     """
-    place, size = checkpoint_place(checkpoint), one.data.batch_size
-    steps = place.steps_per_epoch if place else None
+    of_name, size = epochs_of_checkpoint(checkpoint), one.data.batch_size
+    steps = of_name.steps_per_epoch if of_name else None
     for n_ranks in range(1, n_images // size + 1):
         if steps_in_epoch(n_images, size, n_ranks, one.accumulation) == steps:
             return n_ranks

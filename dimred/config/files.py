@@ -97,8 +97,8 @@ def _override(stage: type[StageConfig], values: dict[str, Any], overrides: Seque
     for override in overrides:
         key = override.partition("=")[0].partition(".")[0]
         if others := [number for other, number in _STAGES.items() if key in _OWN_KEYS[other] and other is not stage]:
-            place = getattr(stage, "NEW_KEYS", {}).get(key)
-            instead = f"set {place}" if place else "leave it out here"
+            new_key = getattr(stage, "NEW_KEYS", {}).get(key)
+            instead = f"set {new_key}" if new_key else "leave it out here"
             raise ConfigError(f"--set is {override!r}, but {key} is a key of stage {others[0]}; {instead}")
         _apply(values, override)
 

@@ -116,8 +116,8 @@ def images_not_read(kinds: Counter[str]) -> Counter[str]:
     """
     if not kinds:
         return kinds
-    known = {*Image.registered_extensions(), *_NEWER_SUFFIXES, "folder"}
-    return Counter({kind: count for kind, count in kinds.items() if kind in known})
+    kinds_of_files = {*Image.registered_extensions(), *_NEWER_SUFFIXES, "folder"}
+    return Counter({kind: count for kind, count in kinds.items() if kind in kinds_of_files})
 
 
 def count_in_words(kinds: Counter[str]) -> str:
@@ -170,12 +170,12 @@ def check_images(root: Path, workers: int) -> CheckedImages:
 
 def _files_below(root: Path) -> Iterator[Path]:
     """Yield the files at any depth, also behind links to folders; a folder with several links is visited once."""
-    visited = set()
+    real_paths = set()
     for folder, inside, names in os.walk(root, followlinks=True):
-        if (place := os.path.realpath(folder)) in visited:
+        if (real_path := os.path.realpath(folder)) in real_paths:
             inside.clear()
             continue
-        visited.add(place)
+        real_paths.add(real_path)
         inside[:] = filter(is_kept, inside)
         yield from (Path(folder, name) for name in names if not name.startswith("."))
 
@@ -209,9 +209,9 @@ def write_image_tree(out: Path, images: Iterable[tuple[str, str, str, np.ndarray
     counts: Counter[str] = Counter()
     with writable("OUT", out):
         out.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_folder(out) as unfinished:
+        with atomic_folder(out) as folder:
             for split, class_name, name, pixels in images:
-                save_image(pixels, unfinished / split / class_name / f"{name}.png")
+                save_image(pixels, folder / split / class_name / f"{name}.png")
                 counts[split] += 1
     return dict(counts)
 

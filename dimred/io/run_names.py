@@ -55,22 +55,22 @@ def results_in(folder: Path) -> bool:
     return any(entry.name not in NOT_RESULTS and not is_temporary(entry.name) for entry in folder.iterdir())
 
 
-class CheckpointPlace(NamedTuple):
+class CheckpointEpochs(NamedTuple):
     """The epoch and epoch length in the name of a full checkpoint."""
 
     epoch: int
     steps_per_epoch: int
 
 
-def checkpoint_place(path: Path) -> CheckpointPlace | None:
-    """Read the place from a name ``NAME-EPOCH_STEP.ckpt``; None for any other name."""
+def epochs_of_checkpoint(path: Path) -> CheckpointEpochs | None:
+    """Read both from a name ``NAME-EPOCH_STEP.ckpt``; None for any other name."""
     match = re.search(r"-(\d{1,9})_(\d{1,9})$", path.stem)
-    return CheckpointPlace(int(match[1]), int(match[2])) if match else None
+    return CheckpointEpochs(int(match[1]), int(match[2])) if match else None
 
 
 def full_checkpoints(folder: Path) -> dict[int, Path]:
     """Find the full checkpoints in stage 1's folder of checkpoints: epoch -> path."""
-    return {place.epoch: path for path in folder.glob("*.ckpt") if (place := checkpoint_place(path))}
+    return {of_name.epoch: path for path in folder.glob("*.ckpt") if (of_name := epochs_of_checkpoint(path))}
 
 
 def run_of(path: Path) -> Path | None:

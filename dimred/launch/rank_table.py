@@ -188,9 +188,9 @@ def _disagreements_of_pods(table: _Table) -> Iterator[str]:
         if name not in of_pods:
             yield f"the server {shown(name)} is in no super pod"
     for number, server in enumerate(table.server_list):
-        for place, row in enumerate(server.device):
+        for row_number, row in enumerate(server.device):
             if row.super_device_id is None:
-                yield f"the field 'server_list[{number}].device[{place}].super_device_id' is missing"
+                yield f"the field 'server_list[{number}].device[{row_number}].super_device_id' is missing"
     for pod in table.super_pod_list:
         rows = [row for one in pod.server_list if one.server_id in servers for row in servers[one.server_id].device]
         numbers = [row.super_device_id for row in rows if row.super_device_id is not None]

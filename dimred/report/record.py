@@ -12,7 +12,14 @@ from dimred.checkpoints.series import CheckpointSeries
 from dimred.errors import ConfigError
 from dimred.io.checksums import read_checksummed
 from dimred.io.metrics_file import read_metrics
-from dimred.io.run_names import METRICS, RESULT, SNAPSHOTS, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS, checkpoint_place
+from dimred.io.run_names import (
+    METRICS,
+    RESULT,
+    SNAPSHOTS,
+    STAGE_1_CHECKPOINTS,
+    STAGE_2_CHECKPOINTS,
+    epochs_of_checkpoint,
+)
 from dimred.report.trend import column
 from dimred.subspace.basis import SubspaceBasis, load_basis
 from dimred.subspace.gram_and_rows import gram_pass
@@ -116,9 +123,9 @@ class StageTwoRecord:
     @property
     def stage_1_epochs(self) -> int:
         """Return the epoch of stage 1 at which stage 2 began, or 0 if it is not known."""
-        place = checkpoint_place(Path(self.result["sources"]["weights"]))
-        if place is not None:
-            return place.epoch
+        of_name = epochs_of_checkpoint(Path(self.result["sources"]["weights"]))
+        if of_name is not None:
+            return of_name.epoch
         return self.stage_1.last_epoch if self.stage_1 is not None else 0
 
     @property

@@ -17,7 +17,7 @@ from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageOneConfig, StageTwoConfig, following_stage_2, load_config
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import CheckpointError, ConfigError
-from dimred.io.run_names import CONFIG, SNAPSHOTS, STAGE_1_CHECKPOINTS, STATES, checkpoint_place, named_weights
+from dimred.io.run_names import CONFIG, SNAPSHOTS, STAGE_1_CHECKPOINTS, STATES, epochs_of_checkpoint, named_weights
 from dimred.stages.states import RunStates
 from dimred.stages.steps import build_rates
 from dimred.train_step.optimizers import UPDATES
@@ -66,8 +66,8 @@ class StageOneRun:
         Raises:
             ConfigError: stage 1's configuration can't be read.
         """
-        place = checkpoint_place(weights)
-        run = cls(weights, place and place.epoch, place and place.steps_per_epoch)
+        name = epochs_of_checkpoint(weights)
+        run = cls(weights, name and name.epoch, name and name.steps_per_epoch)
         on_rank_zero = ranks.run_on_rank_zero(lambda: run._read(resumed))
         facts = json.loads(ranks.broadcast_bytes(json.dumps(on_rank_zero and on_rank_zero.facts()).encode()))
         return on_rank_zero or run._with_facts(facts)

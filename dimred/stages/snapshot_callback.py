@@ -71,19 +71,19 @@ class SnapshotCallback(Callback):
 
     def on_train_epoch_begin(self, run_context: Any) -> None:
         """Check before the first epoch that no snapshot in the folder is of a later step."""
-        told, series = run_context.original_args(), self.series
+        arguments, series = run_context.original_args(), self.series
         if series is None or self._before is not None:
             return
         # MindSpore counts the steps from 0 after ``initial_epoch`` epochs, too.
-        self._before = (told.cur_epoch_num - 1) * told.batch_num - told.cur_step_num
+        self._before = (arguments.cur_epoch_num - 1) * arguments.batch_num - arguments.cur_step_num
         newest = series.entries[-1].step if series.entries else 0
-        if newest > self._step(told):
+        if newest > self._step(arguments):
             raise ConfigError(
                 f"folder is {shown(str(self._folder))}, which has snapshots up to step {newest}, and this training "
-                f"begins after step {self._step(told)}; name another folder, or go on with "
+                f"begins after step {self._step(arguments)}; name another folder, or go on with "
                 "Model.train(initial_epoch=...)"
             )
-        self._taken_at = self._step(told)
+        self._taken_at = self._step(arguments)
 
     def on_train_step_end(self, run_context: Any) -> None:
         """Take a snapshot if a multiple of ``every`` steps has been reached."""
@@ -96,17 +96,17 @@ class SnapshotCallback(Callback):
         if self._every is None:
             self._take(run_context.original_args())
 
-    def _step(self, told: Any) -> int:
-        return int(told.cur_step_num + (self._before or 0))
+    def _step(self, arguments: Any) -> int:
+        return int(arguments.cur_step_num + (self._before or 0))
 
-    def _take(self, told: Any) -> None:
-        series, self._taken_at = self.series, self._step(told)
+    def _take(self, arguments: Any) -> None:
+        series, self._taken_at = self.series, self._step(arguments)
         if series is not None:
             with ExitStack() as in_place:
                 for optimizer in self._optimizers:
                     in_place.enter_context(weights_to_use(optimizer))
                 weights = {weight.name: weight for weight in self._weights}
-                retry(lambda: series.append(weights, self._taken_at, told.cur_epoch_num))
+                retry(lambda: series.append(weights, self._taken_at, arguments.cur_epoch_num))
 
 
 def _trained_weights(network: nn.Cell, optimizers: list[nn.Optimizer]) -> list[Any]:
