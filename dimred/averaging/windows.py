@@ -53,7 +53,7 @@ def profile_coefficients(profile: str, steps: Sequence[int]) -> np.ndarray:
     if name == "merge-decay":
         curve = next((curve for key, curve in CURVES.items() if key == value), None)
         if curve is None:
-            raise ConfigError(f"--profile is {profile!r}; give {' or '.join(f'merge-decay={key}' for key in CURVES)}")
+            raise ConfigError(f"profile is {profile!r}; give {' or '.join(f'merge-decay={key}' for key in CURVES)}")
         # Theorem of WSM (Tian et al., 2025, arXiv 2507.17634): c_0 = 1 - w_1, c_j = w_j - w_(j+1), c_k = w_k.
         return -np.diff([*curve(np.arange(n) / n), 0.0])
     return _explicit(profile, n)
@@ -79,13 +79,13 @@ def _explicit(profile: str, n: int) -> np.ndarray:
     try:
         coefficients = np.array([float(part) for part in profile.split(",")])
     except ValueError:
-        raise ConfigError(f"--profile is {profile!r}; allowed: {PROFILES}") from None
+        raise ConfigError(f"profile is {profile!r}; allowed: {PROFILES}") from None
     if len(coefficients) != n:
-        raise ConfigError(f"--profile has {len(coefficients)} coefficients for {n} checkpoints; give one for each")
+        raise ConfigError(f"profile has {len(coefficients)} coefficients for {n} checkpoints; give one for each")
     total = float(coefficients.sum())
     if not math.isclose(total, 1, abs_tol=1e-6):
         raise ConfigError(
-            f"--profile has coefficients that sum to {total:g}; they must sum to 1, or weights would be scaled"
+            f"profile has coefficients that sum to {total:g}; they must sum to 1, or weights would be scaled"
         )
     return coefficients
 
@@ -96,7 +96,7 @@ def _number(profile: str, text: str, sentence: str, is_allowed: Callable[[float]
     except ValueError:
         number = math.nan
     if not is_allowed(number):
-        raise ConfigError(f"--profile is {profile!r}; give {sentence}")
+        raise ConfigError(f"profile is {profile!r}; give {sentence}")
     return number
 
 

@@ -49,8 +49,8 @@ def epochs_and_steps(files: Mapping[Path, Sequence[Path]], order: str = "step") 
         for path, other in pairwise(paths):
             if times[path] == times[other]:
                 raise ConfigError(
-                    f"--order is 'mtime', but {path} and {other} were written at the same time; use --order step or "
-                    "--order name"
+                    f"order is 'mtime', but {path} and {other} were written at the same time; use order='step' or "
+                    "order='name'"
                 )
     steps = {path: step for step, path in enumerate(paths, start=1)}
     return [(0, steps[path]) for path in files]
@@ -59,7 +59,7 @@ def epochs_and_steps(files: Mapping[Path, Sequence[Path]], order: str = "step") 
 def check_order(order: str) -> None:
     """Check that ``order`` is known; ConfigError if it is not."""
     if order not in ORDERS:
-        raise ConfigError(f"--order is {order!r}; allowed: {', '.join(ORDERS)}")
+        raise ConfigError(f"order is {order!r}; allowed: {', '.join(ORDERS)}")
 
 
 def _name_of(path: Path) -> str:
@@ -78,7 +78,7 @@ def _from_names(paths: Sequence[Path]) -> list[tuple[int, int]]:
         if len(prefixes) > 1:
             raise SeriesError(
                 f"There are checkpoints of several runs: {', '.join(map(repr, prefixes[:4]))}. Move each run to a "
-                "folder of its own, or use --order name or --order mtime."
+                "folder of its own, or use order='name' or order='mtime'."
             )
         return _in_order([(int(match["epoch"]), int(match["step"])) for match in pairs], paths)
     epochs, steps = _named(_EPOCH, names), _named(_STEP, names)
@@ -103,8 +103,8 @@ def _in_order(keys: list[tuple[int, int]], paths: Sequence[Path]) -> list[tuple[
     for (key, path), (other_key, other) in pairwise(pairs):
         if key == other_key:
             raise SeriesError(
-                f"{path} and {other} are of one epoch and step; move one of them away, or use --order name or --order "
-                "mtime."
+                f"{path} and {other} are of one epoch and step; move one of them away, or use order='name' or "
+                "order='mtime'."
             )
     steps = steps_since_start(keys)
     return [(epoch, step) for (epoch, _), step in zip(keys, steps, strict=True)]
@@ -158,6 +158,6 @@ def _whole(values: Sequence[Decimal]) -> list[int] | None:
 def _doubt(why: str, names: Sequence[str]) -> ConfigError:
     few = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
     return ConfigError(
-        f"--order is 'step', but {why} ({few}); use --order name or --order mtime, or rename them, so that one number "
+        f"order is 'step', but {why} ({few}); use order='name' or order='mtime', or rename them, so that one number "
         "varies or is called step or epoch"
     )

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from dimred.cli.options import options_in_errors
 from dimred.console import AsJson, print_table
 
 
@@ -35,7 +36,8 @@ def convert(
     """
     from dimred.merging.convert import convert as run
 
-    conversions = run(files, key=key, out=out, force=force)
+    with options_in_errors("key", "out", "force"):
+        conversions = run(files, key=key, out=out, force=force)
     if as_json:
         print(json.dumps({"converted": [one._asdict() for one in conversions]}))
         return

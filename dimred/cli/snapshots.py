@@ -2,9 +2,7 @@
 
 import json
 import logging
-import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import accumulate
 from pathlib import Path
@@ -13,11 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from dimred.averaging.windows import PROFILES
+from dimred.cli.options import options_in_errors
 from dimred.console import AsJson, print_table
-from dimred.errors import ConfigError, DimredError
+from dimred.errors import ConfigError
 from dimred.io.run_names import BASIS
 
 _log = logging.getLogger(__name__)
+# In Python's errors, where options have other names.
+_ARGUMENTS_OF_PCA = ("out", "n_components", "kind", "overwrite", "skip_bad")
+_ARGUMENTS_OF_MERGE = (
+    "out", "metric", "metric_command", "minimize", "maximize", "budget", "timeout", "profile", "last", "from_step",
+    "to_step", "order", "dtype", "rest", "lora_rank",
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from dimred.checkpoints.layout import WeightLayout
@@ -64,10 +69,11 @@ def pca(
     from dimred.subspace.fit import fit_basis
     from dimred.subspace.gram_and_rows import plan_basis
 
-    series = CheckpointSeries.open(ckpt_dir, order, argument="--ckpt-dir").select(last)
+    with options_in_errors("order", "last"):
+        series = CheckpointSeries.open(ckpt_dir, order, argument="--ckpt-dir").select(last)
     layout = None if names_from is None else _layout_from(names_from)
     if plan:
-        with _options_in_errors():
+        with options_in_errors(*_ARGUMENTS_OF_PCA):
             matrix = WeightMatrix(series, layout, skip_bad=skip_bad)
         n, n_weights = matrix.shape
         k = n_components or (n if basis == "snapshots" else None)
@@ -83,7 +89,7 @@ def pca(
         if n_done == 0:
             _log.info(f"{phase}: {4 * len(series) * total / 1e9:.2f} GB")
 
-    with _options_in_errors():
+    with options_in_errors(*_ARGUMENTS_OF_PCA):
         result = fit_basis(
             series, n_components, out=out, kind=basis, layout=layout, overwrite=force, skip_bad=skip_bad, progress=tell
         )
@@ -93,28 +99,6 @@ def pca(
         "{explained_variance:.2%} of their variance"
     )
     print(json.dumps(facts) if as_json else sentence.format(**facts))
-
-
-@contextmanager
-def _options_in_errors() -> Iterator[None]:
-    """Name the options of ``dimred pca`` in errors from the block, in place of the arguments in Python."""
-    try:
-        yield
-    except DimredError as error:
-        message = str(error)
-        for argument, option in _OPTIONS.items():
-            message = re.sub(rf"(?<![\w-]){argument}", option, message)
-        error.args = (message,)
-        raise
-
-
-_OPTIONS = {
-    "overwrite=True": "--force",
-    "skip_bad=True": "--skip-bad",
-    "out is": "--out is",
-    "another out": "another --out",
-    "n_components is": "--n-components is",
-}
 
 
 def _layout_from(path: Path) -> "WeightLayout":
@@ -263,11 +247,12 @@ def merge(
     from dimred.merging.merge import merge as run
     from dimred.merging.record import sentences_of, tables_of
 
-    record = run(
-        checkpoints, out, last=last, from_step=from_step, to_step=to_step, order=order, profile=profile, dtype=dtype,
-        rest=rest, lora_rank=lora_rank, metric=metric, metric_command=metric_command, minimize=minimize,
-        maximize=maximize, budget=budget, timeout=timeout,
-    )  # fmt: skip
+    with options_in_errors(*_ARGUMENTS_OF_MERGE):
+        record = run(
+            checkpoints, out, last=last, from_step=from_step, to_step=to_step, order=order, profile=profile,
+            dtype=dtype, rest=rest, lora_rank=lora_rank, metric=metric, metric_command=metric_command,
+            minimize=minimize, maximize=maximize, budget=budget, timeout=timeout,
+        )  # fmt: skip
     if as_json:
         print(json.dumps(record))
         return

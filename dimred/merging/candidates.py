@@ -97,7 +97,7 @@ class Scores:
         if other is not None:
             raise RunError(
                 f"{path} is of a merge with a different {other}: {shown(earlier.get(other))}, not {shown(about[other])}"
-                "; name another --out, or remove it"
+                "; name another out, or remove it"
             )
         if not lines:
             self._append(about)
@@ -228,7 +228,7 @@ def choose_average(scores: Scores, steps: Sequence[int], has_splits: bool) -> tu
     trials = [scores.get(average, split) for average in rivals]
     valid = [trial for trial in trials if trial.score is not None]
     if not valid:
-        why = trials[0].failure if trials else "--budget is too small to tell more"
+        why = trials[0].failure if trials else "budget is too small to tell more"
         raise SearchError(f"the metric failed on every candidate on {split!r}: {why}")
     candidates = [scores.candidate(trial) for trial in valid]
     best = choose(candidates)

@@ -75,7 +75,7 @@ def convert(
     clash = next((target for target, count in Counter(jobs.values()).items() if count > 1), None)
     if clash is not None:
         both = " and ".join(str(path) for path, target in jobs.items() if target == clash)
-        raise ConfigError(f"{both} would both become {clash}; convert one of them, or each with its own --out")
+        raise ConfigError(f"{both} would both become {clash}; convert one of them, or give each another out")
     for source in jobs:
         with open_checkpoint(source) as file, reading(source):
             check_is_no_pointer(file, source)
@@ -98,9 +98,9 @@ def _jobs(source: Path, out: Path | None, *, force: bool) -> dict[Path, Path]:
     if not source.is_dir():
         target = converted_path(source) if out is None else out / converted_path(source).name if out.is_dir() else out
         if target.suffix != ".safetensors":
-            raise ConfigError(f"--out is {str(out)!r}; its name must end in .safetensors, or name an existing folder")
+            raise ConfigError(f"out is {str(out)!r}; its name must end in .safetensors, or name an existing folder")
         if target.exists() and not force:
-            raise ConfigError(f"{source} would become {target}, which exists already; --force replaces it")
+            raise ConfigError(f"{source} would become {target}, which exists already; force=True replaces it")
         return {source: target}
     pickles = pickles_of_weights(path for path in source.rglob("*") if not _is_hidden(path.relative_to(source)))
     if not pickles:

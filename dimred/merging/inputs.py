@@ -90,17 +90,17 @@ def select(
         SeriesError: no checkpoint is left.
     """
     if last is not None and last < 1:
-        raise ConfigError(f"--last is {last}; give a whole number of at least 1")
+        raise ConfigError(f"last is {last}; give a whole number of at least 1")
     low = checkpoints[0].step if from_step is None else from_step
     high = checkpoints[-1].step if to_step is None else to_step
     in_range = [checkpoint for checkpoint in checkpoints if low <= checkpoint.step <= high]
     if not in_range:
         raise SeriesError(
-            f"--from-step {low} and --to-step {high} leave none of the {len(checkpoints)} checkpoints, whose steps are "
+            f"from_step={low} and to_step={high} leave none of the {len(checkpoints)} checkpoints, whose steps are "
             f"{checkpoints[0].step} to {checkpoints[-1].step}"
         )
     if last is not None and last > len(in_range):
-        _log.info(f"--last is {last}, but there are {len(in_range)} checkpoints; all of them are taken")
+        _log.info(f"there are only {len(in_range)} checkpoints, and not {last}; all of them are taken")
     return in_range if last is None else in_range[-last:]
 
 

@@ -87,34 +87,34 @@ def merge(
     target, source = Path(out), metric if metric_command is None else metric_command
     better = "lower" if minimize else "higher"
     if source is None and (minimize or maximize):
-        raise ConfigError("--minimize and --maximize need --metric or --metric-command")
+        raise ConfigError("minimize= and maximize= need metric= or metric_command=")
     if metric is not None and metric_command is not None:
-        raise ConfigError("--metric and --metric-command can't both be given")
+        raise ConfigError("metric= and metric_command= can't both be given")
     if source is not None and profile is not None:
-        raise ConfigError(f"--profile is {profile!r}; with a metric, windows and profiles are chosen by it")
+        raise ConfigError(f"profile is {profile!r}; with a metric, windows and profiles are chosen by it")
     if source is not None and minimize == maximize:
-        raise ConfigError("say which is better: --minimize or --maximize, one of them")
+        raise ConfigError("say which is better: minimize=True or maximize=True, one of them")
     if budget is not None:
-        check_number("--budget", budget, at_least=1, whole=True)
-    check_number("--timeout", timeout, above=0)
+        check_number("budget", budget, at_least=1, whole=True)
+    check_number("timeout", timeout, above=0)
     if lora_rank is not None:
-        check_number("--lora-rank", lora_rank, at_least=1, whole=True)
+        check_number("lora_rank", lora_rank, at_least=1, whole=True)
     check_is_new(target)
     inputs = select(open_checkpoints(checkpoints, order), last, from_step, to_step)
     check_integers(inputs)
     is_lora = adapter_config(inputs[-1]) is not None
     if rest is not None and is_lora:
-        raise ConfigError(f"--rest is {str(rest)!r}, but LoRA adapters have nothing else to copy; leave it out")
+        raise ConfigError(f"rest is {str(rest)!r}, but LoRA adapters have nothing else to copy; leave it out")
     if lora_rank is not None and not is_lora:
-        raise ConfigError(f"--lora-rank is {lora_rank}, but the checkpoints are not LoRA adapters; leave it out")
+        raise ConfigError(f"lora_rank is {lora_rank}, but the checkpoints are not LoRA adapters; leave it out")
     template = inputs[-1] if rest is None else read_one(Path(rest))
     if difference := inputs[-1].layout.misfit(template.tensors):
-        raise ConfigError(f"--rest is {str(rest)!r}, which is not of the checkpoints' network: {difference}")
+        raise ConfigError(f"rest is {str(rest)!r}, which is not of the checkpoints' network: {difference}")
     integer_name = next((name for name in inputs[-1].layout.names if not template.tensors[name].is_float), None)
     if integer_name is not None:
         dtype_there = template.tensors[integer_name].dtype
         raise ConfigError(
-            f"--rest is {str(rest)!r}, where {integer_name!r} is {dtype_there}; give one with float weights"
+            f"rest is {str(rest)!r}, where {integer_name!r} is {dtype_there}; give one with float weights"
         )
     check_target(target, template, dtype)
     steps = [checkpoint.step for checkpoint in inputs]
@@ -128,7 +128,7 @@ def merge(
     work = work_folder(target)
     with contextlib.ExitStack() as stack:
         stack.enter_context(name_faults(target))
-        lock = stack.enter_context(FolderLock(work, f"--out is {str(target)!r}"))
+        lock = stack.enter_context(FolderLock(work, f"out is {str(target)!r}"))
         stack.callback(lock.remove)
         remove_leftovers(target.parent)
         candidate = work / f"candidate{target.suffix}"
@@ -146,7 +146,7 @@ def merge(
             if callable(source):
                 judge = FunctionMetric(source)
             else:
-                option = "--metric" if metric_command is None else "--metric-command"
+                option = "metric" if metric_command is None else "metric_command"
                 judge = ProcessMetric(option, source, timeout, work / "metric.log")
                 stack.callback(judge.close)
             names = ", ".join(f"{checkpoint.step} ({label(checkpoint)})" for checkpoint in inputs)
@@ -170,7 +170,7 @@ def merge(
                 raise SearchError(str(error) if callable(source) else f"{error} (see {work / 'metric.log'})") from None
             except KeyboardInterrupt:
                 progress = f"{len(scores)} scores are in {work}; the same command goes on"
-                among = f", and with --budget {len(scores)} it chooses among these" if len(scores) else ""
+                among = f", and with a budget of {len(scores)} it chooses among these" if len(scores) else ""
                 raise StoppedError(2, progress + among) from None
             coefficients = np.array(winner.coefficients)
             notes = description | make(coefficients)

@@ -116,7 +116,7 @@ class ProcessMetric:
     """A metric in a process of its own, which is started again after it has hung or died.
 
     Args:
-        option: ``--metric`` or ``--metric-command``.
+        option: ``metric`` or ``metric_command``, for errors.
         source: ``FILE.py:NAME``, a function in a file that may also define ``reestimate(candidate)``; or a command.
         timeout_seconds: limit on loading, on a score and on a re-estimation; a process that takes longer is ended.
         log: file for what the process prints.
@@ -132,14 +132,14 @@ class ProcessMetric:
         self.timeout_seconds, self._log = timeout_seconds, log
         self._process: subprocess.Popen[bytes] | None = None
         file, _, name = source.rpartition(":")
-        if option == "--metric" and not (name and Path(file).is_file()):
+        if option == "metric" and not (name and Path(file).is_file()):
             where = f", but there is no file {file!r}" if file and name else ""
             raise ConfigError(
-                f"--metric is {source!r}{where}; give a Python file and a function, such as my_metric.py:score"
+                f"metric is {source!r}{where}; give a Python file and a function, such as my_metric.py:score"
             )
-        if option == "--metric-command" and "{}" not in source:
-            raise ConfigError(f"--metric-command is {source!r}; put {{}} where the candidate's path is to stand")
-        self._words = [file, name] if option == "--metric" else [source]
+        if option == "metric_command" and "{}" not in source:
+            raise ConfigError(f"metric_command is {source!r}; put {{}} where the candidate's path is to stand")
+        self._words = [file, name] if option == "metric" else [source]
         try:
             self.has_splits, self.reestimates = self._start()
         except MetricError as error:
@@ -185,7 +185,7 @@ class ProcessMetric:
     def _answer(self) -> Any:
         try:
             if not self._connection.poll(min(self.timeout_seconds, _LONGEST_POLL_SECONDS)):
-                raise MetricError(f"it took longer than --timeout {self.timeout_seconds:g} s")
+                raise MetricError(f"it took longer than the timeout of {self.timeout_seconds:g} s")
             failure, result = json.loads(self._connection.recv_bytes())
         except (EOFError, OSError):
             status = self._process.wait() if self._process else 0

@@ -36,17 +36,17 @@ def check_target(out: Path, template: Checkpoint, dtype: str | None) -> None:
     """
     suffix = template.files[0].suffix
     if dtype is not None and dtype not in DTYPES:
-        raise ConfigError(f"--dtype is {dtype!r}; allowed: {', '.join(DTYPES)}")
+        raise ConfigError(f"dtype is {dtype!r}; allowed: {', '.join(DTYPES)}")
     if not out.parent.is_dir():
-        raise ConfigError(f"--out is {str(out)!r}, in a folder that does not exist; make it first")
+        raise ConfigError(f"out is {str(out)!r}, in a folder that does not exist; make it first")
     kind = "LoRA adapters" if adapter_config(template) else "in several files" if len(template.files) > 1 else ""
     if kind and out.suffix:
-        raise ConfigError(f"--out is {str(out)!r}, but the checkpoints are {kind}; name a folder, without an ending")
+        raise ConfigError(f"out is {str(out)!r}, but the checkpoints are {kind}; name a folder, without an ending")
     if out.suffix not in (".safetensors", suffix, *([""] if is_folder(template) else [])):
         endings = " or ".join(dict.fromkeys([suffix, ".safetensors"]))
-        raise ConfigError(f"--out is {str(out)!r}; its name must end in {endings}, for checkpoints in {suffix}")
+        raise ConfigError(f"out is {str(out)!r}; its name must end in {endings}, for checkpoints in {suffix}")
     if dtype is not None and (out.suffix or suffix) != ".safetensors":
-        raise ConfigError(f"--dtype is {dtype!r}, which needs a .safetensors file; --out is {str(out)!r}")
+        raise ConfigError(f"dtype is {dtype!r}, which needs a .safetensors file; out is {str(out)!r}")
 
 
 def write_network(

@@ -176,7 +176,7 @@ def choose_weights(path: Path, candidates: list[Weights], key: str | None) -> We
     if key is not None:
         below = [one for one in candidates if one.key == key or one.key.startswith(f"{key}.")]
         if not below:
-            raise CheckpointError(f"--key is {key!r}, which has no weights in {path}; there are {choices}")
+            raise CheckpointError(f"key is {key!r}, which has no weights in {path}; there are {choices}")
         tensors = {
             ".".join(filter(None, (one.key[len(key) :].lstrip("."), name))): tensor
             for one in below
@@ -186,7 +186,7 @@ def choose_weights(path: Path, candidates: list[Weights], key: str | None) -> We
     raw = [one for one in candidates if not one.is_average]
     if len(raw or candidates) > 1:
         example = shown((raw or candidates)[0].key)
-        raise CheckpointError(f"{path} has several weights: {choices}; say which, such as --key {example}")
+        raise CheckpointError(f"{path} has several weights: {choices}; say which, such as key={example}")
     return (raw or candidates)[0]
 
 

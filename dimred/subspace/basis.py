@@ -4,6 +4,7 @@ import logging
 import os
 import tempfile
 import tokenize
+import warnings
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -221,7 +222,9 @@ def _open_npy(path: Path) -> np.ndarray:
         BasisMismatchError: the file is missing, truncated, or not a two-dimensional ``.npy`` of float32 or float64.
     """
     try:
-        array = np.lib.format.open_memmap(path, mode="r")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of a header that Python 2 wrote, which is read as well
+            array = np.lib.format.open_memmap(path, mode="r")
         size = array.offset + array.nbytes
     except FileNotFoundError:
         raise BasisMismatchError(f"{path} is not found. Name the basis that dimred pca wrote.") from None

@@ -82,8 +82,8 @@ def test_a_single_checkpoint_is_its_own_average(profile: str) -> None:
 @pytest.mark.parametrize(
     ("profile", "words"),
     [
-        ("triangle", "--profile is 'triangle'; allowed: uniform, linear"),
-        ("uniform=3", "--profile is 'uniform=3'"),
+        ("triangle", "profile is 'triangle'; allowed: uniform, linear"),
+        ("uniform=3", "profile is 'uniform=3'"),
         ("exponential=1", "such as exponential=0.9"),
         ("ema=0.5", "a width above 0 and up to 0.28"),
         ("ema=wide", "'ema=wide'"),

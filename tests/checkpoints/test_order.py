@@ -61,7 +61,7 @@ def test_the_number_that_tells_the_order_is_read(names, answer):
 def test_doubt_is_refused_and_the_choices_are_named(names, words):
     with pytest.raises(DimredError, match=words) as error:
         steps(*names)
-    assert "--order name or --order mtime" in str(error.value)
+    assert "order='name' or order='mtime'" in str(error.value)
 
 
 def test_equal_times_are_refused(tmp_path):
@@ -75,6 +75,6 @@ def test_equal_times_are_refused(tmp_path):
         lambda: dimred.merge(tmp_path, tmp_path / "out.ckpt", order="mtime"),
         lambda: CheckpointSeries.open(tmp_path, "mtime"),
     ):
-        with pytest.raises(ConfigError, match=r"a\.ckpt and .*c\.ckpt were written at the same time; use --order step"):
+        with pytest.raises(ConfigError, match=r"a\.ckpt and .*c\.ckpt were written at the same time; use order='step'"):
             call()
     assert [path.stem for path in CheckpointSeries.open(tmp_path, "name").paths] == ["a", "b", "c"]

@@ -101,7 +101,7 @@ def test_state_is_left_out_and_names_come_from_a_file_when_asked(series, tmp_pat
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--last", "0"), "last is 0"),
+        (("--last", "0"), "error: --last is 0"),
         (("--last", "1"), "needs at least 33 snapshots"),
         (("--out", "a.txt"), "must end in .npy"),
     ],
@@ -110,7 +110,26 @@ def test_wrong_options_are_one_clear_line(series, tmp_path, options, words):
     process = pca_here("--ckpt-dir", series.directory, *options, cwd=tmp_path, status=2)
     assert words in process.stderr
     assert len(process.stderr.splitlines()) == 1
-    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("files", "options", "words"),
+    [
+        ("ab", ("--order", "time"), "error: --order is 'time'; allowed: "),
+        ("ab", (), "error: --order is 'step', but the names don't tell it (a, b); use --order name or --order mtime, "),
+        ("12", ("--last", "0"), "error: --last is 0; "),
+        ("12", ("--from-step", "5"), "error: --from-step 5 and --to-step 2 leave none of the 2 checkpoints"),
+        ("12", ("--lora-rank", "0"), "error: --lora-rank is 0; "),
+        ("12", ("--profile", "0.5,0.2,0.3"), "error: --profile has 3 coefficients for 2 checkpoints"),
+        ("12", ("--minimize",), "error: --minimize and --maximize need --metric or --metric-command"),
+        ("12", ("--metric-command", "x", "--minimize"), "error: --metric-command is 'x'; put {} where "),
+    ],
+)
+def test_merge_names_its_options_where_python_names_arguments(files, options, words, tmp_path):
+    for name in files:
+        write_checkpoint(tmp_path / f"{name}.ckpt", {"m.w": np.ones(3, np.float32)})
+    process = dimred_here("merge", tmp_path, "--out", tmp_path / "mean.ckpt", *options, status=2)
+    assert process.stderr.replace("\n", " ").startswith(words)
 
 
 @pytest.fixture(scope="module")

@@ -121,8 +121,6 @@ READERS = [
     Reader("stage_2.yaml", lambda path: load_config(StageTwoConfig, path)),
 ]
 
-# NumPy warns of a header that Python 2 could have written; warnings are errors in these tests.
-pytestmark = pytest.mark.filterwarnings("ignore:Reading .*npy:UserWarning")
 AS_IT_IS = [pytest.param(reader, False, id=reader.name) for reader in READERS]
 FORGED = [pytest.param(reader, True, id=f"{reader.name}, checksum put right") for reader in READERS if reader.forge]
 PIECES = (

@@ -141,6 +141,6 @@ def test_files_of_pytorch_are_converted(tmp_path: Path) -> None:
         assert all(torch.equal(result[key], reference[key]) for key in reference)
     assert ("0.weight", "tied.weight") in conversions["nested"].ties
     assert convert(where) == []
-    with pytest.raises(DimredError, match="exists already; --force replaces it"):
+    with pytest.raises(DimredError, match="exists already; force=True replaces it"):
         convert(where / "nested.pt")
     assert convert(where / "nested.pt", key="ema", out=tmp_path / "ema.safetensors")[0].kind == "averaged"

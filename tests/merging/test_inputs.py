@@ -62,9 +62,9 @@ def test_checkpoints_can_be_ordered_by_name_or_time(tmp_path: Path) -> None:
         os.utime(tmp_path / f"{name}.safetensors", (number, number))
     assert steps(tmp_path, "name") == [("a.safetensors", 1), ("b.safetensors", 2), ("c.safetensors", 3)]
     assert steps(tmp_path, "mtime") == [("c.safetensors", 1), ("a.safetensors", 2), ("b.safetensors", 3)]
-    with pytest.raises(ConfigError, match="use --order name or --order mtime"):
+    with pytest.raises(ConfigError, match="use order='name' or order='mtime'"):
         open_checkpoints([tmp_path])
-    with pytest.raises(ConfigError, match="--order is 'time'; allowed: step, name, mtime"):
+    with pytest.raises(ConfigError, match="order is 'time'; allowed: step, name, mtime"):
         open_checkpoints([tmp_path], "time")
 
 
@@ -137,8 +137,8 @@ def test_checkpoints_are_selected_by_number_and_step(tmp_path: Path, caplog: pyt
     assert [one.step for one in select(result, 1, None, 3000)] == [3000]
     assert not caplog.messages
     assert [one.step for one in select(result, 9, 4000, None)] == [4000, 5000]
-    assert caplog.messages == ["--last is 9, but there are 2 checkpoints; all of them are taken"]
-    for arguments, words in (((None, 5001, None), "steps are 1000 to 5000"), ((0, None, None), "--last is 0")):
+    assert caplog.messages == ["there are only 2 checkpoints, and not 9; all of them are taken"]
+    for arguments, words in (((None, 5001, None), "steps are 1000 to 5000"), ((0, None, None), "last is 0")):
         with pytest.raises(DimredError, match=words):
             select(result, *arguments)
 

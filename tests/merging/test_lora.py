@@ -120,7 +120,7 @@ def test_a_metric_chooses_among_adapters(tmp_path: Path, rank: int | None) -> No
     np.testing.assert_allclose(choice, oracle.nearest_of_rank(good, rank or 12), rtol=0, atol=1e-5)
     shutil.rmtree(tmp_path / "best")
     (tmp_path / "best.json").unlink()
-    with pytest.raises(RunError, match=f"is of a merge with a different lora_rank: {rank}, not 2; name another --out"):
+    with pytest.raises(RunError, match=f"is of a merge with a different lora_rank: {rank}, not 2; name another out"):
         dimred.merge(tmp_path / "run", tmp_path / "best", metric=distance, minimize=True, lora_rank=2)
 
 
@@ -189,7 +189,7 @@ def test_arguments_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     write_adapters(tmp_path / "run", 2)
     for out, options, words in (
         ("mean.safetensors", {}, "but the checkpoints are LoRA adapters; name a folder, without an ending"),
-        ("mean", {"lora_rank": 0}, "--lora-rank is 0"),
+        ("mean", {"lora_rank": 0}, "lora_rank is 0"),
         ("mean", {"rest": tmp_path / "run" / "checkpoint-100"}, "but LoRA adapters have nothing else to copy"),
     ):
         with pytest.raises(ConfigError) as error:
@@ -197,7 +197,7 @@ def test_arguments_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         assert words in str(error.value)
     for number in (1, 2):
         write_file(tmp_path / "plain" / f"n-{number}.safetensors", {"w": ONES})
-    with pytest.raises(ConfigError, match="--lora-rank is 4, but the checkpoints are not LoRA adapters; leave it out"):
+    with pytest.raises(ConfigError, match="lora_rank is 4, but the checkpoints are not LoRA adapters; leave it out"):
         dimred.merge(tmp_path / "plain", tmp_path / "mean.safetensors", lora_rank=4)
 
 

@@ -115,7 +115,7 @@ def test_a_metric_that_always_fails_ends_it(workspace: Path) -> None:
 
 
 def test_a_budget_that_ends_before_anything_is_scored(workspace: Path) -> None:
-    with pytest.raises(SearchError, match="the metric failed on every candidate on 'search': --budget is too small"):
+    with pytest.raises(SearchError, match="the metric failed on every candidate on 'search': budget is too small"):
         dimred.merge(workspace / "run", workspace / "x.safetensors", metric=lambda path: None, maximize=True, budget=2)
 
 
@@ -157,15 +157,15 @@ def test_the_table_and_the_json(workspace: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"minimize": True}, "--minimize and --maximize need --metric"),
+        ({"minimize": True}, "minimize= and maximize= need metric="),
         ({"metric": score_zero}, "say which is better"),
         ({"metric": score_zero, "minimize": True, "maximize": True}, "say which is better"),
-        ({"metric": score_zero, "minimize": True, "profile": "uniform"}, "--profile is 'uniform'; with a metric"),
-        ({"metric": score_zero, "minimize": True, "budget": 0}, "--budget is 0"),
-        ({"metric": score_zero, "minimize": True, "timeout": 0}, "--timeout is 0"),
+        ({"metric": score_zero, "minimize": True, "profile": "uniform"}, "profile is 'uniform'; with a metric"),
+        ({"metric": score_zero, "minimize": True, "budget": 0}, "budget is 0"),
+        ({"metric": score_zero, "minimize": True, "timeout": 0}, "timeout is 0"),
         ({"metric": score_zero, "metric_command": "x {}", "minimize": True}, "can't both be given"),
         ({"metric": score_zero, "minimize": True, "last": 1}, "is the only checkpoint that is left; to choose, a"),
-        ({"metric_command": "x", "minimize": True}, "--metric-command is 'x'; put {} where the candidate's path"),
+        ({"metric_command": "x", "minimize": True}, "metric_command is 'x'; put {} where the candidate's path"),
     ],
 )
 def test_wrong_arguments_are_refused(tmp_path: Path, options: dict, words: str) -> None:

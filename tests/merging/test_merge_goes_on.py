@@ -97,8 +97,8 @@ def test_ctrl_c_keeps_the_scores_and_says_how_to_go_on(workspace: Path) -> None:
     with pytest.raises(StoppedError) as info:
         dimred.merge(workspace / "run", out, metric=score, minimize=True)
     assert str(info.value) == (
-        f"stopped by ctrl-C; 11 scores are in {out}.merge; the same command goes on, and with --budget 11 it chooses "
-        "among these"
+        f"stopped by ctrl-C; 11 scores are in {out}.merge; the same command goes on, and with a budget of 11 it "
+        "chooses among these"
     )
     assert not out.exists()
     record = dimred.merge(workspace / "run", out, metric=score, minimize=True, budget=11)
@@ -160,7 +160,7 @@ def test_two_processes_do_not_write_the_same_scores(workspace: Path) -> None:
     out = workspace / "x.safetensors"
     with (
         FolderLock(workspace / "x.safetensors.merge", "--out is x"),
-        pytest.raises(RunError, match=rf"^--out is '.*x\.safetensors', where process {os.getpid()} on .* is at work"),
+        pytest.raises(RunError, match=rf"^out is '.*x\.safetensors', where process {os.getpid()} on .* is at work"),
     ):
         dimred.merge(workspace / "run", out, metric=f"{METRICS}:distance", minimize=True)
     assert not (workspace / "x.safetensors.merge" / "metric.log").exists()
@@ -189,7 +189,7 @@ def test_a_place_that_cannot_be_written_to_is_a_fault(workspace: Path) -> None:
     out = workspace / "x.safetensors"
     Path(f"{out}.merge").touch()
     with pytest.raises(
-        FaultError, match=r"^--out is '.*x\.safetensors', which can't be written \(.*x\.safetensors\.merge"
+        FaultError, match=r"^out is '.*x\.safetensors', which can't be written \(.*x\.safetensors\.merge"
     ):
         dimred.merge(workspace / "run", out, metric=score_zero, minimize=True)
     longest = workspace / f"{'n' * 243}.safetensors"  # the record's longer ending does not fit

@@ -32,7 +32,7 @@ def log(tmp_path: Path) -> Path:
 @pytest.fixture
 def start_metric(log: Path) -> Iterator:
     with ExitStack() as stack:
-        yield lambda source, option="--metric": stack.enter_context(closing(ProcessMetric(option, source, 60, log)))
+        yield lambda source, option="metric": stack.enter_context(closing(ProcessMetric(option, source, 60, log)))
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_metric_that_never_returns(
     monkeypatch.setenv("MARKER", str(tmp_path / "hung"))
     metric = start_metric(f"{METRICS}:hangs_once")
     metric.timeout_seconds = 0.5
-    with pytest.raises(MetricError, match=r"it took longer than --timeout 0\.5 s"):
+    with pytest.raises(MetricError, match=r"it took longer than the timeout of 0\.5 s"):
         metric.score(candidate, "search")
     metric.timeout_seconds = 60
     assert metric.score(candidate, "search") == Score(1.0)
@@ -138,7 +138,7 @@ def test_a_file_without_a_metric_is_refused(
     with pytest.raises(ConfigError) as error:
         start_metric(spec)
     assert words in str(error.value)
-    assert f"--metric is {spec!r}" in str(error.value)
+    assert f"metric is {spec!r}" in str(error.value)
     assert "broken" not in spec or "Traceback" in log.read_text()
 
 
@@ -208,11 +208,11 @@ def test_a_command_and_its_last_line(candidate: Path) -> None:
         (command("print('nan')"), "is not finite"),
         (command("print(3); raise SystemExit(4)"), "it ended with status 4; its last line was '3'"),
         ("/no/such/program {}", "No such file or directory: '/no/such/program'"),
-        (command("import time; time.sleep(100)"), "it took longer than --timeout 1 s"),
+        (command("import time; time.sleep(100)"), "it took longer than the timeout of 1 s"),
     ],
 )
 def test_a_command_that_fails(start_metric, candidate: Path, text: str, words: str) -> None:
-    metric = start_metric(text, "--metric-command")
+    metric = start_metric(text, "metric_command")
     metric.timeout_seconds = 1 if "sleep" in text else 60
     with pytest.raises(MetricError) as error:
         metric.score(candidate, "search")
@@ -222,7 +222,7 @@ def test_a_command_that_fails(start_metric, candidate: Path, text: str, words: s
 def test_a_timeout_ends_what_the_command_started(start_metric, candidate: Path, tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     code = f"import os, pathlib, time; pathlib.Path({str(pid)!r}).write_text(str(os.getpid())); time.sleep(100)"
-    metric = start_metric(command(code), "--metric-command")
+    metric = start_metric(command(code), "metric_command")
     metric.timeout_seconds = 5
     with pytest.raises(MetricError, match="longer than"):
         metric.score(candidate, "search")

@@ -22,6 +22,7 @@ STAGE_1: dict[str, Any] = {
     "epochs": 2, "schedule": {"name": "constant", "peak": 0.1, "warmup_epochs": 0}, "checkpoints": {"every_epochs": 1},
     "snapshots": {"per_epoch": 2},
 }  # fmt: skip
+SMALLER = r"use --set search\.n_components=1, or make a larger basis: dimred pca --n-components 2$"
 SEARCH: dict[str, Any] = {"epochs": 1, "reestimate_batches": 1, "search": {"n_components": 2}, "cooldown": None}
 
 
@@ -79,6 +80,20 @@ def test_a_basis_that_a_killed_start_has_left_is_fitted_again_but_not_one_in_use
     arguments: dict[str, Any] = {"data": tmp_path, "weights": weights, "config": config, "out": out, "resume": True}
     stage_2(**arguments, overrides=["search.n_components=1"])
     assert np.load(out / "pca_mat.npy").shape[0] == 1
-    with pytest.raises(ConfigError, match=r"n_components is 2, but .*pca_mat\.npy has 1"):
+    with pytest.raises(ConfigError, match=rf"n_components is 2, but .*pca_mat\.npy has 1; {SMALLER}"):
         stage_2(**arguments)
     assert np.load(out / "pca_mat.npy").shape[0] == 1
+
+
+def test_a_matrix_with_fewer_rows_than_the_recipe_asks_for_is_named_with_both_remedies(
+    weights: Path, tmp_path: Path
+) -> None:
+    fit_basis(CheckpointSeries.open(weights.parent / "checkpoint_pca"), 1, out=tmp_path / "one.npy")
+    config = tmp_path / "two.yaml"
+    config.write_text(json.dumps(TASK | SEARCH))
+    arguments: dict[str, Any] = {"data": tmp_path, "weights": weights, "config": config, "out": tmp_path / "two"}
+    with pytest.raises(ConfigError, match=rf"search\.n_components is 2, but .*one\.npy has 1; {SMALLER}"):
+        stage_2(**arguments, pca_mat=tmp_path / "one.npy")
+    assert not (tmp_path / "two" / "checkpoint_stage_2").exists()
+    stage_2(**arguments, pca_mat=tmp_path / "one.npy", overrides=["search.n_components=1"])
+    assert read_checksummed(tmp_path / "two" / "result.json")["basis"]["n_components"] == 1

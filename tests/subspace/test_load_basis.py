@@ -219,3 +219,12 @@ def test_errors_in_python_name_pythons_arguments(tmp_path):
     series.paths[1].write_bytes(b"cut")
     with pytest.raises(CheckpointError, match="leave it out with skip_bad=True"):
         fit_basis(series, 2, out=tmp_path / "b.npy")
+
+
+def test_a_header_that_python_2_wrote_is_read_without_a_warning(walk_basis, tmp_path):
+    path = tmp_path / "old.npy"
+    np.save(path, walk_basis.components)
+    whole = path.read_bytes()
+    path.write_bytes(re.sub(rb"\((\d+), (\d+)\), }  ", rb"(\1L, \2L), }", whole, count=1))
+    assert path.read_bytes() != whole
+    np.testing.assert_array_equal(load_basis(path).components, walk_basis.components)

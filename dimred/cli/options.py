@@ -1,0 +1,34 @@
+"""Name the options of a command in errors of the Python function that it calls, in place of its arguments."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from dimred.errors import DimredError
+
+_OTHER_NAMES = {"overwrite": "force", "kind": "basis"}  # argument -> option
+
+
+@contextmanager
+def options_in_errors(*arguments: str) -> Iterator[None]:
+    """Rewrite errors from the block: ``lora_rank is 0`` as ``--lora-rank is 0``, ``order='name'`` as ``--order name``.
+
+    Args:
+        arguments: the arguments that errors may name.
+    """
+    try:
+        yield
+    except DimredError as error:
+        names = "|".join(arguments)
+        pattern = rf"(?<![\w'/-])(?:another ({names})\b|({names})(?:( is | has )|=(?:True\b|'([\w.-]+)'|(\d+))?))"
+        error.args = (re.sub(pattern, _as_option, str(error)),)
+        raise
+
+
+def _as_option(match: re.Match[str]) -> str:
+    another, argument, verb, text, number = match.groups()
+    name = another or argument
+    option = f"--{_OTHER_NAMES.get(name, name).replace('_', '-')}"
+    if another:
+        return f"another {option}"
+    return option + (verb or "") + (f" {text or number}" if text or number else "")
