@@ -144,9 +144,9 @@ class Choice:
         self.seconds += time.perf_counter() - start
         return self.candidates[-1]
 
-    def add(self, name: str, measured: Candidate, place: Path) -> None:
+    def add(self, name: str, candidate: Candidate, place: Path) -> None:
         """Add a candidate of another choice under a new name; its weights are in a file now."""
-        self.candidates.append(measured._replace(name=name, place=place))
+        self.candidates.append(candidate._replace(name=name, place=place))
         self.n_added += 1
 
     def records(self) -> list[dict[str, Any]]:

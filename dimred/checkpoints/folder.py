@@ -174,8 +174,7 @@ def _read_folder(folder: Path) -> Checkpoint:
             f"{folder} has {len(candidates)} files of weights; a folder that is one checkpoint has one, or shards "
             f"and their model{INDEX}{each}"
         )
-    opened = _read_file(candidates[0])
-    return replace(opened, path=folder)
+    return replace(_read_file(candidates[0]), path=folder)
 
 
 def _read_file(path: Path) -> Checkpoint:

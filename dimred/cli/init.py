@@ -66,8 +66,8 @@ def init(
         return
     values = load_config(model, config_file(model, config)) if config else model()
     atomic_write(out, commented_configuration(values))
-    taken = "; those with # in front are stage 1's" if number == 2 else ""
-    print(f"{out}: every key of stage {number} with its meaning{taken}; use it with --config {out}")
+    note = "; those with # in front are stage 1's" if number == 2 else ""
+    print(f"{out}: every key of stage {number} with its meaning{note}; use it with --config {out}")
 
 
 def configuration_schema(model: Any) -> dict[str, Any]:

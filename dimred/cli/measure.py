@@ -125,7 +125,7 @@ def compare(
     """Compare stage 2 with averages of the same snapshots and with plain training, for the same stage 1.
 
     Rivals that must be trained are trained here. The val split chooses, the test split reports, and BatchNorm is
-    re-estimated in every row. Stage 2 is what its configuration makes it; a search gets a cooldown of as many passes
+    re-estimated in every row. Stage 2 runs as configured; if that is a search, a cooldown of as many passes is a row
     beside it. The same call continues one that was cut off. It prints a table, or with --json the contents of
     OUT/compare.json; OUT/compare.html is the page, with test accuracy over passes.
 

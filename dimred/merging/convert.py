@@ -54,7 +54,8 @@ def convert(
     Args:
         sources: files, globs or folders; in a folder, all pickles of weights, in sub-folders too. What is converted
             already is passed over there.
-        key: which weights to take from a file, keys joined by dots; default the only ones that are no average.
+        key: which weights to take from a file, keys joined by dots. Default: its only weights, or of several the only
+            ones that are not an average of the others.
         out: the new file for one file; otherwise a folder; default beside each file.
         force: whether to replace existing files.
 
@@ -64,7 +65,8 @@ def convert(
     Raises:
         ConfigError: there is nothing to convert, or a file exists.
         DimredError: PyTorch is missing.
-        CheckpointError: a file can't be read, or it is not clear which weights to take.
+        CheckpointError: a file can't be read, is a pointer of Git LFS, has no values, or has several weights to choose
+            from; or the folder is a distributed checkpoint.
         FaultError: a file can't be written.
     """
     torch = torch_module()

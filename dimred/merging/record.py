@@ -35,7 +35,7 @@ _STILL_TRUE = (
 
 
 def work_folder(out: Path) -> Path:
-    """Return the folder with the scores that a result was chosen by."""
+    """Return the folder beside a result that its merge works in: with the lock, the candidate and the scores."""
     return out.with_name(out.name + MERGE_FOLDER)
 
 

@@ -28,7 +28,8 @@ class Weights(NamedTuple):
     Attributes:
         key: where it is, keys joined by dots; empty for the file itself.
         tensors: name -> tensor.
-        is_average: whether its name says that it is a moving or another average of the weights.
+        is_average: whether it is a moving or another average of other weights, as its key, an entry ``n_averaged`` or
+            Lightning's ``current_model_state`` beside it tell.
     """
 
     key: str

@@ -71,9 +71,13 @@ class Shards:
     """The shards of M columns over R ranks, of equal width L = ceil(M / R), as collectives need.
 
     If a rank owns one column fewer (``columns_of_rank``), its shard ends with a column of zeros in the place of the
-    next rank's first column, so that every shard lies within the M columns. This rank's shard is ``first : end``;
-    ``part`` is
-    the columns that it owns; ``places`` says where those of each rank stand among the R L gathered ones.
+    next rank's first column, so that every shard lies within the M columns.
+
+    Attributes:
+        several: whether R > 1.
+        part: the columns that this rank owns.
+        first, end: this rank's shard.
+        places: where the columns of each rank stand among the R L that are gathered.
     """
 
     def __init__(self, n_columns: int, rank: int, group_size: int):
