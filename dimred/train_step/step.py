@@ -222,7 +222,7 @@ class _Finish(nn.Cell):
             if self.votes:
                 leaves = reduced[n + 2] > 0
         if self.weighs:
-            loss, gradients = loss / weight, _each(ops.partial(_divided, weight), gradients)
+            loss, gradients = loss / weight, _each(ops.partial(ops.mul, 1.0 / weight), gradients)
         clipped = gradients
         if self.clipping is not None:
             clipped, norm = self.clipping(gradients)
@@ -271,7 +271,3 @@ class _FinishVector(nn.Cell):
         if self.finish.votes:
             tally, saved = saved[0], saved[1:]
         return self.finish(loss, self.unflatten(vector), weight, saved, tally)
-
-
-def _divided(divisor: Tensor, gradient: Tensor) -> Tensor:
-    return gradient / divisor
