@@ -10,28 +10,28 @@ _each = ops.HyperMap()  # a graph compiles it much faster than a loop
 
 
 class AllReduce(nn.Cell):
-    """A cell that sums tensors over all ranks, multiplies by ``share``, and returns a tuple.
+    """A cell that sums tensors over all ranks, multiplies by ``factor``, and returns a tuple.
 
     Small tensors travel as one vector: on CPU, where nothing is fused, an all-reduce of one number takes as long as one
     of thousands. Elsewhere graph mode may fuse the all-reduces.
     """
 
-    def __init__(self, share: float):
+    def __init__(self, factor: float):
         super().__init__(auto_prefix=False)
-        self.share = share
+        self.factor = factor
         self.all_reduce = ops.AllReduce()
         self.all_reduce.add_prim_attr("fusion", 1)  # lets the context's all_reduce_fusion_config fuse it in groups
 
     def construct(self, *values: Tensor) -> tuple[Tensor, ...]:
         if len(values) == 1:
-            return (self.all_reduce(values[0]) * self.share,)
-        joined = self.all_reduce(ops.concat(_each(_small, values))) * self.share
-        return _each(ops.partial(self._sum, joined), values, _firsts(_each(_size_if_small, values)))
+            return (self.all_reduce(values[0]) * self.factor,)
+        small_sums = self.all_reduce(ops.concat(_each(_small, values))) * self.factor
+        return _each(ops.partial(self._sum, small_sums), values, _firsts(_each(_size_if_small, values)))
 
-    def _sum(self, joined: Tensor, value: Tensor, first: int) -> Tensor:
+    def _sum(self, small_sums: Tensor, value: Tensor, first: int) -> Tensor:
         if value.size > _SMALL:
-            return self.all_reduce(value) * self.share
-        return joined[first : first + value.size].reshape(value.shape)
+            return self.all_reduce(value) * self.factor
+        return small_sums[first : first + value.size].reshape(value.shape)
 
 
 class Ballot:
@@ -73,14 +73,14 @@ class Ballot:
         self.tally = _nothing()
 
     def vote_to_leave(self) -> None:
-        """Vote against the next step, and all later ones."""
+        """Vote against the next step and those after it, until ``count`` clears the tally."""
         self.tally = self.tally + Tensor(np.array([1, 0], np.float32))
 
     def count(self) -> int:
         """Return how many steps were made since the last count, the same on all ranks, and clear the tally."""
-        made = int(self.tally.asnumpy()[1])
+        n_steps = int(self.tally.asnumpy()[1])
         self.tally = _nothing()
-        return made
+        return n_steps
 
 
 def _nothing() -> Tensor:

@@ -114,13 +114,13 @@ class Ranks:
         faults = self.sum(faults)
         if not faults.any():
             return None
-        first, told = int(np.argmax(faults)), np.zeros(1 + _LONGEST_REASON)
+        first, message = int(np.argmax(faults)), np.zeros(1 + _LONGEST_REASON)
         if fault is not None and first == self.rank:
             ours = _as_ours(fault)
             text = str(ours).encode()[:_LONGEST_REASON]
-            told[: 1 + len(text)] = [next(n for n, kind in enumerate(_KINDS) if isinstance(ours, kind)), *text]
-        kind, *heard = self.sum(told).astype(np.uint8)
-        reason = bytes(heard).rstrip(b"\0").decode(errors="replace")
+            message[: 1 + len(text)] = [next(n for n, kind in enumerate(_KINDS) if isinstance(ours, kind)), *text]
+        kind, *characters = self.sum(message).astype(np.uint8)
+        reason = bytes(characters).rstrip(b"\0").decode(errors="replace")
         return _KINDS[kind](f"rank {first} could not go on: {reason}")
 
     def any(self, claim: bool) -> bool:
@@ -186,9 +186,9 @@ class Group(Ranks):
         values = [parameter.asnumpy() for parameter in parameters]
         message, first = self.broadcast_bytes(b"".join(value.tobytes() for value in values)), 0
         for parameter, value in zip(parameters, values, strict=True):
-            received = np.frombuffer(message, value.dtype, value.size, first).reshape(value.shape)
-            _put(parameter, received)
-            first += received.nbytes
+            new_value = np.frombuffer(message, value.dtype, value.size, first).reshape(value.shape)
+            _put(parameter, new_value)
+            first += new_value.nbytes
 
     def gather(self, numbers: Sequence[float] | np.ndarray) -> np.ndarray:
         pieces = _pieces(np.array(numbers, np.float64).tobytes())
@@ -212,8 +212,8 @@ class Group(Ranks):
             result = work()
         except Exception as error:
             fault = error
-        told = self.first_fault(fault)
-        if (first := fault or told) is not None:
+        fault_of_all = self.first_fault(fault)
+        if (first := fault or fault_of_all) is not None:
             raise first
         return cast(Result, result)
 
@@ -235,12 +235,12 @@ class Group(Ranks):
                 wait([outcome], pause)
             is_done = outcome.done()  # true on rank 0 only
             error = outcome.exception() if is_done else None
-            done, failed = self.sum([is_done, error is not None])
-            if failed and (told := self.first_fault(error)) and not is_done:
-                raise told
+            any_done, any_failed = self.sum([is_done, error is not None])
+            if any_failed and (fault := self.first_fault(error)) and not is_done:
+                raise fault
             if is_done:
                 return outcome.result()  # or raises what the work raised
-            if done:
+            if any_done:
                 return None
             pause = min(2 * pause, _LONGEST_TURN_SECONDS)
             if not self.is_rank_zero:

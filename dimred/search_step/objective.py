@@ -69,8 +69,8 @@ class Objective:
 
     def _means(self, *values: Tensor) -> Sequence[Tensor]:
         """Average values times a weight, and the weight, which is the last, over the ranks; divide by the weight."""
-        *weighed, weight = values if self._reduce is None else self._reduce(*values)
-        return [value / weight for value in weighed] if self._weighs else weighed
+        *totals, weight = values if self._reduce is None else self._reduce(*values)
+        return [value / weight for value in totals] if self._weighs else totals
 
     def gradient(self, inputs: Sequence[Tensor]) -> Evaluation:
         """Return f(w; B) and g, which is clipped if clipping is on; BatchNorm's statistics move."""

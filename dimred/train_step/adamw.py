@@ -69,12 +69,12 @@ class AdamW(nn.Optimizer):
         # 1 - beta^t in float32 would lose four digits of 1 - 0.999.
         root = ops.sqrt(-ops.expm1(t * self.log_beta2))
         factor = root / -ops.expm1(t * self.log_beta1)
-        done = _each(
+        updates = _each(
             ops.partial(self._update, factor, self.eps * root), rates, decays, self.decay_flags,
             self.parameters, self.first_moments, self.second_moments, gradients,
         )  # fmt: skip
         self.assignadd(self.global_step, self.global_step_increase_tensor)
-        return ops.depend(True, done)
+        return ops.depend(True, updates)
 
     def _update(
         self,
@@ -99,5 +99,5 @@ class AdamW(nn.Optimizer):
 
 def _log_as_float32(beta: float) -> float:
     """Return log beta of the float32 number that the kernel gets; the log of 0 is -inf."""
-    rounded = float(np.float32(beta))
-    return math.log(rounded) if rounded > 0 else -math.inf
+    kernel_beta = float(np.float32(beta))
+    return math.log(kernel_beta) if kernel_beta > 0 else -math.inf

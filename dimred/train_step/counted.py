@@ -41,14 +41,14 @@ class WeighedLoss(nn.Cell):
         super().__init__(auto_prefix=False)
         self.network = network
         self.weighs = weighs
-        n_counted = _count_labels(network) if weighs else None
-        self.counts = n_counted is not None
-        object.__setattr__(self, "n_counted", n_counted)  # not registered, so that no checkpoint holds it
+        label_count = _count_labels(network) if weighs else None
+        self.counts = label_count is not None
+        object.__setattr__(self, "label_count", label_count)  # not registered, so that no checkpoint holds it
         self.one, self.not_called = Tensor(1.0, ms.float32), Tensor(_NOT_CALLED, ms.float32)
 
     def construct(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
         if self.counts:
-            ops.assign(self.n_counted, self.not_called)
+            ops.assign(self.label_count, self.not_called)
         loss = self.network(*inputs)
         n_rows = 1
         if len(inputs) > 0 and inputs[0].ndim > 0:
@@ -64,36 +64,36 @@ class WeighedLoss(nn.Cell):
         loss = loss.astype(ms.float32)
         if not self.counts:
             return loss, self.one
-        n_items = ops.stop_gradient(self.n_counted + 0.0)
+        n_items = ops.stop_gradient(self.label_count + 0.0)
         return loss, ops.select(n_items < 0, self.one, n_items / n_rows)
 
 
 class _CountingLoss(nn.Cell):
-    """A loss that adds to ``n_counted`` what its mean is over; it is 0, with gradient 0, where no label counts.
+    """A loss that adds to ``label_count`` what its mean is over; it is 0, with gradient 0, where no label counts.
 
     There it would be 0 / 0. So it computes the loss of other labels, and multiplies by 0.
 
     Args:
         loss: one of MindSpore's cross entropies, with ``reduction="mean"``.
-        n_counted: () float32; negative if nothing has been added.
+        label_count: () float32; negative if nothing has been added.
     """
 
-    def __init__(self, loss: nn.Cell, n_counted: Parameter):
+    def __init__(self, loss: nn.Cell, label_count: Parameter):
         super().__init__(auto_prefix=False)
         self.loss = loss
-        object.__setattr__(self, "n_counted", n_counted)
-        self.ignored = loss.ignore_index
+        object.__setattr__(self, "label_count", label_count)
+        self.ignore_index = loss.ignore_index
         self.weight = loss.weight
-        self.class_that_counts = 1 if self.ignored == 0 else 0
+        self.class_that_counts = 1 if self.ignore_index == 0 else 0
         if self.weight is not None:
             heaviest_first = np.argsort(-self.weight.asnumpy().astype(np.float32), kind="stable")
-            self.class_that_counts = int(heaviest_first[heaviest_first != self.ignored][0])
+            self.class_that_counts = int(heaviest_first[heaviest_first != self.ignore_index][0])
 
     def construct(self, logits: Any, labels: Tensor, *others: Any) -> Any:
         if labels.dtype in (mstype.float16, mstype.float32, mstype.float64, mstype.bfloat16):  # of each class
             self._add(labels.size // labels.shape[min(1, labels.ndim - 1)])
             return self.loss(logits, labels, *others)
-        counts = ops.not_equal(labels, self.ignored)
+        counts = ops.not_equal(labels, self.ignore_index)
         other = ops.full_like(labels, self.class_that_counts)
         if self.weight is None:
             n_items = counts.astype(ms.int32).sum().astype(ms.float32)
@@ -108,20 +108,20 @@ class _CountingLoss(nn.Cell):
         return loss * is_some
 
     def _add(self, n_items: Any) -> None:
-        ops.assign(self.n_counted, ops.maximum(self.n_counted, 0.0) + n_items)
+        ops.assign(self.label_count, ops.maximum(self.label_count, 0.0) + n_items)
 
 
 def _count_labels(network: nn.Cell) -> Parameter | None:
     """Let every cross entropy of the network count, in its place; return their common count, None without one."""
-    found = places(network)
-    n_counted = next((place.cell.n_counted for place in found if isinstance(place.cell, _CountingLoss)), None)
-    for place in found:
+    cells = places(network)
+    label_count = next((place.cell.label_count for place in cells if isinstance(place.cell, _CountingLoss)), None)
+    for place in cells:
         is_counted = isinstance(place.owner, _CountingLoss)
         if isinstance(place.cell, _LOSSES) and place.cell.reduction == "mean" and not is_counted:
-            if n_counted is None:
-                n_counted = Parameter(Tensor(_NOT_CALLED, ms.float32), name="counted_labels", requires_grad=False)
-            place.put(_CountingLoss(place.cell, n_counted))
-    return n_counted
+            if label_count is None:
+                label_count = Parameter(Tensor(_NOT_CALLED, ms.float32), name="counted_labels", requires_grad=False)
+            place.put(_CountingLoss(place.cell, label_count))
+    return label_count
 
 
 @ops.constexpr  # so that a graph calls it when it is compiled, before any step

@@ -27,7 +27,7 @@ class EMA(nn.Cell):
 
     Args:
         network: the network to average; the average starts from the network's values.
-        decay: the share of the average that an update keeps, 0 <= decay < 1.
+        decay: the fraction of the average that an update keeps, 0 <= decay < 1.
         ramp: whether the decay ramps up.
 
     Attributes:
@@ -43,12 +43,12 @@ class EMA(nn.Cell):
         check_number("decay", decay, at_least=0, below=1, usual="0.999 is usual")
         check_type("ramp", ramp, bool, "True or False")
         weights, statistics = network.trainable_params(), moving_statistics(network)
-        tracked = [*weights, *statistics]
+        values = [*weights, *statistics]
         self.decay = float(decay)
         self.ramp = ramp
-        self.values = ms.ParameterTuple(tracked)
+        self.values = ms.ParameterTuple(values)
         self.averages = ms.ParameterTuple(
-            [Parameter(value.value().copy(), name=f"ema.{value.name}", requires_grad=False) for value in tracked]
+            [Parameter(value.value().copy(), name=f"ema.{value.name}", requires_grad=False) for value in values]
         )
         self.statistics = list(self.averages)[len(weights) :]
         self.n_updates = Parameter(Tensor(0, ms.int32), name="ema.updates", requires_grad=False)
@@ -59,8 +59,8 @@ class EMA(nn.Cell):
         keep = self.decay * ops.ones((), ms.float32)
         if self.ramp:
             keep = self.decay * (1.0 - ops.exp(n_updates.astype(ms.float32) * (-1.0 / _RAMP_UPDATES)))
-        done = _each(ops.partial(_move, keep), self.averages, self.values)
-        return ops.depend(True, (done, ops.assign(self.n_updates, n_updates)))
+        moves = _each(ops.partial(_move, keep), self.averages, self.values)
+        return ops.depend(True, (moves, ops.assign(self.n_updates, n_updates)))
 
     def restart(self) -> None:
         """Start over from the network's current values."""

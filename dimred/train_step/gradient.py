@@ -68,8 +68,8 @@ class _ScaledLoss(nn.Cell):
 
     def construct(self, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         loss, weight = self.loss(*inputs)
-        weighed = loss * weight if self.weighs else loss
-        return (weighed if self.loss_scale is None else self.loss_scale.scaled(loss)), weighed, weight
+        weighted_loss = loss * weight if self.weighs else loss
+        return (weighted_loss if self.loss_scale is None else self.loss_scale.scaled(loss)), weighted_loss, weight
 
 
 class _LossAndWeight(nn.Cell):
@@ -89,9 +89,9 @@ class GroupGradient:
     """Loss and gradient of a group of micro-batches, as if it were one batch.
 
     With the weight w_i of a micro-batch B_i, the items for each row that its mean is over (see ``WeighedLoss``), and
-    share_i = rows of B_i / rows of the group::
+    a_i = rows of B_i / rows of the group::
 
-        loss = sum_i share_i w_i f(B_i);   gradient = sum_i share_i w_i grad f(B_i);   weight = sum_i share_i w_i
+        loss = sum_i a_i w_i f(B_i);   gradient = sum_i a_i w_i grad f(B_i);   weight = sum_i a_i w_i
 
     Divided by the weight, these are the loss and the gradient of the whole batch. They are divided once, after they are
     averaged over the ranks. The sums are float32. The host calls one small graph for each micro-batch.
@@ -136,12 +136,12 @@ class GroupGradient:
         batches = cut(inputs, self._rows)
         total: Any = None
         weight: Any = None
-        for number, (part, share) in enumerate(batches):
+        for number, (part, fraction) in enumerate(batches):
             self._draw_dropout_masks(number)
             loss, batch_weight = self._loss(*part)
             if len(batches) == 1:
                 return loss, batch_weight
-            total, weight = _plus(total, loss, share), _plus(weight, batch_weight, len(part[0]))
+            total, weight = _plus(total, loss, fraction), _plus(weight, batch_weight, len(part[0]))
         return total, weight / len(inputs[0])
 
     def loss_and_gradient(self, inputs: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
@@ -151,25 +151,25 @@ class GroupGradient:
         before = None if statistics is None else statistics.read()
         loss = vector = after = None
         weight: Any = None
-        for number, (part, share) in enumerate(batches):
+        for number, (part, fraction) in enumerate(batches):
             self._draw_dropout_masks(number)
             batch_loss, gradients, batch_weight = self._gradient(*part)
             batch_vector = self._vectors.flatten(gradients)
             if len(batches) == 1:
                 return batch_loss, batch_vector, batch_weight
             if statistics is not None:
-                after = _plus(after, statistics.read(), share)
+                after = _plus(after, statistics.read(), fraction)
                 statistics.put((1.0, before))
-            loss, vector = _plus(loss, batch_loss, share), _plus(vector, batch_vector, share)
+            loss, vector = _plus(loss, batch_loss, fraction), _plus(vector, batch_vector, fraction)
             weight = _plus(weight, batch_weight, len(part[0]))  # whole numbers: n weights of 1 are exactly n
         if statistics is not None:
             statistics.put((1.0, after))
         return loss, vector, weight / len(inputs[0])
 
 
-def _plus(total: Tensor | None, value: Tensor, share: float) -> Tensor:
-    """Return ``total + share * value``, made by one kernel, or ``share * value`` if ``total`` is None."""
-    return value * share if total is None else mint.add(total, value, alpha=share)
+def _plus(total: Tensor | None, value: Tensor, fraction: float) -> Tensor:
+    """Return ``total + fraction * value``, made by one kernel, or ``fraction * value`` if ``total`` is None."""
+    return value * fraction if total is None else mint.add(total, value, alpha=fraction)
 
 
 def cut(inputs: Sequence[Tensor], rows: int | None) -> list[tuple[tuple[Tensor, ...], float]]:
@@ -180,7 +180,7 @@ def cut(inputs: Sequence[Tensor], rows: int | None) -> list[tuple[tuple[Tensor, 
         rows: rows of a micro-batch; None for the whole batch in one.
 
     Returns:
-        For each micro-batch, its rows of each input, and its share of the batch's rows; the shares sum to 1.
+        For each micro-batch, its rows of each input, and its fraction of the batch's rows; the fractions sum to 1.
 
     Raises:
         ConfigError: ``rows`` is given, and an input has no rows, or not as many as the others.

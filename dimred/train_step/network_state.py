@@ -82,7 +82,7 @@ def evaluating(network: nn.Cell) -> Iterator[None]:
 
 def batch_norms(network: nn.Cell) -> list[nn.Cell]:
     """List every BatchNorm in the network; raise ConfigError for one of ``mindspore.mint``."""
-    found = []
+    layers = []
     for name, layer in network.cells_and_names():
         if isinstance(layer, _OTHERS):
             kind = type(layer).__name__
@@ -90,8 +90,8 @@ def batch_norms(network: nn.Cell) -> list[nn.Cell]:
                 f"{name!r} of the network is a mint.nn.{kind}, whose statistics dimred does not know; use nn.{kind}"
             )
         if isinstance(layer, BATCH_NORMS):
-            found.append(layer)
-    return found
+            layers.append(layer)
+    return layers
 
 
 def moving_statistics(network: nn.Cell) -> list[Parameter]:

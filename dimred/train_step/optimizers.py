@@ -24,9 +24,9 @@ def decays(parameter: Parameter, no_decay: Sequence[str]) -> bool:
 
 def decay_groups(parameters: Sequence[Parameter], weight_decay: float, no_decay: Sequence[str]) -> list[dict[str, Any]]:
     """Make the parameter groups of a MindSpore optimizer: those with decay, those without, and the original order."""
-    decayed = [parameter for parameter in parameters if decays(parameter, no_decay)]
-    spared = [parameter for parameter in parameters if not decays(parameter, no_decay)]
-    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": spared, "weight_decay": 0.0}]
+    with_decay = [parameter for parameter in parameters if decays(parameter, no_decay)]
+    without_decay = [parameter for parameter in parameters if not decays(parameter, no_decay)]
+    groups = [{"params": with_decay, "weight_decay": weight_decay}, {"params": without_decay, "weight_decay": 0.0}]
     return [group for group in groups if group["params"]] + [{"order_params": list(parameters)}]
 
 
@@ -67,24 +67,24 @@ def make_optimizer(
             for ``adamw``; ``beta`` for ``schedule_free``. None stands for the default.
 
     Raises:
-        ConfigError: the optimizer does not have a given option; ``nesterov`` is true but the momentum is 0; or
+        ConfigError: the optimizer does not have an option that is set; ``nesterov`` is true but the momentum is 0; or
             ``factory`` fails, or makes something that is not an optimizer of these parameters with these rates.
     """
     cell, defaults = OPTIMIZERS[name] if factory is None else (factory, {})
-    chosen = dict(defaults)
+    settings = dict(defaults)
     for option, value in options.items():
         if value is None:
             continue
         if option not in defaults:
             has = "it has " + ", ".join(defaults) if defaults else "set it in the factory"
             raise ConfigError(f"optimizer.{option} is not an option of {name}; {has}: set it to null")
-        chosen[option] = value
-    if chosen.get("nesterov") and not chosen["momentum"]:
+        settings[option] = value
+    if settings.get("nesterov") and not settings["momentum"]:
         raise ConfigError("optimizer.nesterov is true, which needs an optimizer.momentum above 0")
     groups = decay_groups(parameters, weight_decay, no_decay)
     rates = rates if isinstance(rates, float | int) else [float(rate) for rate in rates]
     if factory is None:
-        return cell(groups, rates, **chosen)
+        return cell(groups, rates, **settings)
     try:
         optimizer = factory(groups, rates)
     except Exception as error:
@@ -92,11 +92,11 @@ def make_optimizer(
             f"optimizer.name is {name!r}, which failed with {type(error).__name__}: {error}. It is called with the "
             "parameter groups and the learning rates, a list with one for each update"
         ) from error
-    _check_own(name, optimizer, parameters, rates)
+    _check_factory_optimizer(name, optimizer, parameters, rates)
     return optimizer
 
 
-def _check_own(name: str, optimizer: Any, parameters: Sequence[Parameter], rates: Any) -> None:
+def _check_factory_optimizer(name: str, optimizer: Any, parameters: Sequence[Parameter], rates: Any) -> None:
     """Check that a user's own optimizer has all the parameters, and the schedule of rates."""
     start = f"optimizer.name is {name!r}, which returned "
     if not isinstance(optimizer, nn.Optimizer):
@@ -127,9 +127,9 @@ def check_optimizer(optimizer: nn.Optimizer, trainable: Sequence[Parameter]) -> 
     """
     if not isinstance(optimizer, nn.Optimizer):
         raise ConfigError(f"optimizer is {shown(optimizer)}; give one of mindspore.nn, over the trainable parameters")
-    own = {id(weight) for weight in trainable}
+    trainable_ids = {id(weight) for weight in trainable}
     for weight in optimizer.parameters:
-        if id(weight) not in own:
+        if id(weight) not in trainable_ids:
             raise ConfigError(
                 f"optimizer has {weight.name!r}, which is not a trainable parameter of the network that the step "
                 "trains; make it from network.trainable_params()"

@@ -10,7 +10,7 @@ from dimred.train_step.clipping import Clipping
 from dimred.train_step.ema import EMA
 from dimred.train_step.loss_scale import DynamicLossScale, StaticLossScale
 
-_UNBOUNDED = 2.0**125  # the largest loss scale that a growing one of MindSpore may reach here
+_LARGEST_SCALE = 2.0**125  # the largest loss scale that a growing one of MindSpore may reach here
 
 
 class Parts(NamedTuple):
@@ -42,37 +42,37 @@ def make_parts(network: nn.Cell, loss_scale: Any, clipping: Any, ema: Any) -> Pa
         ema = _named("ema", EMA, network, ema)
     check_type("ema", ema, (EMA, type(None)), "a number, the decay; or dimred.EMA of the network")
     if ema is not None:
-        trained = {id(parameter) for parameter in network.get_parameters()}
+        parameter_ids = {id(parameter) for parameter in network.get_parameters()}
         for value in ema.values:
-            if id(value) not in trained:
+            if id(value) not in parameter_ids:
                 raise ConfigError(f"ema averages {value.name!r}, which is not of this network; give an EMA of it")
     return Parts(_make_loss_scale(loss_scale), clipping, ema)
 
 
-def _make_loss_scale(given: Any) -> StaticLossScale | None:
-    if given is None or isinstance(given, StaticLossScale):
-        return given
-    if _is_number(given):
-        return _named("loss_scale", StaticLossScale, given)
-    if isinstance(given, amp.StaticLossScaler):
-        return _named("loss_scale", StaticLossScale, float(given.scale_value.asnumpy()))
-    if isinstance(given, amp.FixedLossScaleManager):
-        drops = bool(given.get_drop_overflow_update())
-        return _named("loss_scale", StaticLossScale, float(given.get_loss_scale()), drops)
-    if isinstance(given, amp.DynamicLossScaler):
-        first = float(given.scale_value.asnumpy())
-        return _growing(first, given.scale_factor, given.scale_window)
-    if isinstance(given, amp.DynamicLossScaleManager):
-        return _growing(float(given.get_loss_scale()), given.scale_factor, given.scale_window)
+def _make_loss_scale(value: Any) -> StaticLossScale | None:
+    if value is None or isinstance(value, StaticLossScale):
+        return value
+    if _is_number(value):
+        return _named("loss_scale", StaticLossScale, value)
+    if isinstance(value, amp.StaticLossScaler):
+        return _named("loss_scale", StaticLossScale, float(value.scale_value.asnumpy()))
+    if isinstance(value, amp.FixedLossScaleManager):
+        drops = bool(value.get_drop_overflow_update())
+        return _named("loss_scale", StaticLossScale, float(value.get_loss_scale()), drops)
+    if isinstance(value, amp.DynamicLossScaler):
+        first = float(value.scale_value.asnumpy())
+        return _growing(first, value.scale_factor, value.scale_window)
+    if isinstance(value, amp.DynamicLossScaleManager):
+        return _growing(float(value.get_loss_scale()), value.scale_factor, value.scale_window)
     raise ConfigError(
-        f"loss_scale is {shown(given)}; it must be a number, dimred.StaticLossScale or DynamicLossScale, or one of "
+        f"loss_scale is {shown(value)}; it must be a number, dimred.StaticLossScale or DynamicLossScale, or one of "
         "MindSpore's: amp.StaticLossScaler, DynamicLossScaler, FixedLossScaleManager or DynamicLossScaleManager"
     )
 
 
 def _growing(first: float, factor: int, window: int) -> StaticLossScale:
     """Make a dynamic scale with the settings of MindSpore's, which has no upper bound and a lower one of 1."""
-    return _named("loss_scale", DynamicLossScale, first, float(factor), window, largest=_UNBOUNDED)
+    return _named("loss_scale", DynamicLossScale, first, float(factor), window, largest=_LARGEST_SCALE)
 
 
 def _is_number(value: Any) -> bool:

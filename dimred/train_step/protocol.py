@@ -49,15 +49,15 @@ class Step(Protocol):
 
     @property
     def ema(self) -> EMA | None:
-        """Return the moving average of the network."""
+        """Return the moving average of the network; None without one."""
 
     @property
     def ballot(self) -> Ballot | None:
-        """Return the ranks' votes."""
+        """Return the ranks' votes on each step; None without them."""
 
     @property
     def reads_each_step(self) -> bool:
-        """Return whether a step waits for its own numbers."""
+        """Return whether a step waits for its own numbers, so that reading them costs nothing more."""
 
     def __call__(self, *inputs: Tensor) -> Result:
         """Take a step on a batch."""

@@ -62,5 +62,5 @@ def with_cooldown(rates: np.ndarray, after_step: int, n_steps: int, curve: Curve
     Returns:
         The rates, (after_step + n_steps,) float32.
     """
-    left = CURVES[curve](np.arange(n_steps) / n_steps)
-    return np.concatenate([rates[:after_step], rates[after_step] * left]).astype(np.float32)
+    fractions = CURVES[curve](np.arange(n_steps) / n_steps)
+    return np.concatenate([rates[:after_step], rates[after_step] * fractions]).astype(np.float32)

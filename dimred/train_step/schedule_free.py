@@ -31,7 +31,7 @@ class ScheduleFree(nn.Optimizer):
     Args:
         params: parameters, or groups with their own ``weight_decay``.
         learning_rate: a number, or a list with one per update. Good rates are at least 10 times those of momentum SGD.
-        beta: share of x in y, 0 < beta < 1.
+        beta: fraction of x in y, 0 < beta < 1.
         weight_decay: the factor called decay above.
 
     Raises:
@@ -56,33 +56,33 @@ class ScheduleFree(nn.Optimizer):
         decay = self.get_weight_decay()
         rate = self.get_lr().reshape(())
         total = self.rates_squared + rate * rate
-        share = rate * rate / ops.maximum(total, 1e-30)
+        fraction = rate * rate / ops.maximum(total, 1e-30)
         is_first = self.rates_squared == 0
         weights, base, update = self.parameters, self.base, self._update
         if self.is_group:
-            done = _each(ops.partial(update, is_first, rate, share), decay, weights, base, gradients)
+            updates = _each(ops.partial(update, is_first, rate, fraction), decay, weights, base, gradients)
         else:
-            done = _each(ops.partial(update, is_first, rate, share, decay), weights, base, gradients)
-        done = ops.depend(ops.assign(self.rates_squared, total), done)
+            updates = _each(ops.partial(update, is_first, rate, fraction, decay), weights, base, gradients)
+        updates = ops.depend(ops.assign(self.rates_squared, total), updates)
         self.assignadd(self.global_step, self.global_step_increase_tensor)
-        return ops.depend(True, done)
+        return ops.depend(True, updates)
 
     def _update(
         self,
         is_first: Tensor,
         rate: Tensor,
-        share: Tensor,
+        fraction: Tensor,
         decay: Any,
         weight: Parameter,
         base_point: Parameter,
         gradient: Tensor,
     ) -> bool:
         base = ops.select(is_first, weight, base_point)  # weights may have been loaded meanwhile
-        averaged = (weight - base * (1.0 - self.beta)) / self.beta
-        moved = base - (gradient + weight * decay) * rate
-        averaged = averaged + (moved - averaged) * share
-        ops.assign(base_point, moved)
-        ops.assign(weight, moved + (averaged - moved) * self.beta)
+        average = (weight - base * (1.0 - self.beta)) / self.beta
+        next_base = base - (gradient + weight * decay) * rate
+        average = average + (next_base - average) * fraction
+        ops.assign(base_point, next_base)
+        ops.assign(weight, next_base + (average - next_base) * self.beta)
         return True
 
     def averaged(self) -> dict[str, np.ndarray]:
