@@ -1,4 +1,4 @@
-"""Hold the README's table of who may import whom, by walking every import."""
+"""Hold the table of who may import whom, by walking every import."""
 
 import ast
 import re

@@ -70,7 +70,10 @@ def steps_in_epoch(n_images: int, batch_size: int, group_size: int, accumulation
 
 
 class GivenOrder(dataset.Sampler):
-    """A sampler that takes the samples with these numbers, in this order."""
+    """A sampler that takes the samples with these numbers, in this order.
+
+    Only a dataset that reads any sample by its number takes a sampler, such as ``GeneratorDataset`` over a sequence.
+    """
 
     def __init__(self, order: np.ndarray):
         super().__init__(len(order))
