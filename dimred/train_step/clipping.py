@@ -47,19 +47,19 @@ class Clipping(nn.Cell):
         largest = ops.stack(_each(_largest, gradients)).max()
         power = ops.select(largest < 1.0 / _ORDINARY, ops.full_like(largest, 1.0 / _SCALE), ops.ones_like(largest))
         power = ops.select(largest > _ORDINARY, ops.full_like(largest, _SCALE), power)
-        scaled = _each(ops.partial(_divided, power), gradients)
-        scaled_length = ops.sqrt(ops.addn(_each(_square, scaled)))
-        length = scaled_length * power
-        shrink = ops.select(ops.isfinite(scaled_length), self.norm / scaled_length, ops.full_like(length, math.nan))
+        quotients = _each(ops.partial(_divide, power), gradients)
+        quotient_length = ops.sqrt(ops.addn(_each(_square, quotients)))
+        length = quotient_length * power
+        shrink = ops.select(ops.isfinite(quotient_length), self.norm / quotient_length, ops.full_like(length, math.nan))
         factor = ops.select(length <= self.norm, power, shrink)
-        return _each(ops.partial(ops.mul, factor), scaled), length
+        return _each(ops.partial(ops.mul, factor), quotients), length
 
 
 def _largest(gradient: Tensor) -> Tensor:
     return gradient.abs().max()
 
 
-def _divided(power: Tensor, gradient: Tensor) -> Tensor:
+def _divide(power: Tensor, gradient: Tensor) -> Tensor:
     return gradient / power
 
 

@@ -93,10 +93,10 @@ class DynamicLossScale(StaticLossScale):
         finite = all_finite.astype(ms.int32)
         good = (self.n_good + 1) * finite
         grows = good >= self.window
-        grown = ops.minimum(self.scale * self.factor, self.largest)
-        shrunk = ops.maximum(self.scale / self.factor, self.smallest)
-        kept = ops.select(grows, grown, self.scale * 1.0)
-        ops.assign(self.scale, ops.select(all_finite, kept, shrunk))
+        larger = ops.minimum(self.scale * self.factor, self.largest)
+        smaller = ops.maximum(self.scale / self.factor, self.smallest)
+        scale = ops.select(grows, larger, self.scale * 1.0)
+        ops.assign(self.scale, ops.select(all_finite, scale, smaller))
         ops.assign(self.n_good, good * (1 - grows.astype(ms.int32)))
         ops.assign_add(self.n_overflows, 1 - finite)
         return True

@@ -105,12 +105,14 @@ class TrainStep(nn.Cell):
         check_optimizer(optimizer, network.trainable_params())
         self.ballot = ballot
         self.votes = ballot is not None
-        self.untrained = None
+        self.untrained_parameters = None
         if self.votes or (loss_scale is not None and loss_scale.drops_overflow):
-            self.untrained = GraphCopies([one for one in network.get_parameters() if not one.requires_grad])
+            self.untrained_parameters = GraphCopies([one for one in network.get_parameters() if not one.requires_grad])
         weighs = reduce is not None or micro_batch_size is not None
         self.gradient = BatchGradient(network, optimizer.parameters, loss_scale, weighs)
-        self.finish = _Finish(optimizer, loss_scale, reduce, weighs, self.votes, clipping, ema, self.untrained)
+        self.finish = _Finish(
+            optimizer, loss_scale, reduce, weighs, self.votes, clipping, ema, self.untrained_parameters
+        )
         self._group = None
         if micro_batch_size is not None:
             self._group = GroupGradient(self.gradient, micro_batch_size, make_vectors(optimizer.parameters))
@@ -155,14 +157,14 @@ class TrainStep(nn.Cell):
         self._mode.ensure()
         tally = () if self.ballot is None else (self.ballot.tally,)
         if self._group is None:
-            found = super().__call__(*tally, *inputs)
+            values = super().__call__(*tally, *inputs)
         else:
-            saved = () if self.untrained is None else self.untrained()
+            untrained_values = () if self.untrained_parameters is None else self.untrained_parameters()
             loss, vector, weight = self._group.loss_and_gradient(inputs)
-            found = self._finish_vector(loss, vector, weight, *tally, *saved)
+            values = self._finish_vector(loss, vector, weight, *tally, *untrained_values)
         if self.ballot is not None:
-            *found, self.ballot.tally = found
-        return StepResult(*found)  # named here and not in the graph, which would call the interpreter for it
+            *values, self.ballot.tally = values
+        return StepResult(*values)  # named here and not in the graph, which would call the interpreter for it
 
     def construct(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Make the whole step in one graph, and return the values of a ``StepResult``.
@@ -172,16 +174,17 @@ class TrainStep(nn.Cell):
         tally = None
         if self.votes:
             tally, inputs = inputs[0], inputs[1:]
-        saved = () if self.untrained is None else self.untrained()
+        untrained_values = () if self.untrained_parameters is None else self.untrained_parameters()
         loss, gradients, weight = self.gradient(*inputs)
-        return self.finish(loss, gradients, weight, saved, tally)
+        return self.finish(loss, gradients, weight, untrained_values, tally)
 
 
 class _Finish(nn.Cell):
     """A cell that does the rest of the step once loss and gradient of this rank's batch, times its weight, are known.
 
-    With ``untrained``, a step can be dropped: by the loss scale if its gradient is not finite, or by a rank's vote to
-    leave. Then nothing is updated, and what the forward pass changed, such as BatchNorm's statistics, is restored.
+    With ``untrained_parameters``, a step can be dropped: by the loss scale if its gradient is not finite, or by a
+    rank's vote to leave. Then nothing is updated, and what the forward pass changed, such as BatchNorm's statistics,
+    is restored.
     """
 
     def __init__(
@@ -193,7 +196,7 @@ class _Finish(nn.Cell):
         votes: bool,
         clipping: nn.Cell | None,
         ema: nn.Cell | None,
-        untrained: GraphCopies | None,
+        untrained_parameters: GraphCopies | None,
     ):
         super().__init__(auto_prefix=False)
         self.optimizer = optimizer
@@ -204,70 +207,77 @@ class _Finish(nn.Cell):
         self.votes = votes
         self.clipping = clipping
         self.ema = ema
-        self.untrained: Any = untrained
+        self.untrained_parameters: Any = untrained_parameters
         # Tensors, because a graph that returns Python numbers calls the interpreter for them.
         self.yes, self.no, self.unknown = Tensor(True), Tensor(False), Tensor(math.nan, ms.float32)
         self.no_scale, self.no_overflows = Tensor(1.0, ms.float32), Tensor(0, ms.int32)
 
     def construct(
-        self, loss: Tensor, gradients: tuple[Tensor, ...], weight: Tensor, saved: tuple[Tensor, ...], tally: Any
+        self,
+        loss: Tensor,
+        gradients: tuple[Tensor, ...],
+        weight: Tensor,
+        untrained_values: tuple[Tensor, ...],
+        tally: Any,
     ) -> tuple[Tensor, ...]:
         scale, n_overflows, norm, leaves = self.no_scale, self.no_overflows, self.unknown, self.no
         if self.loss_scale is not None:
             scale = self.loss_scale.scale + 0.0
         if self.reduce is not None:
             votes = (tally[0],) if self.votes else ()
-            reduced, n = self.reduce(*gradients, loss, weight, *votes), len(gradients)
-            gradients, loss, weight = reduced[:n], reduced[n], reduced[n + 1]
+            means, n = self.reduce(*gradients, loss, weight, *votes), len(gradients)
+            gradients, loss, weight = means[:n], means[n], means[n + 1]
             if self.votes:
-                leaves = reduced[n + 2] > 0
+                leaves = means[n + 2] > 0
         if self.weighs:
             loss, gradients = loss / weight, _each(ops.partial(ops.mul, 1.0 / weight), gradients)
-        clipped = gradients
+        clipped_gradients = gradients
         if self.clipping is not None:
-            clipped, norm = self.clipping(gradients)
+            clipped_gradients, norm = self.clipping(gradients)
         if not self.votes:
-            applied = self._apply(gradients, clipped, saved)
+            applied = self._apply(gradients, clipped_gradients, untrained_values)
         elif leaves:
-            self.untrained.restore(saved)
+            self.untrained_parameters.restore(untrained_values)
             applied = self.no
         else:
-            applied = self._apply(gradients, clipped, saved)
+            applied = self._apply(gradients, clipped_gradients, untrained_values)
         if self.drops_overflow:
             n_overflows = self.loss_scale.n_overflows + 0
         if not self.votes:
             return loss, applied, norm, scale, n_overflows
-        left = leaves.astype(ms.float32)
-        return loss, applied, norm, scale, n_overflows, ops.stack((left, tally[1] + 1.0 - left))
+        leave = leaves.astype(ms.float32)
+        return loss, applied, norm, scale, n_overflows, ops.stack((leave, tally[1] + 1.0 - leave))
 
-    def _apply(self, gradients: tuple[Tensor, ...], clipped: tuple[Tensor, ...], saved: tuple[Tensor, ...]) -> Tensor:
+    def _apply(
+        self, gradients: tuple[Tensor, ...], clipped_gradients: tuple[Tensor, ...], untrained_values: tuple[Tensor, ...]
+    ) -> Tensor:
         if not self.drops_overflow:
-            return self._update(clipped)
+            return self._update(clipped_gradients)
         applied = amp.all_finite(gradients)
         if applied:
-            self._update(clipped)
+            self._update(clipped_gradients)
         else:
-            self.untrained.restore(saved)
+            self.untrained_parameters.restore(untrained_values)
         self.loss_scale.observe(applied)
         return applied
 
     def _update(self, gradients: tuple[Tensor, ...]) -> Tensor:
-        done = self.optimizer(gradients)
+        update = self.optimizer(gradients)
         if self.ema is not None:
-            done = ops.depend(self.ema(), done)
-        return ops.depend(self.yes, done)
+            update = ops.depend(self.ema(), update)
+        return ops.depend(self.yes, update)
 
 
 class _FinishVector(nn.Cell):
-    """A cell that calls ``_Finish`` for a gradient vector (M,); with votes, the tally precedes ``saved``."""
+    """A cell that calls ``_Finish`` for a gradient vector (M,); with votes, the tally precedes ``untrained_values``."""
 
     def __init__(self, finish: _Finish, optimizer: nn.Optimizer):
         super().__init__(auto_prefix=False)
         self.finish = finish
         self.unflatten = Unflatten(optimizer.parameters)
 
-    def construct(self, loss: Tensor, vector: Tensor, weight: Tensor, *saved: Tensor) -> tuple[Tensor, ...]:
+    def construct(self, loss: Tensor, vector: Tensor, weight: Tensor, *untrained_values: Tensor) -> tuple[Tensor, ...]:
         tally = None
         if self.finish.votes:
-            tally, saved = saved[0], saved[1:]
-        return self.finish(loss, self.unflatten(vector), weight, saved, tally)
+            tally, untrained_values = untrained_values[0], untrained_values[1:]
+        return self.finish(loss, self.unflatten(vector), weight, untrained_values, tally)
