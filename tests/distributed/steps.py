@@ -11,7 +11,7 @@ from dimred.stages.subspace_train_step import SubspaceTrainStep
 from dimred.train_step.step import TrainStep
 from tests.helpers.networks import DropoutNet, PlainBasis, TanhMLP, basis_for, orthonormal_rows, weight_vector
 
-K, STEPS, ROWS = 32, 10, 6  # ROWS: rows of a batch on each rank
+K, STEPS, ROWS = 32, 5, 6  # ROWS: rows of a batch on each rank
 OPTIONS = {"rho": 0.5, "sigma": 0.3, "gamma": 0.9, "alpha": 0.01}
 
 
@@ -50,7 +50,7 @@ def stage_2_weights(ranks: Ranks, group_size: int, continued: bool = False):
 
 
 def beside_one_rank(ranks: Ranks) -> dict:
-    """Take ten steps of each stage on R ranks with b rows each, and on one rank with all R b rows."""
+    """Take five steps of each stage on R ranks with b rows each, and on one rank with all R b rows."""
     one, alone = (stage_1_weights(who, ranks.group_size) for who in (ranks, ALONE))
     (two, decisions), (two_alone, decisions_alone) = (stage_2_weights(who, ranks.group_size) for who in (ranks, ALONE))
     continued, continued_alone = (stage_2_weights(who, ranks.group_size, True)[0] for who in (ranks, ALONE))
