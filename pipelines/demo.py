@@ -18,14 +18,14 @@ from dimred.config import StageTwoConfig, load_config
 from dimred.console import print_table, run_program
 from dimred.errors import DimredError
 from dimred.io.atomic import writable
-from dimred.io.checksums import read_checksummed
+from dimred.io.metric import ACCURACY, REESTIMATED
 from dimred.io.metrics_file import read_metrics
 from dimred.io.run_names import METRICS, RESULT, SNAPSHOTS, STAGE_1_CHECKPOINTS
+from dimred.io.stage_two_result import AVERAGE, FINAL, START, StageTwoResult
 from dimred.launch.processes import start
 from dimred.launch.signals import StopSignals
 from dimred.report.page import Page, Picture, sentences, table
 from dimred.report.plots import plot_curve
-from dimred.report.record import choosing_passes, passes_of, training_passes
 from dimred.report.run_page import PAGE, make_report_folder
 
 _log = logging.getLogger("dimred")
@@ -112,18 +112,16 @@ def _wait(process: subprocess.Popen[bytes]) -> None:
 
 def _show(out: Path, epochs: int, total: int) -> None:
     """Print the table and its sentence, and write them with the picture as a page."""
-    search, cooldown = (read_checksummed(out / run / RESULT) for run in ("search", "cooldown"))
+    search, cooldown = (StageTwoResult.read(out / run / RESULT) for run in ("search", "cooldown"))
     plain = {n: _accuracies(out / f"plain_{n}") for n in (total, 2 * total)}
     stage_1 = _accuracies(out / "device0_stage_1")
     # If no average is better than the last weights, these take its place.
-    average = cooldown.get("accuracy_average", cooldown["accuracy_reestimated_by_point"]["start"])
+    average = cooldown.main.at(AVERAGE if AVERAGE in cooldown.main.by_point else START)
     rows = [
         Row("stage 1 at a constant rate", epochs, stage_1[epochs]),
-        Row(
-            "stage 2 as published: search in 32 directions", epochs + passes_of(search), search["accuracy_reestimated"]
-        ),
-        Row("stage 2 as a cooldown", epochs + passes_of(cooldown), cooldown["accuracy_reestimated"]),
-        Row("the best average of stage 1's snapshots", epochs + choosing_passes(cooldown, "average"), average),
+        Row("stage 2 as published: search in 32 directions", epochs + search.passes, search.main.at(FINAL)),
+        Row("stage 2 as a cooldown", epochs + cooldown.passes, cooldown.main.at(FINAL)),
+        Row("the best average of stage 1's snapshots", epochs + cooldown.choosing_passes(AVERAGE), average),
         *(Row(f"plain training, schedule made for {n}", n, plain[n][n]) for n in plain),
     ]
     curves = {f"plain, made for {n}": accuracies for n, accuracies in plain.items()}
@@ -164,16 +162,16 @@ def _write_page(
     return page.write("Both stages on handwritten digits", f"{sentences([sentence], 'verdict')}<p>See {links}.</p>")
 
 
-def _points(result: Mapping[str, Any], epochs: int) -> dict[float, float]:
+def _points(result: StageTwoResult, epochs: int) -> dict[float, float]:
     """Return passes -> accuracy at the start and after each epoch of a stage 2 that began after ``epochs`` passes."""
-    points = result["accuracy_reestimated_by_point"]
-    return {epochs + training_passes(result, 0 if name == "start" else int(name)): points[name] for name in points}
+    points = {0: result.main.by_point[START]} | result.by_epoch
+    return {epochs + result.training_passes(epoch): values[REESTIMATED] for epoch, values in points.items()}
 
 
 def _accuracies(run: Path) -> dict[float, float]:
     """Read the re-estimated accuracies of a stage 1 by epoch."""
     records = read_metrics(run / METRICS)
-    return {record["epoch"]: record["accuracy_reestimated"] for record in records if "accuracy_reestimated" in record}
+    return {record["epoch"]: record["metrics"][ACCURACY.name][REESTIMATED] for record in records if record["metrics"]}
 
 
 if __name__ == "__main__":

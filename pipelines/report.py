@@ -57,7 +57,7 @@ def report(folder: Path, out: Path, grid: int, n_batches: int) -> Path:
     task = None
     if "data" not in run.gone:
         splits = {"train", settings.data.eval_split}
-        task = build_task(settings, Path(run.result["sources"]["data"]), splits=splits)
+        task = build_task(settings, Path(str(run.result.sources["data"])), splits=splits)
     last = None if task is None or "weights" in run.gone else _measure_last(run, task)
     snapshots = run.stage_1.snapshots if run.stage_1 else None
     plane = None
@@ -70,10 +70,10 @@ def report(folder: Path, out: Path, grid: int, n_batches: int) -> Path:
 
 def _measure_last(run: StageTwoRecord, task: Task[StageTwoConfig]) -> float:
     """Measure stage 1's last weights as stage 2 measured the network it kept."""
-    from_arrays(task.network.get_parameters(), read_checkpoint(run.result["sources"]["weights"]), "WEIGHTS")
+    from_arrays(task.network.get_parameters(), read_checkpoint(str(run.result.sources["weights"])), "WEIGHTS")
     if task.settings.reestimate_batch_norm and task.evaluator.has_batch_norm:
         task.evaluator.reestimate()
-    return task.evaluator.metric(task.settings.data.eval_split)
+    return task.evaluator.metrics(task.settings.data.eval_split)[0]
 
 
 def _view(

@@ -14,9 +14,12 @@ import numpy as np
 
 from dimred.averaging.windows import Window
 from dimred.errors import FaultError
-from dimred.io.metrics_file import metric_text
+from dimred.io.metric import Metric
+from dimred.io.stage_two_result import ChoiceResult
 
 _log = logging.getLogger(__name__)
+
+_UNNAMED = Metric("metric")
 
 _RESOLUTION = 1e-6  # of a float32 loss, whose kernels may sum in a different order each time
 _MOST_LINES = 5  # candidates in the log
@@ -121,7 +124,7 @@ class Choice:
 
     Args:
         passes_each: cost of one measurement, in forward passes over the training split; 0 if unknown.
-        metric: name of the metric, for the log.
+        metric: the metric, for the log.
 
     Attributes:
         candidates: in the order in which they were measured.
@@ -129,7 +132,7 @@ class Choice:
         seconds: time spent on measuring.
     """
 
-    def __init__(self, *, passes_each: float = 0.0, metric: str = "metric") -> None:
+    def __init__(self, *, passes_each: float = 0.0, metric: Metric = _UNNAMED) -> None:
         self.candidates: list[Candidate] = []
         self.n_added, self.seconds = 0, 0.0
         self._passes_each, self._metric = passes_each, metric
@@ -158,9 +161,22 @@ class Choice:
             for one in self.candidates
         ]
 
-    def summary(self, what: str) -> dict[str, Any]:
-        """Return the entries of ``result.json`` about a choice: all candidates, and what measuring them cost."""
-        return {f"{what}_candidates": self.records(), f"{what}_cost": self.cost(), f"{what}_seconds": self.seconds}
+    @property
+    def n_measured(self) -> int:
+        """Return the number of networks measured here."""
+        return len(self.candidates) - self.n_added
+
+    @property
+    def forward_passes(self) -> float:
+        """Return the cost of measuring them, in forward passes over the training split."""
+        return self.n_measured * self._passes_each
+
+    def result(self) -> ChoiceResult:
+        """Return the choice as ``result.json`` has it: all candidates, and what measuring them cost."""
+        best = choose(self.candidates)
+        return ChoiceResult(
+            best.name, best.effective_size, self.records(), self.n_measured, self.forward_passes, self.seconds
+        )
 
     def tell(self, what: str) -> None:
         """Log the choice, its rule, the best of the candidates, and what measuring them cost."""
@@ -170,17 +186,12 @@ class Choice:
             if place < _MOST_LINES or record["name"] == best:
                 error = f"{record['behind']:.4f} +- {record['standard_error']:.4f} behind"
                 value = record["metric"]
-                metric = "" if value is None else f"{self._metric} {metric_text(self._metric, value)}, "
+                metric = "" if value is None else f"{self._metric.name} {self._metric.text(value)}, "
                 numbers = f"loss {record['loss']:.4f}, {metric}{error}, effective size {record['effective_size']:.3g}"
                 _log.info(f"  {_display_name(record['name'])}: {numbers}")
-        n, passes = self.cost().values()
+        passes = self.forward_passes
         worth = f", {passes:.1f} forward passes over the training split" if passes else ""
-        _log.info(f"  {n} networks measured{worth}, {self.seconds:.1f} s")
-
-    def cost(self) -> dict[str, float]:
-        """Return the number of networks measured here, and their cost in forward passes over the training split."""
-        n = len(self.candidates) - self.n_added
-        return {"measured": n, "forward_passes": n * self._passes_each}
+        _log.info(f"  {self.n_measured} networks measured{worth}, {self.seconds:.1f} s")
 
 
 def _display_name(name: str) -> str:

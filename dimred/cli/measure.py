@@ -8,7 +8,7 @@ import typer
 
 from dimred.console import AsJson, Overrides, check_new_file, print_table
 from dimred.errors import ConfigError, StoppedError
-from dimred.io.metrics_file import metric_text
+from dimred.io.metric import AS_TRAINED, REESTIMATED, Figures
 from dimred.io.run_names import CONFIG, named_weights, network_of_run, run_of
 
 
@@ -73,30 +73,34 @@ def evaluate(
     arrays = read_checkpoint(weights)
     set_up(settings.seed)
     task = build_task(settings, data, splits={"train", split})
-    network, evaluator, name = task.network, task.evaluator, settings.metric_name
+    network, evaluator = task.network, task.evaluator
     statistics = {value.name for value in moving_statistics(network)}
     absent = statistics if statistics.isdisjoint(arrays) else set()
     parameters = [value for value in network.get_parameters() if value.name not in absent]
     from_arrays(parameters, arrays, named_weights("WEIGHTS", weights))
-    result: dict[str, Any] = {"split": split}
-    texts = list[str]()
+    figures: Figures = {metric.name: {} for metric in task.metrics}
+    result: dict[str, Any] = {"split": split, "metrics": figures}
+
+    def note(kind: str) -> None:
+        for metric, value in zip(task.metrics, evaluator.metrics(split), strict=True):
+            figures[metric.name][kind] = value
+
     if run and (warning := load_any_config(run / CONFIG, [f"data.eval_split={split}"]).eval_split_warning):
         result["warning"] = warning
     if not absent:
-        result |= {name: evaluator.metric(split)}
-        texts.append(metric_text(name, result[name]))
+        note(AS_TRAINED)
     if evaluator.has_batch_norm:
-        result |= {"batches": evaluator.reestimate(), f"{name}_reestimated": evaluator.metric(split)}
-        texts.append(
-            f"{metric_text(name, result[f'{name}_reestimated'])} with BatchNorm statistics re-estimated over "
-            f"{result['batches']} training batches"
-        )
+        result["batches"] = evaluator.reestimate()
+        note(REESTIMATED)
     if save is not None:
         write_checkpoint(save, to_arrays(network.get_parameters()))
     if as_json:
         print(json.dumps(result))
         return
-    print(f"{name} on {split!r}: {'; '.join(texts)}")
+    again = f" with BatchNorm statistics re-estimated over {result.get('batches')} training batches"
+    for metric in task.metrics:
+        texts = [metric.text(value) + again * (kind == REESTIMATED) for kind, value in figures[metric.name].items()]
+        print(f"{metric.name} on {split!r}: {'; '.join(texts)}")
     if "warning" in result:
         print(result["warning"])
 

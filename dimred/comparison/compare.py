@@ -10,6 +10,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -145,7 +146,8 @@ def _run(begin: Callable[[], Comparison], missing: Sequence[str], seed: int) -> 
         record = {
             "method": method, "title": title_of(method, comparison.two), "seed": seed, "at": comparison.at,
             "data": str(comparison.data.resolve()), "run": str(comparison.run.resolve()),
-            "metric": comparison.two.metric_name, "batch_norm": comparison.evaluator.has_batch_norm,
+            "metrics": [asdict(metric) for metric in comparison.metrics],
+            "batch_norm": comparison.evaluator.has_batch_norm,
         }  # fmt: skip
         try:
             result = getattr(comparison, method)()
@@ -213,6 +215,8 @@ def _check_rows(place: Path, data: Path, run: Path) -> None:
     """Check that the rows of an earlier call, for one seed and epoch, are of the same stage 1 and data."""
     for row in sorted(place.glob("*.json"))[:1]:
         record = json.loads(row.read_text(encoding="utf-8"))
+        if "metrics" not in record:
+            raise ConfigError(f"{row} is a row that another version of dimred has written; name another --out")
         for argument, key, path in (("RUN", "run", run), ("DATA", "data", data)):
             if Path(record[key]).resolve() != path.resolve():
                 raise ConfigError(

@@ -13,9 +13,9 @@ from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
 from dimred.comparison.runs import DivergedRunError, checkpoint_of, on_one_process, ranks_of, run_program
 from dimred.config import PARTS_OF_STEP, CooldownConfig, OptimizerConfig, StageOneConfig, StageTwoConfig
 from dimred.evaluation.averages import SnapshotAverages, choose_average
-from dimred.io.checksums import read_checksummed
 from dimred.io.run_names import RESULT, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS
-from dimred.report.record import choosing_passes, passes_of, read_stage_1, seconds_of, training_passes
+from dimred.io.stage_two_result import FORWARD, StageTwoResult
+from dimred.report.record import read_stage_1
 from dimred.report.words import kept_in_words
 from dimred.stages.parent import StageOneRun
 from dimred.stages.task import build_task
@@ -83,18 +83,21 @@ class Comparison:
         self.one = one.model_copy(update=on_one_process(one, n_ranks))
         two = two.with_epochs_after(at).model_copy(update={"seed": one.seed})
         self.two = two.model_copy(update=on_one_process(two, n_ranks))
-        self.network, self.evaluator = task.network, task.evaluator
+        self.network, self.evaluator, self.metrics = task.network, task.evaluator, task.metrics
         self.measured = cache(self._measured)
 
     def _measured(self, network: str) -> dict[str, Any]:
-        """Measure on ``val`` and ``test``: the metric before BatchNorm is re-estimated, metric and loss after that."""
+        """Measure on ``val`` and ``test``: the metrics, and metrics and loss with BatchNorm re-estimated."""
         from_arrays(self.network.get_parameters(), read_checkpoint(Path(network)), network)
-        figures: dict[str, Any] = {split: self.evaluator.metric(split) for split in SPLITS[1:]}
+        figures: dict[str, list[float]] = {split: self.evaluator.metrics(split) for split in SPLITS[1:]}
         self.evaluator.reestimate()
+        means = dict[str, float]()
         for split in SPLITS[1:]:
-            losses, metric = self.evaluator.loss_and_metric(split)
-            figures |= {f"{split}_reestimated": metric, f"{split}_loss": float(losses.mean())}
-        return figures
+            losses, figures[f"{split}_reestimated"] = self.evaluator.losses_and_metrics(split)
+            means[f"{split}_loss"] = float(losses.mean())
+        main, *others = ({name: values[n] for name, values in figures.items()} for n in range(len(self.metrics)))
+        names = [metric.name for metric in self.metrics[1:]]
+        return main | means | {"other_metrics": dict(zip(names, others, strict=True))}
 
     def last(self) -> MethodResult:
         """Take stage 1's last weights."""
@@ -106,14 +109,14 @@ class Comparison:
         from_arrays(network.get_parameters(), read_checkpoint(self.checkpoint), "WEIGHTS")
         parent = StageOneRun.open(self.checkpoint)
         averages = SnapshotAverages.of_series(parent.snapshots() if parent.has_snapshots else None, evaluator.layout)
-        choice = Choice(passes_each=evaluator.passes_each, metric=self.two.metric_name)
+        choice = Choice(passes_each=evaluator.passes_each, metric=self.metrics[0])
         last = evaluator.layout.flatten(to_arrays(network.trainable_params()))
         chosen, weights = choose_average(averages, evaluator.measure_val_of, last, choice)
         evaluator.put(weights)
         file = self.folder / "average.ckpt"
         self.folder.mkdir(parents=True, exist_ok=True)
         write_checkpoint(file, to_arrays(network.get_parameters()))
-        cost = choosing_passes(choice.summary("average"), "average")
+        cost = FORWARD * choice.forward_passes
         return MethodResult(str(file), self.spent + cost, choice.seconds, chosen.name)
 
     def stage_2(self) -> MethodResult:
@@ -126,7 +129,7 @@ class Comparison:
         changes: dict[str, Any] = {
             "search": None,
             "cooldown": self.two.cooldown or CooldownConfig(),
-            "epochs": math.ceil(training_passes(searched, searched["epochs"]) - 1e-9),
+            "epochs": math.ceil(searched.training_passes(searched.epochs) - 1e-9),
             "start": "last" if self.two.start == "mean" else self.two.start,
             "data": self.two.data.model_copy(update={"batch_size": self.one.data.batch_size}),
         }
@@ -206,7 +209,7 @@ class Comparison:
 
     def _total(self) -> int:
         """Return the passes of both stages, choices included, rounded up."""
-        passes = passes_of(self._result("stage_2"))
+        passes = self._result("stage_2").passes
         return math.ceil(self.spent + passes - 1e-9)
 
     def plain_to_the_end(self) -> MethodResult:
@@ -218,7 +221,7 @@ class Comparison:
         self._run_program("stage_2", name, settings, [str(self.checkpoint)])
         result = self._result(name)
         network = next((self.folder / name / STAGE_2_CHECKPOINTS).glob("*-final.ckpt"))
-        return MethodResult(str(network), self.spent + passes_of(result), seconds_of(result), kept_in_words(result))
+        return MethodResult(str(network), self.spent + result.passes, result.seconds, kept_in_words(result))
 
     def _run_stage_1(self, name: str, changes: dict[str, Any], total: int, options: Sequence[str] = ()) -> MethodResult:
         """Train to epoch ``total`` with changed options, without snapshots, and with no evaluation before the end."""
@@ -234,9 +237,9 @@ class Comparison:
         title = f"seed {self.one.seed}, epoch {self.at}: {name}"
         run_program(program, self.data, self.folder / name, settings, options, title)
 
-    def _result(self, name: str) -> dict[str, Any]:
+    def _result(self, name: str) -> StageTwoResult:
         """Read the ``result.json`` of a stage 2 that this comparison ran."""
-        return read_checksummed(self.folder / name / RESULT)
+        return StageTwoResult.read(self.folder / name / RESULT)
 
 
 def _read_row(file: Path) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from dimred.config import StageTwoConfig
 from dimred.errors import ConfigError, FaultError
-from dimred.io.metrics_file import ACCURACY, metric_axis, metric_text
+from dimred.io.metric import Metric
 from dimred.report.page import Page, Picture, details, sentences, table
 from dimred.report.plots import plot_comparison, plot_curve
 from dimred.report.words import duration, gain_text
@@ -44,9 +44,9 @@ def collect(folder: Path) -> dict[str, Any]:
     """Sum up the files ``folder/seed_S/at_EPOCH/METHOD.json``.
 
     Returns:
-        ``seeds``; ``at``, the epochs at which stage 1 ends; ``metric``, its name; ``batch_norm``, whether the network
-        has any; ``rows``; ``runs``, the files' contents; and ``diverged``, those of the methods that left no network.
-        There is a row for each method and each of ``at``, with the mean of ``passes`` and ``seconds`` (see
+        ``seeds``; ``at``, the epochs at which stage 1 ends; ``metrics``, the main one first; ``batch_norm``, whether
+        the network has any; ``rows``; ``runs``, the files' contents; and ``diverged``, those of the methods that left
+        no network. There is a row for each method and each of ``at``, with the mean of ``passes`` and ``seconds`` (see
         ``MethodResult``), and the ``mean`` and ``spread`` of each score over the seeds. The spread is the standard
         deviation, None for one seed.
 
@@ -70,7 +70,7 @@ def collect(folder: Path) -> dict[str, Any]:
     return {
         "seeds": sorted({run["seed"] for run in files}),
         "at": sorted({run["at"] for run in runs}),
-        "metric": runs[0]["metric"],
+        "metrics": runs[0]["metrics"],
         "batch_norm": any(run["batch_norm"] for run in runs),
         "rows": [_row(at, method, of_method) for (at, method), of_method in groups.items()],
         "runs": runs,
@@ -81,13 +81,21 @@ def collect(folder: Path) -> dict[str, Any]:
 def _row(at: int, method: str, runs: list[Row]) -> Row:
     row: Row = {"method": method, "title": runs[0]["title"], "at": at, "n_seeds": len(runs)}
     row["chosen"] = [run["chosen"] for run in runs]
-    for name in _SCORES:
-        values = [run[name] for run in runs]
-        row[name] = {
-            "mean": float(np.mean(values)),
-            "spread": float(np.std(values, ddof=1)) if len(values) > 1 else None,
-        }
+    row |= {name: _mean_and_spread([run[name] for run in runs]) for name in _SCORES}
+    row["other_metrics"] = {
+        other: {name: _mean_and_spread([run["other_metrics"][other][name] for run in runs]) for name in figures}
+        for other, figures in runs[0]["other_metrics"].items()
+    }
     return row | {name: float(np.mean([run[name] for run in runs])) for name in ("passes", "seconds")}
+
+
+def _mean_and_spread(values: Sequence[float]) -> dict[str, float | None]:
+    return {"mean": float(np.mean(values)), "spread": float(np.std(values, ddof=1)) if len(values) > 1 else None}
+
+
+def metrics_in(summary: dict[str, Any]) -> list[Metric]:
+    """Return the metrics of a summary, the main one first."""
+    return [Metric(**metric) for metric in summary["metrics"]]
 
 
 def rows_at(summary: dict[str, Any], at: int) -> list[Row]:
@@ -95,10 +103,11 @@ def rows_at(summary: dict[str, Any], at: int) -> list[Row]:
     return [row for row in summary["rows"] if row["at"] == at]
 
 
-def best_row(rows: Iterable[Row], split: str, metric: str) -> Row:
-    """Return the row with the highest mean accuracy on a split, or for another metric with the lowest loss."""
-    if metric == ACCURACY:
-        return max(rows, key=lambda row: float(row[f"{split}_reestimated"]["mean"]))
+def best_row(rows: Iterable[Row], split: str, metric: Metric) -> Row:
+    """Return the row with the best mean metric on a split; if it is not known which is better, with the lowest loss."""
+    if metric.higher_is_better is not None:
+        best = max if metric.higher_is_better else min
+        return best(rows, key=lambda row: float(row[f"{split}_reestimated"]["mean"]))
     return min(rows, key=lambda row: float(row[f"{split}_loss"]["mean"]))
 
 
@@ -110,30 +119,30 @@ def curves(summary: dict[str, Any]) -> dict[str, list[Row]]:
     return groups
 
 
-def headings(metric: str) -> list[str]:
+def headings(metrics: Sequence[Metric]) -> list[str]:
     """Return the headings of a table."""
-    unit = metric_axis(metric)[0].replace(ACCURACY, "").lstrip(", ")
-    return ["", "passes", *(f"{split}, {unit}" for split in ("val", "test")), "seconds"]
+    unit = "%" if metrics[0].is_fraction else metrics[0].name
+    others = [f"test {metric.axis[0]}" for metric in metrics[1:]]
+    return ["", "passes", *(f"{split}, {unit}" for split in ("val", "test")), *others, "seconds"]
 
 
-def table_rows(rows: Sequence[Row], n_seeds: int, metric: str) -> list[list[str]]:
+def table_rows(rows: Sequence[Row], n_seeds: int, metrics: Sequence[Metric]) -> list[list[str]]:
     """Write the cells of each row; the best row's test score is bold (``**``), and rows of fewer seeds are marked."""
-    best, lines = best_row(rows, "test", metric)["test_reestimated"]["mean"], []
+    best, lines = best_row(rows, "test", metrics[0])[_SCORE]["mean"], []
     for row in rows:
         title = f"**{row['title']}**" if row["method"] == "stage_2" else row["title"]
         title += "" if row["n_seeds"] == n_seeds else f" ({row['n_seeds']} of {n_seeds} seeds)"
-        scores = [score_text(row[name], metric) for name in ("val_reestimated", "test_reestimated")]
+        scores = [score_text(row[name], metrics[0]) for name in ("val_reestimated", "test_reestimated")]
         if row["test_reestimated"]["mean"] == best:
             scores[-1] = f"**{scores[-1]}**"
+        scores += [score_text(row["other_metrics"][other.name][_SCORE], other) for other in metrics[1:]]
         lines.append([title, f"{row['passes']:.1f}", *scores, f"{row['seconds']:.0f}"])
     return lines
 
 
-def score_text(score: dict[str, float | None], metric: str) -> str:
+def score_text(score: dict[str, float | None], metric: Metric) -> str:
     """Write a score's mean and spread, without the unit."""
-    mean, spread = (
-        None if value is None else metric_text(metric, value).removesuffix(" %") for value in score.values()
-    )
+    mean, spread = (None if value is None else metric.text(value).removesuffix(" %") for value in score.values())
     return f"{mean}" + ("" if spread is None else f" ± {spread}")
 
 
@@ -141,8 +150,8 @@ def markdown(summary: dict[str, Any]) -> str:
     """Write the tables in Markdown, one for each epoch of stage 1."""
     text = "BatchNorm statistics are re-estimated in every row.\n" if summary["batch_norm"] else ""
     for at in summary["at"]:
-        names, rows = headings(summary["metric"]), rows_at(summary, at)
-        body = table_rows(rows, len(summary["seeds"]), summary["metric"])
+        names, rows = headings(metrics_in(summary)), rows_at(summary, at)
+        body = table_rows(rows, len(summary["seeds"]), metrics_in(summary))
         lines = [names, ["---", *["---:"] * (len(names) - 1)], *body]
         text += f"\nStage 1 to epoch {at}:\n\n" + "".join("| " + " | ".join(line) + " |\n" for line in lines)
     return text + "".join(f"\n{sentence}\n" for sentence in divergences(summary))
@@ -162,7 +171,8 @@ def divergences(summary: dict[str, Any]) -> list[str]:
 def write_comparison_page(out: Path, summary: dict[str, Any]) -> Path:
     """Write a summary (see ``collect``) as ``compare.html``, with pictures, into a folder; return the page's path."""
     page = Page(out, PAGE)
-    at, n_seeds, metric = summary["at"], len(summary["seeds"]), summary["metric"]
+    at, n_seeds, metrics = summary["at"], len(summary["seeds"]), metrics_in(summary)
+    metric = metrics[0]
     last = rows_at(summary, at[-1])
     seeds = f"{'seeds' if n_seeds > 1 else 'seed'} {', '.join(map(str, summary['seeds']))}"
     words = [
@@ -173,7 +183,7 @@ def write_comparison_page(out: Path, summary: dict[str, Any]) -> Path:
         "choices and training runs that were not chosen or diverged.",
         *divergences(summary),
     ]
-    tables = {epochs: table(headings(metric), table_rows(rows_at(summary, epochs), n_seeds, metric)) for epochs in at}
+    tables = {epochs: table(headings(metrics), table_rows(rows_at(summary, epochs), n_seeds, metrics)) for epochs in at}
     shown = sentences([f"Stage 1 to epoch {at[-1]}:"]) + tables.pop(at[-1])
     shown += "".join(details(f"Stage 1 to epoch {epochs}", one) for epochs, one in tables.items())
     scores = [(row["title"], *row["test_reestimated"].values()) for row in last]
@@ -181,14 +191,14 @@ def write_comparison_page(out: Path, summary: dict[str, Any]) -> Path:
     pictures = [
         Picture(
             "comparison", plot_comparison(scores, metric),
-            f"Test {metric} of {len(last)} methods; the best is {best['title']} with "
-            f"{metric_text(metric, best['test_reestimated']['mean'])}.",
-            f"Test {metric} after {at[-1]} epochs of stage 1; bars are the spread over the seeds.",
+            f"Test {metric.name} of {len(last)} methods; the best is {best['title']} with "
+            f"{metric.text(best['test_reestimated']['mean'])}.",
+            f"Test {metric.name} after {at[-1]} epochs of stage 1; bars are the spread over the seeds.",
         ),
         Picture(
             "curve", plot_curve(curves(summary), metric),
-            f"Test {metric} over passes, stage 1 to epochs {', '.join(map(str, at))}.",
-            f"Test {metric} over all forward and backward passes, one line for each method; bands are the spread.",
+            f"Test {metric.name} over passes, stage 1 to epochs {', '.join(map(str, at))}.",
+            f"Test {metric.name} over all forward and backward passes, one line for each method; bands are the spread.",
         ),
     ]  # fmt: skip
     page.add("Methods", pictures, before=sentences(words) + shown)
@@ -201,10 +211,10 @@ def write_comparison_page(out: Path, summary: dict[str, Any]) -> Path:
 
 def comparison_verdict(summary: dict[str, Any]) -> list[str]:
     """Write which method ``val`` chooses after the longest stage 1, its gains over other methods, and its cost."""
-    at, n_seeds, metric = summary["at"][-1], len(summary["seeds"]), summary["metric"]
+    at, n_seeds, metric = summary["at"][-1], len(summary["seeds"]), metrics_in(summary)[0]
     rows = {row["method"]: row for row in rows_at(summary, at)}
     chosen, best = (best_row(rows.values(), split, metric) for split in ("val", "test"))
-    unit = " %" if metric == ACCURACY else f" ({metric})"
+    unit = " %" if metric.is_fraction else f" ({metric.name})"
     seeds = f"over {n_seeds} seeds" if n_seeds > 1 else "of one seed"
     said = [
         f"After {at} epochs of stage 1 the val split takes: {chosen['title']}, which has "
@@ -213,15 +223,15 @@ def comparison_verdict(summary: dict[str, Any]) -> list[str]:
     ]
     others = [rows[name] for name in ("last", "average", "cooldown") if name in rows and name != chosen["method"]]
     if others:
-        if metric == ACCURACY:
+        if metric.is_fraction:
             gains = [f"{_paired_gain(summary, chosen, other)} {other['title']}" for other in others]
         else:
             gains = [f"against {score_text(one[_SCORE], metric)} for {one['title']}" for one in others]
         said.append(f"That is {', '.join(gains[:-1])}{' and ' if gains[1:] else ''}{gains[-1]}.")
     said.append(f"It took {chosen['passes']:.1f} passes in all, and {duration(chosen['seconds'])} beside stage 1.")
     if best is not chosen:
-        said.append(f"The best on test would have been: {best['title']}, {metric_text(metric, best[_SCORE]['mean'])}.")
-    if n_seeds == 1 and metric == ACCURACY:
+        said.append(f"The best on test would have been: {best['title']}, {metric.text(best[_SCORE]['mean'])}.")
+    if n_seeds == 1 and metric.is_fraction:
         said.append("With one seed, differences below half a point mean nothing.")
     return said
 

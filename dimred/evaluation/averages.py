@@ -1,7 +1,9 @@
 """Averages of saved weights as candidates, on every rank, and the choice of the best one on ``val``."""
 
+import math
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -56,6 +58,12 @@ class SnapshotAverages:
         coefficients = window.coefficients(self.steps)
         mean = self._ranks.run_on_rank_zero(lambda: mean_vector(self._checkpoints, coefficients, self._layout))
         return from_rank_zero(mean, self._layout, self._ranks)
+
+    def of_candidate(self, candidate: Candidate) -> np.ndarray:
+        """Compute the average that a candidate is, as ``of``."""
+        if not isinstance(candidate.place, Window):
+            raise TypeError(f"{candidate.name} is no average of these files")
+        return self.of(candidate.place)
 
     def measure(
         self, window: Window, choice: Choice, measure_val_of: Callable[[np.ndarray], Measurement], name: str = ""
@@ -122,10 +130,7 @@ def choose_average(
         FaultError: no loss is finite.
     """
 
-    def measure(weights: np.ndarray) -> Measurement:
-        # Some layers hide a NaN, such as ReLU on a CPU, so the loss may not show it.
-        return measure_val_of(weights) if np.isfinite(weights).all() else Measurement(np.full(1, np.inf))
-
+    measure = partial(_measure_finite, measure_val_of)
     of_last = choice.measure("last", 1.0, lambda: measure(last)).loss
 
     n = len(averages.steps)
@@ -139,6 +144,47 @@ def choose_average(
         measure_windows(n, loss)
     best = choose(choice.candidates)
     return best, averages.of(best.place) if isinstance(best.place, Window) else last
+
+
+def better_average(
+    averages: SnapshotAverages, measure_val_of: Callable[[np.ndarray], Measurement], choice: Choice
+) -> Candidate | None:
+    """Look among averages of snapshots for one that is better than the candidates that a choice has.
+
+    The newest snapshot alone is no average. If of windows of a few lengths none is better, no others are measured.
+
+    Args:
+        averages: averages of the snapshots.
+        measure_val_of: weights (M,) -> loss and metric on ``val``. Weights that are not finite are not measured.
+        choice: has candidates; gets the averages too.
+
+    Returns:
+        The best average; None if none is better.
+
+    Raises:
+        CheckpointError: a snapshot can't be read, or does not fit.
+    """
+    lowest = min(candidate.loss for candidate in choice.candidates)
+    measure = partial(_measure_finite, measure_val_of)
+
+    def loss(window: Window) -> float:
+        is_average = window.end - window.first > 1
+        return averages.measure(window, choice, measure).loss if is_average else math.inf
+
+    if len(averages.steps) > 1:
+        measure_windows(len(averages.steps), loss, lowest)
+    if not math.isfinite(min(candidate.loss for candidate in choice.candidates)):
+        return None
+    best = choose(choice.candidates)
+    return best if isinstance(best.place, Window) else None
+
+
+def _measure_finite(measure_val_of: Callable[[np.ndarray], Measurement], weights: np.ndarray) -> Measurement:
+    """Measure weights (M,), or return an infinite loss if they are not finite.
+
+    Some layers hide a NaN, such as ReLU on a CPU, so the loss may not show it.
+    """
+    return measure_val_of(weights) if np.isfinite(weights).all() else Measurement(np.full(1, np.inf))
 
 
 def choose_start(

@@ -57,7 +57,7 @@ class Evaluator:
     Args:
         network: maps inputs to outputs.
         images: the splits by name; ``reestimate`` needs ``train``.
-        scores: loss and metric to measure by.
+        scores: loss and metrics to measure by.
         seed: determines the order of the training images.
         n_batches: how many training batches each rank reads to re-estimate BatchNorm's statistics.
         ranks: all of them call the methods, each with its share of the images; a method that fails on one fails on all.
@@ -98,15 +98,14 @@ class Evaluator:
             samples += self._n_batches * self._images["train"].batch_size * self._ranks.group_size
         return samples / self._images["train"].n_images
 
-    def metric(self, split: str) -> float:
-        """Measure the mean of the metric over the split; by default the accuracy, a fraction."""
-        [sums] = self._score(split, self._scores.metric)
-        return mean_of_items(sums, self._ranks)
+    def metrics(self, split: str) -> list[float]:
+        """Measure the mean of each metric over the split, the main one first; by default a fraction."""
+        return [mean_of_items(sums, self._ranks) for sums in self._score(split, *self._scores.metrics)]
 
-    def loss_and_metric(self, split: str) -> Measurement:
-        """Measure the loss of each sample of the split, see ``means_of_samples``, and the metric, in one pass."""
-        loss, metric = self._score(split, self._scores.loss, self._scores.metric)
-        return Measurement(means_of_samples(loss, self._ranks), mean_of_items(metric, self._ranks))
+    def losses_and_metrics(self, split: str) -> tuple[np.ndarray, list[float]]:
+        """Measure the loss of each sample of the split, see ``means_of_samples``, and each metric, in one pass."""
+        loss, *metrics = self._score(split, self._scores.loss, *self._scores.metrics)
+        return means_of_samples(loss, self._ranks), [mean_of_items(sums, self._ranks) for sums in metrics]
 
     def put(self, weights: np.ndarray) -> None:
         """Set the network's trainable weights, (M,), with BatchNorm statistics that belong to them."""
@@ -114,8 +113,9 @@ class Evaluator:
         self.reestimate()
 
     def measure_val(self) -> Measurement:
-        """Measure loss and metric on ``val`` in one pass."""
-        return self.loss_and_metric("val")
+        """Measure the losses and the main metric on ``val`` in one pass."""
+        losses, metrics = self.losses_and_metrics("val")
+        return Measurement(losses, metrics[0])
 
     def measure_val_of(self, weights: np.ndarray) -> Measurement:
         """Set the weights with ``put``, and measure loss and metric on ``val``."""

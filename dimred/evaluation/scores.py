@@ -28,15 +28,15 @@ Score = Callable[[Any, Tensor], Any]
 
 
 class Scores(NamedTuple):
-    """The loss and the metric that measure a network.
+    """The loss and the metrics that measure a network.
 
     Attributes:
         loss: the loss by which ``val`` chooses; lower is better.
-        metric: the metric that is reported.
+        metrics: the metrics that are reported, the main one first.
     """
 
     loss: Score
-    metric: Score
+    metrics: tuple[Score, ...]
 
 
 def is_correct(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -47,6 +47,17 @@ def is_correct(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """
     labels = _classes(logits, labels)
     return ops.equal(ops.argmax(logits, 1).astype(ms.int32), labels), ops.not_equal(labels, IGNORED)
+
+
+def is_among_five(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return whether the label is among the five classes with the highest logits, (n, ...); and which labels count.
+
+    Raises:
+        DataError: as ``is_correct``.
+    """
+    labels = _classes(logits, labels)
+    _, highest = ops.topk(logits.astype(ms.float32), min(5, logits.shape[1]), dim=1)
+    return ops.equal(highest.astype(ms.int32), labels.expand_dims(1)).any(1), ops.not_equal(labels, IGNORED)
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
@@ -82,7 +93,7 @@ def _classes(logits: Tensor, labels: Tensor) -> Tensor:
     return labels
 
 
-CLASSIFICATION = Scores(cross_entropy, is_correct)
+CLASSIFICATION = Scores(cross_entropy, (is_correct,))
 
 
 # For each batch: sums over the items of each sample that count, and how many these are, (n,) each.

@@ -1,9 +1,7 @@
-"""Read ``metrics.jsonl``, one JSON object a line, and format metrics.
-
-An ``accuracy`` is a fraction, and shown in percent; any other metric is shown as it is.
-"""
+"""Read ``metrics.jsonl``, one JSON object a line, and what its numbers become that JSON can't hold."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -31,19 +29,17 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return records
 
 
-ACCURACY = "accuracy"
-
-
-def metric_text(name: str, value: float, decimals: int = 2) -> str:
-    """Format a metric's value: accuracy in percent with ``decimals`` decimals, others with four significant digits."""
-    return f"{100 * value:.{decimals}f} %" if name == ACCURACY else f"{value:.4g}"
-
-
-def metric_axis(name: str) -> tuple[str, float]:
-    """Return an axis label, and the factor to scale values with."""
-    return (f"{name}, %", 100.0) if name == ACCURACY else (name, 1.0)
-
-
 def loss_text(loss: float | None) -> str:
     """Format the loss of a record; "nan" if it is None, which stands for a loss that was not finite."""
     return "nan" if loss is None else f"{loss:.4f}"
+
+
+def finite(value: Any) -> Any:
+    """Replace numbers that are not finite by None, also inside dicts and lists, because JSON can't hold them."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [finite(item) for item in value]
+    return value

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from dimred.io.atomic import atomic_write
-from dimred.io.metrics_file import ACCURACY, metric_axis
+from dimred.io.metric import ACCURACY, Metric
 from dimred.report.trend import draw_trend, mean_width, thinned
 
 # Okabe and Ito's colours can be told apart with every common kind of colour blindness; markers differ too.
@@ -73,7 +73,7 @@ def save_figure(figure: Figure, folder: Path, name: str) -> str:
 
 
 def plot_metric(
-    metric: str,
+    metric: Metric,
     plain: Mapping[int, float],
     stage_2: Mapping[int, float],
     snapshots_taken: tuple[int, int] | None,
@@ -82,14 +82,14 @@ def plot_metric(
     """Draw a metric over epochs: stage 1, and stage 2 from the epoch at which it began.
 
     Args:
-        metric: its name; an accuracy is a fraction, and is drawn in percent.
+        metric: the metric; a fraction is drawn in percent.
         plain: epoch -> value.
         stage_2: the same for stage 2, from the epoch at which it began; may be empty.
         snapshots_taken: the first and the last epoch with a snapshot; None if not known.
         statistics: the kind of BatchNorm statistics of both curves, for their labels.
     """
     figure, axes = new_figure()
-    label, factor = metric_axis(metric)
+    label, factor = metric.axis
     if snapshots_taken:
         axes.axvspan(*snapshots_taken, color=LIGHT, alpha=0.12, lw=0, label="snapshots taken")
     for name, values, colour, width in (("stage 1", plain, PLAIN, 1), ("stage 2", stage_2, STAGE_2, 2)):
@@ -99,7 +99,7 @@ def plot_metric(
     # One collapse would flatten the rest of the curve, so the axis leaves out the worst tenth of stage 1's late epochs.
     first = snapshots_taken[0] if snapshots_taken else 0
     late = [value for epoch, value in plain.items() if epoch >= first] or list(plain.values())
-    low, high = np.percentile(late, (10, 100) if metric == ACCURACY else (0, 90))
+    low, high = np.percentile(late, (10, 100) if metric.higher_is_better else (0, 90))
     low, high = min([low, *stage_2.values()]), max([high, *stage_2.values()])
     margin = 0.1 * (high - low) + 0.002
     axes.set(ylim=(factor * (low - margin), factor * (high + margin)), xlim=(0, max([*plain, *stage_2]) + 1))
@@ -198,9 +198,9 @@ def plot_plane(surface: Surface, view: PlaneView) -> Figure:
     return figure
 
 
-def plot_comparison(rows: Sequence[tuple[str, float, float | None]], metric: str = ACCURACY) -> Figure:
+def plot_comparison(rows: Sequence[tuple[str, float, float | None]], metric: Metric = ACCURACY) -> Figure:
     """Draw the metric of each method, one below the other; rows are (name, mean, spread over seeds or None)."""
-    label, factor = metric_axis(metric)
+    label, factor = metric.axis
     figure, axes = new_figure((4.8, 1.2 + 0.3 * len(rows)))
     for place, (name, mean, spread) in enumerate(reversed(rows)):
         colour = STAGE_2 if name.startswith("stage 2") else PLAIN
@@ -213,16 +213,16 @@ def plot_comparison(rows: Sequence[tuple[str, float, float | None]], metric: str
 
 
 def plot_curve(
-    curves: Mapping[str, Sequence[Mapping[str, Any]]], metric: str = ACCURACY, size: Size = NARROW
+    curves: Mapping[str, Sequence[Mapping[str, Any]]], metric: Metric = ACCURACY, size: Size = NARROW
 ) -> Figure:
     """Draw the metric on test over passes, one line for each method, with the spread over seeds as a band.
 
     Args:
         curves: name -> points in the order of ``passes``; ``test_reestimated`` of each has ``mean`` and ``spread``.
-        metric: its name.
+        metric: the metric.
         size: size in inches, without the legend.
     """
-    label, factor = metric_axis(metric)
+    label, factor = metric.axis
     figure, axes = new_figure((size[0], size[1] + 0.2 * len(curves)))
     for number, (name, rows) in enumerate(curves.items()):
         passes = [row["passes"] for row in rows]

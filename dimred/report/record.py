@@ -1,4 +1,4 @@
-"""Read the files of a run for a report, and compute what the run cost."""
+"""Read the files of a run for a report."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ import numpy as np
 from dimred.checkpoints.matrix import WeightMatrix
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.errors import ConfigError
-from dimred.io.checksums import read_checksummed
+from dimred.io.metric import AS_TRAINED, REESTIMATED, Metric
 from dimred.io.metrics_file import read_metrics
 from dimred.io.run_names import (
     METRICS,
@@ -20,12 +20,11 @@ from dimred.io.run_names import (
     STAGE_2_CHECKPOINTS,
     epochs_of_checkpoint,
 )
+from dimred.io.stage_two_result import FORWARD, START, StageTwoResult
 from dimred.report.trend import column
 from dimred.subspace.basis import SubspaceBasis, load_basis
 from dimred.subspace.gram_and_rows import gram_pass
 from dimred.subspace.spectrum import centre_gram
-
-FORWARD = 1 / 3  # of the cost of a forward and a backward pass
 
 
 @dataclass(frozen=True)
@@ -36,9 +35,11 @@ class StageOneRecord:
     epochs: list[dict[str, Any]]  # its metrics, one record an epoch; at least one
     snapshots: CheckpointSeries | None  # those that existed when it was read; None before the first
 
-    def measured(self, key: str) -> dict[int, float]:
-        """Return epoch -> value for a key of ``metrics.jsonl``, without the epochs that did not measure it."""
-        return {record["epoch"]: record[key] for record in self.epochs if record.get(key) is not None}
+    def by_epoch(self, metric: Metric, *, reestimated: bool) -> dict[int, float]:
+        """Return epoch -> metric, without the epochs that did not measure it; see ``StageTwoRecord.by_point``."""
+        kind = REESTIMATED if reestimated else AS_TRAINED
+        values = {record["epoch"]: record["metrics"].get(metric.name, {}).get(kind) for record in self.epochs}
+        return {epoch: value for epoch, value in values.items() if value is not None}
 
     @property
     def averaged(self) -> list[dict[str, Any]]:
@@ -46,9 +47,9 @@ class StageOneRecord:
         return [record for record in self.epochs if "averaged_loss" in record]
 
     def stopping_passes(self, until_epoch: int) -> float:
-        """Return the cost of measuring for ``stop: averaged`` up to an epoch, counted as in ``passes_of``."""
-        costs = self.measured("averaged_forward_passes")
-        return FORWARD * sum(cost for epoch, cost in costs.items() if epoch <= until_epoch)
+        """Return the cost of measuring for ``stop: averaged`` up to an epoch, as in ``StageTwoResult.passes``."""
+        until = [record for record in self.epochs if record["epoch"] <= until_epoch]
+        return FORWARD * sum(record.get("averaged_forward_passes", 0.0) for record in until)
 
     @property
     def seconds(self) -> float:
@@ -83,47 +84,31 @@ class StageTwoRecord:
     """The files of a finished stage 2 run."""
 
     folder: Path
-    result: dict[str, Any]  # content of result.json
+    result: StageTwoResult  # of result.json
     steps: list[dict[str, Any]]  # its metrics, with a search one record a step, else one an epoch; at least one
     basis: SubspaceBasis | None  # of the search; None without a search, or if its file is gone
     stage_1: StageOneRecord | None  # the run that it began from; None if that is gone
     gone: tuple[str, ...]  # which of its sources (data, weights, basis) are gone
 
     @property
-    def metric(self) -> str:
-        """Return the name of the metric."""
-        return str(self.result["metric"])
-
-    @property
-    def is_reestimated(self) -> bool:
-        """Return whether every point was also measured with re-estimated BatchNorm statistics."""
-        return f"{self.metric}_reestimated_by_point" in self.result
+    def metric(self) -> Metric:
+        """Return the main metric."""
+        return self.result.main.metric
 
     def by_point(self, *, reestimated: bool) -> dict[int, float]:
         """Return epoch of stage 2 -> metric, with the start as epoch 0.
 
         Args:
-            reestimated: whether to take the metric with re-estimated BatchNorm statistics, see ``is_reestimated``.
+            reestimated: whether to take the metric with re-estimated BatchNorm statistics.
         """
-        points = {"start": self.result[f"{self.metric}_start"]} | self.result[f"{self.metric}_by_epoch"]
-        if reestimated:
-            points = self.result[f"{self.metric}_reestimated_by_point"]
-        return {0 if point == "start" else int(point): value for point, value in points.items()}
-
-    @property
-    def start_metric(self) -> float:
-        """Return the metric of the start, with re-estimated BatchNorm statistics if that was measured."""
-        return self.by_point(reestimated=self.is_reestimated)[0]
-
-    @property
-    def kept_metric(self) -> float:
-        """Return the metric of the final network, with the BatchNorm statistics in its file."""
-        return float(self.result.get(f"{self.metric}_reestimated", self.result[self.metric]))
+        kind = REESTIMATED if reestimated else AS_TRAINED
+        points = {0: self.result.main.by_point[START]} | self.result.by_epoch
+        return {epoch: values[kind] for epoch, values in points.items()}
 
     @property
     def stage_1_epochs(self) -> int:
         """Return the epoch of stage 1 at which stage 2 began, or 0 if it is not known."""
-        of_name = epochs_of_checkpoint(Path(self.result["sources"]["weights"]))
+        of_name = epochs_of_checkpoint(Path(str(self.result.sources["weights"])))
         if of_name is not None:
             return of_name.epoch
         return self.stage_1.last_epoch if self.stage_1 is not None else 0
@@ -139,8 +124,8 @@ class StageTwoRecord:
 
         A step of a search lies within its epoch, and has the loss before it.
         """
-        per_epoch = self.result["steps"] / self.result["epochs"] if self.result["basis"] else 1
-        key = "step" if self.result["basis"] else "epoch"
+        per_epoch = self.result.steps / self.result.epochs if self.result.basis else 1
+        key = "step" if self.result.basis else "epoch"
         return self.stage_1_epochs + column(self.steps, key) / per_epoch, column(self.steps, "loss")
 
     def coordinates(self) -> np.ndarray:
@@ -150,7 +135,7 @@ class StageTwoRecord:
 
 
 def on_equal_terms(
-    stage_1: StageOneRecord, stage_2: StageTwoRecord | None, metric: str
+    stage_1: StageOneRecord, stage_2: StageTwoRecord | None, metric: Metric
 ) -> tuple[dict[int, float], dict[int, float], str]:
     """Return the metric over the epochs of both stages, all with the same kind of BatchNorm statistics.
 
@@ -158,45 +143,15 @@ def on_equal_terms(
         Epoch -> value for stage 1; the same for stage 2, whose epochs continue stage 1's; and a description of the
         statistics, which are re-estimated ones if both stages measured with them.
     """
-    again = stage_1.measured(f"{metric}_reestimated")
-    reestimated = bool(again) and (stage_2 is None or stage_2.is_reestimated)
+    again = stage_1.by_epoch(metric, reestimated=True)
+    reestimated = bool(again) and (stage_2 is None or stage_2.result.is_reestimated)
     searched = {}
     if stage_2 is not None:
         points = stage_2.by_point(reestimated=reestimated)
         searched = {stage_2.stage_1_epochs + epoch: value for epoch, value in points.items()}
     if reestimated:
         return again, searched, "BatchNorm re-estimated"
-    return stage_1.measured(metric), searched, "statistics as trained"
-
-
-def passes_of(result: Mapping[str, Any]) -> float:
-    """Return the cost of stage 2 in epochs of ordinary training, choices included.
-
-    An epoch is a forward and a backward pass. A forward pass alone, as for a trial of the line search or to measure a
-    candidate, counts a third.
-
-    Args:
-        result: content of ``result.json``.
-    """
-    return training_passes(result, result["epochs"]) + choosing_passes(result, "start", "average", "kept")
-
-
-def training_passes(result: Mapping[str, Any], n_epochs: int) -> float:
-    """Return the cost of the first ``n_epochs`` of a stage 2, without choices; see ``passes_of``."""
-    if result["basis"] is None:
-        return float(n_epochs)
-    passes = FORWARD * result["n_forward"] + (1 - FORWARD) * result["n_backward"]
-    return float(n_epochs * passes / result["steps"])
-
-
-def choosing_passes(result: Mapping[str, Any], *choices: str) -> float:
-    """Return the cost of some of stage 2's choices (``start``, ``average``, ``kept``); see ``passes_of``."""
-    return FORWARD * sum(result.get(f"{what}_cost", {}).get("forward_passes", 0.0) for what in choices)
-
-
-def seconds_of(result: Mapping[str, Any]) -> float:
-    """Return the seconds that a ``result.json`` records for the steps and all choices: start, average, and result."""
-    return float(sum(result.get(f"{part}_seconds", 0.0) for part in ("start", "average", "training", "kept")))
+    return stage_1.by_epoch(metric, reestimated=False), searched, "statistics as trained"
 
 
 def seconds_of_stage_1(records: Iterable[Mapping[str, Any]]) -> float:
@@ -213,13 +168,18 @@ def read_stage_1(checkpoints: Path) -> StageOneRecord:
 
     Raises:
         RunError: the metrics beside ``checkpoints`` are missing or damaged.
-        ConfigError: the run has not finished an epoch.
+        ConfigError: the run has not finished an epoch, or is of another version.
         SeriesError: its snapshots are not a readable series.
     """
     folder, snapshots = checkpoints.parent, checkpoints / SNAPSHOTS
     epochs = read_metrics(folder / METRICS)
     if not epochs:
         raise ConfigError(f"{str(folder)!r} has not finished an epoch; there is nothing to report")
+    if strangers := [number for number, record in enumerate(epochs, start=1) if "metrics" not in record]:
+        raise ConfigError(
+            f"{folder / METRICS} is of a stage 1 that another version of dimred has run: line {strangers[0]} has no "
+            "'metrics'; use it with that version, or run stage 1 again in a new folder"
+        )
     has_snapshots = any(snapshots.glob("*-*_*.*"))  # the folder exists before its first snapshot
     return StageOneRecord(folder, epochs, CheckpointSeries.open(snapshots) if has_snapshots else None)
 
@@ -228,7 +188,7 @@ def read_stage_2(folder: Path) -> StageTwoRecord:
     """Read a finished stage 2 run, and its stage 1 if that still exists.
 
     Raises:
-        ConfigError: ``folder`` is not a finished stage 2 run, or its result is damaged.
+        ConfigError: ``folder`` is not a finished stage 2 run, or its result is damaged or of another version.
         RunError, BasisMismatchError, SeriesError: the metrics, the basis or the snapshots are damaged.
     """
     path = folder / RESULT
@@ -236,16 +196,13 @@ def read_stage_2(folder: Path) -> StageTwoRecord:
         is_unfinished = (folder / STAGE_2_CHECKPOINTS).is_dir()
         remedy = "finish stage 2 by its --resume" if is_unfinished else "give the folder of a stage 1 or stage 2 run"
         raise ConfigError(f"RUN is {str(folder)!r}, which has no {RESULT}; {remedy}")
-    try:
-        result = read_checksummed(path)
-    except ValueError as error:
-        raise ConfigError(f"{path} is damaged: {error}; stage 2's --resume writes it again") from None
+    result = StageTwoResult.read(path)
     steps = read_metrics(folder / METRICS)
     if not steps:
         raise ConfigError(f"RUN is {str(folder)!r}, whose stage 2 took no step; there is nothing to report")
-    sources = {name: Path(source) for name, source in result["sources"].items() if source}
+    sources = {name: Path(source) for name, source in result.sources.items() if source}
     gone = tuple(name for name, source in sources.items() if not source.exists())
     checkpoints = sources["weights"].parent
     has_stage_1 = (checkpoints.parent / METRICS).is_file() and checkpoints.name == STAGE_1_CHECKPOINTS
-    basis = load_basis(sources["basis"]) if result["basis"] and "basis" not in gone else None
+    basis = load_basis(sources["basis"]) if result.basis and "basis" not in gone else None
     return StageTwoRecord(folder, result, steps, basis, read_stage_1(checkpoints) if has_stage_1 else None, gone)

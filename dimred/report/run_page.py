@@ -1,23 +1,25 @@
 """Write the page of a run: verdict, candidates, pictures with captions, and configuration."""
 
 import json
+import math
 from collections.abc import Mapping
 from datetime import datetime
 from html import escape
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from dimred.config import StageOneConfig, StageTwoConfig
 from dimred.errors import ConfigError
 from dimred.io.atomic import atomic_write, remove_leftovers, writable
-from dimred.io.metrics_file import metric_text
+from dimred.io.metric import Metric, metrics_of
+from dimred.io.metrics_file import loss_text
 from dimred.io.run_names import CONFIG, METRICS, RESULT, VERSIONS
+from dimred.io.stage_two_result import AVERAGE, BEST_AVERAGE, FINAL, START, StageTwoResult
 from dimred.report import plots
 from dimred.report.page import Page, Picture, details, key_figures, sentences, table
 from dimred.report.plots import PlaneView, plot_plane
-from dimred.report.record import StageOneRecord, StageTwoRecord, on_equal_terms, passes_of, seconds_of
+from dimred.report.record import StageOneRecord, StageTwoRecord, on_equal_terms
 from dimred.report.search_page import add_search, search_options
 from dimred.report.trend import column, trend_in_words
 from dimred.report.words import duration, in_words, kept_in_words, run_verdict, start_in_words
@@ -71,7 +73,7 @@ def write_report(
     if plane is not None:
         _add_plane(page, plane)
     add_search(page, run)
-    sources = {name: source for name, source in result["sources"].items() if source}
+    sources = {name: source for name, source in result.sources.items() if source}
     folders = {"stage 2": run.folder} if stage_1 is None else {"stage 1": stage_1.folder, "stage 2": run.folder}
     _add_configuration(page, sources, folders)
     return page.write(f"Two-stage training: {run.folder.name}", _summary(run, settings, last))
@@ -79,16 +81,17 @@ def write_report(
 
 def write_stage_1_report(out: Path, run: StageOneRecord, settings: StageOneConfig) -> Path:
     """Write ``report.html`` of a stage 1, finished or not; return its path."""
-    page, metric = Page(out, PAGE), settings.metric_name
-    _add_curves(page, run, metric, None)
+    page, metrics = Page(out, PAGE), metrics_of(settings.metric, settings.model.n_classes)
+    _add_curves(page, run, metrics[0], None)
     _add_spectrum(page, run.variance_shares())
     _add_configuration(page, {}, {"stage 1": run.folder})
     facts = [(str(run.last_epoch), "epochs done"), (str(len(run.snapshot_epochs())), "snapshots kept")]
-    values, _, statistics = on_equal_terms(run, None, metric)
-    if values:
-        epoch, value = list(values.items())[-1]
-        words = f"{metric} on {settings.data.eval_split} after epoch {epoch}, {statistics}"
-        facts.insert(0, (metric_text(metric, value), words))
+    for place, metric in enumerate(metrics):
+        values, _, statistics = on_equal_terms(run, None, metric)
+        if values:
+            epoch, value = list(values.items())[-1]
+            words = f"{metric.name} on {settings.data.eval_split} after epoch {epoch}, {statistics}"
+            facts.insert(place, (metric.text(value), words))
     if records := run.averaged:
         loss, epoch, width = (records[-1][name] for name in ("averaged_loss", "epoch", "averaged_window"))
         facts.append((f"{loss:.4f}", f"loss on val of the mean of {width} snapshots, after epoch {epoch}"))
@@ -103,32 +106,34 @@ def write_stage_1_report(out: Path, run: StageOneRecord, settings: StageOneConfi
 
 def _summary(run: StageTwoRecord, settings: StageTwoConfig, last: float | None) -> str:
     result, metric, split = run.result, run.metric, settings.data.eval_split
-    ours = metric_text(metric, run.kept_metric)
-    facts = [(ours, f"{metric} on {split} of the network to use: {kept_in_words(result)}")]
+    facts = [
+        (one.metric.text(one.at(FINAL)), f"{one.metric.name} on {split} of the network to use: {kept_in_words(result)}")
+        for one in result.metrics
+    ]
     if last is not None:
-        facts.append((metric_text(metric, last), f"stage 1's last weights, epoch {run.stage_1_epochs}"))
+        facts.append((metric.text(last), f"stage 1's last weights, epoch {run.stage_1_epochs}"))
     # The last weights appear once, and not again with the statistics as trained.
-    if result.get("started_from", result["start"]) != "last" or last is None:
-        facts.append((metric_text(metric, run.start_metric), f"where stage 2 began: {start_in_words(result)}"))
-    facts.append((f"{passes_of(result):.1f}", f"epochs' worth of passes in stage 2; stage 1: {run.stage_1_epochs}"))
-    if basis := result["basis"]:
-        facts.append((f"{result['accepted_steps']} of {result['steps']}", "steps accepted"))
+    if start_in_words(result) != in_words("last") or last is None:
+        facts.append((metric.text(result.main.at(START)), f"where stage 2 began: {start_in_words(result)}"))
+    facts.append((f"{result.passes:.1f}", f"epochs' worth of passes in stage 2; stage 1: {run.stage_1_epochs}"))
+    if basis := result.basis:
+        facts.append((f"{result.totals['accepted_steps']} of {result.steps}", "steps accepted"))
         facts.append((f"{basis['n_components']} of {basis['n_weights']:,}", "dimensions searched"))
-    words, cooldown = [result["warning"]] if "warning" in result else [], result["cooldown"]
+    words, cooldown = [result.warning] if result.warning else [], result.cooldown
     if cooldown is not None:
         place = "outside the subspace " if basis else ""
         words.append(
             f"Cooldown: stage 1's optimizer, {cooldown['optimizer']}, went on {place}from {cooldown['factor']:.3g} of "
             f"its last rate, {cooldown['rate']:.3g}, to 0."
         )
-    if "stopped" in result:
-        words.append(f"The search ended early: {result['stopped']}.")
+    if result.stopped:
+        words.append(f"The search ended early: {result.stopped}.")
     if run.gone:
         words.append(f"Parts that need the {' and the '.join(run.gone)} are left out, because these no longer exist.")
-    took = f"stage 2 {duration(seconds_of(result))}"
+    took = f"stage 2 {duration(result.seconds)}"
     if run.stage_1 is not None:
         took = f"stage 1 {duration(run.stage_1.seconds)}, {took}"
-    where = {"run": str(run.folder.resolve()), "data": result["sources"]["data"], "ended": _when(run.folder / RESULT)}
+    where = {"run": str(run.folder.resolve()), "data": str(result.sources["data"]), "ended": _when(run.folder / RESULT)}
     opening = sentences(run_verdict(run, split, last), "verdict") + _named(
         where | {"took": took} | search_options(settings, result)
     )
@@ -145,30 +150,30 @@ def _when(path: Path) -> str:
     return f"{written.day} {written:%B %Y, %H:%M}"
 
 
-def _add_choices(page: Page, result: Mapping[str, Any]) -> None:
+def _add_choices(page: Page, result: StageTwoResult) -> None:
     """Add the candidates of each choice by ``val``, with the cost of choosing."""
-    parts, metric = [], result["metric"]
-    for what, heading, chosen in (
-        ("start", "Where stage 2 could have begun", result.get("started_from")),
-        ("average", "Averages of the snapshots", result.get("average_of")),
-        ("kept", "What stage 2 could have kept", result.get("kept")),
+    parts, metric = [], result.main.metric
+    for what, heading in (
+        ("start", "Where stage 2 could have begun"),
+        (AVERAGE, "Averages of the snapshots"),
+        ("kept", "What stage 2 could have kept"),
+        (BEST_AVERAGE, "Averages of the snapshots, beside what stage 2 kept"),
     ):
-        if f"{what}_candidates" not in result:
+        if (choice := result.choices.get(what)) is None:
             continue
         rows = [
             [
-                f"**{in_words(one['name'])}**" if one["name"] == chosen else in_words(one["name"]),
-                f"{one['effective_size']:.3g}", f"{one['loss']:.4f}", metric_text(metric, one["metric"]),
-                f"{one['behind']:.4f} ± {one['standard_error']:.4f}",
+                f"**{in_words(one['name'])}**" if one["name"] == choice.name else in_words(one["name"]),
+                f"{one['effective_size']:.3g}", loss_text(one["loss"]), metric.text(one["metric"]),
+                f"{loss_text(one['behind'])} ± {loss_text(one['standard_error'])}",
             ]
-            for one in sorted(result[f"{what}_candidates"], key=lambda one: one["loss"])
+            for one in sorted(choice.candidates, key=lambda one: math.inf if one["loss"] is None else one["loss"])
         ]  # fmt: skip
         always = ("**", in_words("last"))
         shown = [row for place, row in enumerate(rows) if place < _SHOWN or row[0].startswith(always)]
-        headings = (heading, "effective number", "loss on val", f"{metric} on val", "behind the lowest")
-        cost, seconds = result[f"{what}_cost"], result[f"{what}_seconds"]
-        worth = f"{cost['forward_passes']:.1f} forward passes over the training split"
-        said = f"{cost['measured']} networks were measured: {worth}, {duration(seconds)}."
+        headings = (heading, "effective number", "loss on val", f"{metric.name} on val", "behind the lowest")
+        worth = f"{choice.forward_passes:.1f} forward passes over the training split"
+        said = f"{choice.n_measured} networks were measured: {worth}, {duration(choice.seconds)}."
         parts.append(table(headings, shown) + sentences([said]))
         if len(rows) > len(shown):
             parts.append(details(f"All {len(rows)}", table(headings, rows)))
@@ -180,7 +185,7 @@ def _add_choices(page: Page, result: Mapping[str, Any]) -> None:
         page.add("What was compared", [], sentences(rules) + "".join(parts))
 
 
-def _add_curves(page: Page, run: StageOneRecord | None, metric: str, stage_2: StageTwoRecord | None) -> None:
+def _add_curves(page: Page, run: StageOneRecord | None, metric: Metric, stage_2: StageTwoRecord | None) -> None:
     """Add the curves of both stages' metric and training loss; a stage that is not there is left out."""
     pictures = [] if run is None else _metric_picture(run, metric, stage_2)
     begins, ends = (
@@ -193,32 +198,30 @@ def _add_curves(page: Page, run: StageOneRecord | None, metric: str, stage_2: St
         if len(losses)
     ]
     caption = "Training loss of single batches."
-    if stage_2 is not None and stage_2.result["basis"]:
+    if stage_2 is not None and stage_2.result.basis:
         caption += f" Stage 2's is that before each step. {trend_in_words(len(ends[1]))}"
     says = f"Training loss over epochs: {'; '.join(courses)}."
     pictures.append(Picture("loss", plots.plot_losses(begins, ends), says, caption))
     page.add("Curves", pictures, after="" if run is None else _averaged(run))
 
 
-def _metric_picture(run: StageOneRecord, metric: str, stage_2: StageTwoRecord | None) -> list[Picture]:
+def _metric_picture(run: StageOneRecord, metric: Metric, stage_2: StageTwoRecord | None) -> list[Picture]:
     """Draw the curve of both stages' metric; return no picture if stage 1 has not measured it."""
-
-    def text(value: float) -> str:
-        return metric_text(metric, value)
-
     plain, later, statistics = on_equal_terms(run, stage_2, metric)
     if not plain:
         return []
     snapshot_epochs = run.snapshot_epochs(None if stage_2 is None else stage_2.basis)
-    says = f"{metric.capitalize()} over epochs, {statistics}. Stage 1 ends at {text(list(plain.values())[-1])}"
+    says = (
+        f"{metric.name.capitalize()} over epochs, {statistics}. Stage 1 ends at {metric.text(list(plain.values())[-1])}"
+    )
     if later:
         values = list(later.values())
-        says += f"; stage 2 starts at {text(values[0])} and ends at {text(values[-1])}"
+        says += f"; stage 2 starts at {metric.text(values[0])} and ends at {metric.text(values[-1])}"
     taken = (snapshot_epochs[0], snapshot_epochs[-1]) if snapshot_epochs else None
     if taken:
         says += f"; snapshots were taken in epochs {taken[0]} to {taken[1]}"
     drawn = plots.plot_metric(metric, plain, later, taken, statistics)
-    caption = f"{metric.capitalize()} over epochs, {statistics} in every point. "
+    caption = f"{metric.name.capitalize()} over epochs, {statistics} in every point. "
     return [Picture("metric", drawn, f"{says}.", caption + "The axis leaves out single collapses.")]
 
 

@@ -1,19 +1,18 @@
 """The part of a page that is about a search: its options, and its steps one by one."""
 
-from typing import Any
-
 import numpy as np
 
 from dimred.config import StageTwoConfig
+from dimred.io.stage_two_result import StageTwoResult
 from dimred.report import search_plots
 from dimred.report.page import Page, Picture
 from dimred.report.record import StageTwoRecord
 from dimred.report.trend import column, mean_width, running_mean, trend_in_words
 
 
-def search_options(settings: StageTwoConfig, result: dict[str, Any]) -> dict[str, str]:
+def search_options(settings: StageTwoConfig, result: StageTwoResult) -> dict[str, str]:
     """Return the options of a search, by the names of the configuration, for the first table; {} without a search."""
-    search, basis = settings.search, result["basis"]
+    search, basis = settings.search, result.basis
     if search is None or basis is None:
         return {}
     size = f"k = {basis['n_components']} of {basis['n_weights']:,} dimensions (n_components)"
@@ -31,7 +30,7 @@ def search_options(settings: StageTwoConfig, result: dict[str, Any]) -> dict[str
 def add_search(page: Page, run: StageTwoRecord) -> None:
     """Add the pictures of the steps, if stage 2 searched."""
     result, steps = run.result, run.steps
-    if not result["basis"]:
+    if not result.basis:
         return
     coordinates, words = run.coordinates(), trend_in_words(len(steps))
     gain, fractions = search_plots.gains(steps), 100 * column(steps, "captured_fraction")
@@ -41,7 +40,7 @@ def add_search(page: Page, run: StageTwoRecord) -> None:
             step["outcome"] == "non_finite_gradient" for step in steps
         ),
     }
-    outcome = f"{result['accepted_steps']} of {result['steps']} steps were accepted"
+    outcome = f"{result.totals['accepted_steps']} of {result.steps} steps were accepted"
     outcome += "".join(f"; {count} {words_of}" for words_of, count in failures.items() if count)
     captured = f"{np.nanmean(fractions):.2g} %" if np.isfinite(fractions).any() else "unknown"
     first, last = (running_mean(gain, mean_width(len(gain)))[place] for place in (0, -1))
@@ -52,7 +51,7 @@ def add_search(page: Page, run: StageTwoRecord) -> None:
         Picture(
             "gains", search_plots.plot_gains(steps),
             f"Gain of each step, {first:.3g} on average at first and {last:.3g} at last; {outcome}, with "
-            f"{result['trials']} trials.",
+            f"{result.totals['trials']} trials.",
             f"What each step inside the subspace gained on its own batch, the accepted t, and the trials it took. "
             f"{outcome[0].upper()}{outcome[1:]}. {words}",
         ),

@@ -15,11 +15,10 @@ from dimred.errors import ConfigError
 from dimred.evaluation.averages import SnapshotAverages
 from dimred.evaluation.evaluator import Evaluator
 from dimred.io.atomic import remove_leftovers, retry
+from dimred.io.stage_two_result import AVERAGE, ChoiceResult
 from dimred.stages.states import VAL_LOSSES
 from dimred.subspace.basis import SubspaceBasis
 from dimred.vectors.parameters import from_arrays, to_arrays
-
-_AVERAGE = "average"  # name of the candidate that was measured before
 
 
 class Candidates:
@@ -62,7 +61,7 @@ class Candidates:
 
     def add_average(self, candidate: Candidate) -> None:
         """Add the average of snapshots that was chosen before, and saved."""
-        self.choice.add(_AVERAGE, candidate, self.path(_AVERAGE))
+        self.choice.add(AVERAGE, candidate, self.path(AVERAGE))
 
     def state_arrays(self) -> dict[str, np.ndarray]:
         """Return each candidate's losses for the state to resume from, except those that are not finite."""
@@ -84,9 +83,9 @@ class Candidates:
         for name, losses in measured.items():
             size, metric, file = values[name]
             self.choice.candidates.append(Candidate(name, size, losses, metric, place=self._folder / file))
-        self.choice.n_added = sum(one.name == _AVERAGE for one in self.choice.candidates)
+        self.choice.n_added = sum(one.name == AVERAGE for one in self.choice.candidates)
 
-    def put_chosen(self, evaluator: Evaluator, epochs: Sequence[int]) -> dict[str, Any]:
+    def put_chosen(self, evaluator: Evaluator, epochs: Sequence[int]) -> ChoiceResult:
         """Choose among the candidates and the mean of the epochs, and put the choice into the network.
 
         Args:
@@ -94,7 +93,7 @@ class Candidates:
             epochs: the epochs of this run; the folder may hold others, which a resumed run has not made again.
 
         Returns:
-            ``{"kept": name}``, and the choice's summary.
+            The choice, to record.
         """
         files = {epoch: self.path(epoch) for epoch in epochs} if self._ranks.is_rank_zero else {}
         averages = SnapshotAverages(files, evaluator.layout, self._ranks)
@@ -107,7 +106,7 @@ class Candidates:
         elif chosen.place is not None:
             put_file(list(evaluator.network.get_parameters()), chosen.place, str(chosen.place), self._ranks)
         self.choice.tell("kept")
-        return {"kept": chosen.name} | self.choice.summary("kept")
+        return self.choice.result()
 
 
 def put_file(parameters: Sequence[Parameter], file: Path, source: str, ranks: Ranks) -> None:

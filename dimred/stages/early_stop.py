@@ -93,7 +93,7 @@ class EarlyStop:
             "averaged_window": round(average.effective_size),
             "averaged_gain": gain and gain.loss,
             "averaged_gain_standard_error": gain and gain.standard_error,
-            "averaged_forward_passes": choice.cost()["forward_passes"],
+            "averaged_forward_passes": choice.forward_passes,
             "averaged_seconds": choice.seconds,
         }
 

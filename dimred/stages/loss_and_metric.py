@@ -1,4 +1,4 @@
-"""Build the loss to train, and the loss and the metric to measure by; try them on the first batches."""
+"""Build the loss to train, and the loss and the metrics to measure by; try them on the first batches."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -10,9 +10,12 @@ from mindspore import Tensor, nn
 from dimred.config import StageConfig
 from dimred.data.batches import Batches
 from dimred.errors import ConfigError, DimredError, shown
-from dimred.evaluation.scores import CLASSIFICATION, Score, Scores, cross_entropy, misfit, on_host
+from dimred.evaluation.scores import Score, Scores, cross_entropy, is_among_five, is_correct, misfit, on_host
+from dimred.io.metric import ACCURACY, TOP5, metrics_of
 from dimred.models.factory import CLASSES_REMEDY, call_factory, make_cell
 from dimred.train_step.network_state import evaluating
+
+_BUILT_IN = {ACCURACY: is_correct, TOP5: is_among_five}
 
 
 class _WithLoss(nn.Cell):
@@ -39,7 +42,7 @@ def _mean_loss(config: StageConfig) -> nn.Cell:
 
 
 def build_scores(config: StageConfig) -> Scores:
-    """Build the loss and the metric to measure by; by default the cross entropy that is trained, and accuracy.
+    """Build the loss and the metric to measure by; by default the cross entropy that is trained, and ``metrics_of``.
 
     The loss is the one that is trained, including label smoothing. A network trained with smoothed labels is
     underconfident, and an average of such networks a little less so. Measured by plain cross entropy, this difference
@@ -49,19 +52,19 @@ def build_scores(config: StageConfig) -> Scores:
         ConfigError: a factory can't be imported or called, or makes something else.
     """
     loss: Score
-    metric = CLASSIFICATION.metric
     if config.loss is None:
         loss = partial(cross_entropy, label_smoothing=config.label_smoothing)
     else:
         loss = make_cell(config.loss, key="loss", reduction="none")
-    if config.metric is not None:
-        metric = call_factory(config.metric, key="metric")
-        if not callable(metric):
-            raise ConfigError(
-                f"metric is {config.metric!r}, which returned {type(metric).__name__}; it must return a function or a "
-                "cell (outputs, labels) -> one number for each item"
-            )
-    return Scores(loss, metric)
+    if config.metric is None:
+        return Scores(loss, tuple(_BUILT_IN[metric] for metric in metrics_of(None, config.model.n_classes)))
+    metric = call_factory(config.metric, key="metric")
+    if not callable(metric):
+        raise ConfigError(
+            f"metric is {config.metric!r}, which returned {type(metric).__name__}; it must return a function or a "
+            "cell (outputs, labels) -> one number for each item"
+        )
+    return Scores(loss, (metric,))
 
 
 def check_scores(config: StageConfig, network: nn.Cell, scores: Scores, images: Mapping[str, Batches]) -> None:
@@ -86,7 +89,8 @@ def check_scores(config: StageConfig, network: nn.Cell, scores: Scores, images: 
     if min(images[split].n_images for split in ("train", config.data.eval_split)) <= images["train"].rank:
         return
     mean_loss = _mean_loss(config)
-    scores_of_both = [("loss", config.loss, scores.loss), ("metric", config.metric, scores.metric)]
+    metrics = [("metric", config.metric, metric) for metric in scores.metrics]
+    scores_of_both = [("loss", config.loss, scores.loss), *metrics]
     for split, of_split in (("train", [("loss", config.loss, mean_loss)]), (config.data.eval_split, scores_of_both)):
         *inputs, labels = next(images[split].evaluation().create_tuple_iterator(num_epochs=1))
         where = f"the first batch of {split!r} (inputs {_shapes(inputs)}"

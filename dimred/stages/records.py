@@ -4,7 +4,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
@@ -12,6 +12,7 @@ from typing import Any, Self
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import RunError
 from dimred.io.atomic import atomic_write, flush_to_disk, retry
+from dimred.io.metrics_file import finite
 
 _log = logging.getLogger(__name__)
 
@@ -102,15 +103,23 @@ class TensorBoard:
         self.close = self._events.close
 
     def __call__(self, record: Record) -> None:
-        for key, value in record.items():
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                self._write(int(record["step"]), summary=self._scalar(key, value))
+        for name, value in _numbers(record):
+            self._write(int(record["step"]), summary=self._scalar(name, value))
         if time.monotonic() - self._flushed_at > _SECONDS_BETWEEN_FLUSHES:  # each waits for the disk
             self._events.flush()
             self._flushed_at = time.monotonic()
 
     def _write(self, step: int, **content: Any) -> None:
         self._events.write_event(self._event(step=step, wall_time=time.time(), **content))
+
+
+def _numbers(record: Record, prefix: str = "") -> Iterator[tuple[str, float]]:
+    """Yield the numbers of a record by name; those of an object within it are named KEY/NAME."""
+    for key, value in record.items():
+        if isinstance(value, dict):
+            yield from _numbers(value, f"{prefix}{key}/")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield prefix + key, value
 
 
 def cut_metrics(path: Path, length: int, ranks: Ranks = ALONE) -> None:
@@ -132,14 +141,3 @@ def cut_metrics(path: Path, length: int, ranks: Ranks = ALONE) -> None:
         return content
 
     atomic_write(path, ranks.broadcast_bytes(ranks.run_on_rank_zero(beginning) or b""))
-
-
-def finite(value: Any) -> Any:
-    """Replace numbers that are not finite by None, also inside dicts and lists, because JSON can't hold them."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [finite(item) for item in value]
-    return value

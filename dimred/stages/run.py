@@ -12,7 +12,7 @@ from dimred.config import config_text
 from dimred.distributed.share import share
 from dimred.errors import ConfigError
 from dimred.io.atomic import atomic_write, retry
-from dimred.io.metrics_file import ACCURACY, loss_text, metric_text, read_metrics
+from dimred.io.metrics_file import loss_text, read_metrics
 from dimred.io.run_names import CONFIG, METRICS, MINDSPORE_LOG, PROFILE, TENSORBOARD
 from dimred.launch.channel import tell_position
 from dimred.launch.signals import StopSignals
@@ -21,18 +21,19 @@ from dimred.stages.changes import refuse_another_val, refuse_changes
 from dimred.stages.device import StepProfiler, redirect_native_stderr
 from dimred.stages.estimates import one_step_of
 from dimred.stages.faults import DivergenceDetector, translate_errors
+from dimred.stages.figures import RunFigures
 from dimred.stages.loop import EpochLoop, Progress
 from dimred.stages.records import MetricsLog, TensorBoard, cut_metrics
 from dimred.stages.run_folder import run_folder, write_versions
 from dimred.stages.states import RunState, RunStates, read_state
 from dimred.stages.task import Settings, Task
 from dimred.train_step.network_state import moving_statistics
-from dimred.train_step.optimizers import last_rate, weights_to_use
+from dimred.train_step.optimizers import last_rate
 from dimred.train_step.protocol import Result, Step
-from dimred.vectors.parameters import preserved
 
 _log = logging.getLogger(__name__)
 
+_LAYOUT = 2  # of the states and of metrics.jsonl; a run does not go on where they have another one
 _FREE_KEYS = {"profile", "read_every_steps", "stage_2"}  # keys that change nothing of what a run computes
 
 
@@ -49,7 +50,7 @@ class Run(Generic[Settings]):
         progress: how far the run is.
         identity: what a resumed run must have in common with the one that began; a stage adds what it depends on.
         last: the loss at the last saved state, and what clipping and loss scaling reported there.
-        measured: the last measurement: key of the record -> metric.
+        figures: what was measured last.
         records: where the records go, inside ``open_records``.
     """
 
@@ -59,11 +60,9 @@ class Run(Generic[Settings]):
         self.task, self.folder, self.is_kept = task, folder, is_kept
         self.settings, self.ranks, self.evaluator = task.settings, task.ranks, task.evaluator
         self.signals, self.profiler, self.states = signals, profiler, RunStates(folder)
-        self.metric = self.settings.metric_name
-        self.reestimates = self.settings.reestimate_batch_norm and self.evaluator.has_batch_norm
+        self.figures = RunFigures(task)
         self.progress, self.divergence = Progress(), DivergenceDetector()
         self.last: dict[str, Any] = {"loss": None, "parts": {}}
-        self.measured: dict[str, float] = {}
         self.records: MetricsLog
         self._records_length = 0
         self._result: Result | None = None
@@ -102,8 +101,8 @@ class Run(Generic[Settings]):
             n_epochs: the last epoch.
 
         Raises:
-            ConfigError: another key has changed, ``val`` after losses on it were saved, an epoch has a different number
-                of steps, or ``epochs`` is below what the run has done.
+            ConfigError: the state is of another version; another key has changed, ``val`` after losses on it were
+                saved, an epoch has a different number of steps, or ``epochs`` is below what the run has done.
             RunError: there are states, but none can be read; a DimredError on the other ranks.
             CheckpointError: the state belongs to a different network.
         """
@@ -111,6 +110,11 @@ class Run(Generic[Settings]):
         state: RunState | None = share(newest, self.ranks, read_state)
         if state is None:
             return None
+        if state.values.get("layout") != _LAYOUT:
+            raise ConfigError(
+                f"{state.path} was saved by another version of dimred, whose states are laid out differently; go on "
+                "with that version, or begin a new run in another folder"
+            )
         if self.ranks.is_rank_zero:
             refuse_changes(state.values["run"], self.identity, allowed)
             refuse_another_val(state.values["run"], self.identity, state.arrays)
@@ -142,7 +146,8 @@ class Run(Generic[Settings]):
         """
         progress = self.progress
         known = {
-            "epoch": progress.epoch, "done": progress.done, "seconds": progress.seconds, "run": self.identity,
+            "layout": _LAYOUT, "run": self.identity,
+            "epoch": progress.epoch, "done": progress.done, "seconds": progress.seconds,
             "metrics": self.records.mark(), "last": self.last, "first_loss": self.divergence.first_loss, **values,
         }  # fmt: skip
         self.ranks.run_on_rank_zero(lambda: retry(lambda: self.states.save(self.n_steps, arrays, known)))
@@ -194,26 +199,9 @@ class Run(Generic[Settings]):
             yield
 
     def measure(self, step: Step, choose: Callable[[], object] | None = None) -> None:
-        """Measure the network as trained, with re-estimated BatchNorm statistics, and with the EMA's weights.
-
-        In schedule-free training the averaged point is measured. Training goes on as if nothing had been measured.
-
-        Args:
-            step: the step, which has the optimizer and the EMA.
-            choose: measures on ``val``; called while BatchNorm has the statistics with which the network would be kept.
-        """
+        """Measure the network, see ``RunFigures.measure``."""
         tell_position("evaluating after", self.n_steps)
-        split, ema, evaluator = self.settings.data.eval_split, step.ema, self.evaluator
-        with weights_to_use(step.optimizer), preserved(moving_statistics(self.task.network)):
-            self.measured = {self.metric: evaluator.metric(split)}
-            if self.reestimates:
-                evaluator.reestimate()
-                self.measured[f"{self.metric}_reestimated"] = evaluator.metric(split)
-            if choose is not None:
-                choose()
-        if ema is not None:
-            with ema.in_place():
-                self.measured[f"ema_{self.metric}"] = evaluator.metric(split)
+        self.figures.measure(step, choose)
 
     def say_epoch(self, step: Step, n_epochs: int) -> str:
         """Log an epoch's two lines, for programs and for people, and return the status for the progress bar.
@@ -222,7 +210,7 @@ class Run(Generic[Settings]):
         ``epoch 12/40  step 74  loss 0.8713  lr 0.2  val 84.1 %  2.1 s``; what was not measured is left out.
         """
         progress, per_epoch = self.progress, self.task.steps_per_epoch
-        loss, text = self.last["loss"], self.measured_text(1)
+        loss, text = self.last["loss"], self.figures.text(1)
         shown = loss_text(loss)
         parts = [f"epoch {progress.epoch}/{n_epochs}", f"step {per_epoch}", f"loss {shown}"]
         if (rate := last_rate(step.optimizer)) is not None:
@@ -231,44 +219,7 @@ class Run(Generic[Settings]):
             parts.append(f"{self.settings.data.eval_split} {text}")
         _log.info(f"epoch: {progress.epoch} step: {per_epoch} loss is {'nan' if loss is None else loss}")
         _log.info("  ".join([*parts, f"{progress.seconds:.1f} s"]))
-        return f"loss {shown}" + (f", {self.metric} {text}" if text else "")
-
-    def measured_text(self, decimals: int) -> str:
-        """Format the metric of the last measurement, and the re-estimated one if there is one; "" if not measured."""
-        if self.metric not in self.measured:
-            return ""
-        again = self.measured.get(f"{self.metric}_reestimated")
-        beside = "" if again is None else f" ({metric_text(self.metric, again, decimals)} re-estimated)"
-        return metric_text(self.metric, self.measured[self.metric], decimals) + beside
-
-    def say_end(self, trained: float | None, reestimated: float | None, network: Path, is_reestimated: bool) -> None:
-        """Log how good the network is, and where its file is.
-
-        Programs look for ``{'Accuracy': 0.88}``, which is the metric of that file.
-
-        Args:
-            trained: the metric with BatchNorm's statistics as trained; None if it was not measured.
-            reestimated: the metric with re-estimated ones; None if it was not measured.
-            network: the file to use.
-            is_reestimated: whether the file has the re-estimated statistics.
-        """
-        value = reestimated if is_reestimated and reestimated is not None else trained
-        _log.info(str({"Accuracy" if self.metric == ACCURACY else self.metric: value}))
-        if not self.is_kept:
-            return
-        figures = {"as trained": trained, "re-estimated": reestimated}
-        texts = [
-            metric_text(self.metric, figure)
-            + (f" with BatchNorm statistics {how}" if self.evaluator.has_batch_norm else "")
-            + (" (those of the file)" if reestimated is not None and is_reestimated == (how == "re-estimated") else "")
-            for how, figure in figures.items()
-            if figure is not None
-        ]
-        if texts:
-            _log.info(f"{self.metric} on {self.settings.data.eval_split!r}: {', '.join(texts)}")
-        if self.settings.eval_split_warning is not None:
-            _log.info(self.settings.eval_split_warning)
-        _log.info(f"network: {network}")
+        return f"loss {shown}" + (f", {self.figures.metrics[0].name} {text}" if text else "")
 
 
 @contextmanager

@@ -97,13 +97,10 @@ class StageOne:
         if stop is not None and self.has_ended:
             on = "to train on, the same command with --resume --set stop=null"
             _log.info(f"stage 1 ends after epoch {run.finished_epochs}: {stop.reason}; {on}")
-        ema_metric = f"ema_{run.metric}"
-        if ema_metric in run.measured:
-            _log.info(f"with the average of the weights (EMA): {ema_metric} {run.measured[ema_metric]:.4f}")
-        figures = (run.measured.get(run.metric), run.measured.get(f"{run.metric}_reestimated"))
+        run.figures.say_ema()
         is_averaged = isinstance(self.step.optimizer, ScheduleFree)
         network = self._save_averaged() if is_averaged else self._last_checkpoint
-        run.say_end(*figures, network, is_averaged and run.reestimates)
+        run.figures.say_end(network, is_averaged and run.figures.reestimates, run.is_kept)
         if run.is_kept and self._ranks.is_rank_zero:  # which has the files
             report = [["report", str(run.folder.absolute())]]
             say_commands(report if is_averaged else commands_after_stage_1(self._task, network, run.folder))
@@ -112,7 +109,7 @@ class StageOne:
         """Save schedule-free training's averaged point with BatchNorm statistics of its own; return the path."""
         path = self._folder / f"{self._settings.model.file_prefix}-final.ckpt"
         with weights_to_use(self.step.optimizer), preserved(moving_statistics(self._task.network)):
-            if self.run.reestimates:
+            if self.run.figures.reestimates:
                 self.run.evaluator.reestimate()
             arrays = to_arrays(self._task.network.get_parameters())
         self._ranks.run_on_rank_zero(lambda: retry(lambda: write_checkpoint(path, arrays)))
@@ -200,12 +197,13 @@ class StageOne:
     def after_epoch(self, progress: Progress) -> str:
         """Evaluate if that is due, record the epoch, and return the status for the progress bar."""
         run, start = self.run, time.perf_counter()
-        run.measured = {}
+        run.figures.values = {}
         if progress.epoch % self._settings.evaluate_every_epochs == 0 or self._is_last(progress):
             run.measure(self.step)
-        values = {run.metric: None} | run.measured | ({} if self.stop is None else self.stop.record(progress.epoch))
+        averaged = {} if self.stop is None else self.stop.record(progress.epoch)
         run.records.write(
-            epoch=progress.epoch, step=run.n_steps, loss=run.last["loss"], **values, **run.last["parts"],
+            epoch=progress.epoch, step=run.n_steps, loss=run.last["loss"], metrics=run.figures.values,
+            **averaged, **run.last["parts"],
             seconds=progress.seconds, evaluation_seconds=time.perf_counter() - start,
         )  # fmt: skip
         return run.say_epoch(self.step, self._settings.epochs)

@@ -21,6 +21,7 @@ from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError, DataError, DimredError, Problems
 from dimred.evaluation.evaluator import Evaluator
 from dimred.evaluation.scores import Scores
+from dimred.io.metric import Metric, metrics_of
 from dimred.launch.channel import tell_alive
 from dimred.models.factory import load_factory, make_network
 from dimred.models.resnet import resnet
@@ -44,7 +45,7 @@ class Task(Generic[Settings]):
         ranks: the ranks of the job.
         network: the network, in the configured precision.
         images: split -> this rank's part of it.
-        scores: loss and metric to measure by.
+        scores: loss and metrics to measure by.
     """
 
     settings: Settings
@@ -63,6 +64,11 @@ class Task(Generic[Settings]):
     def steps_per_epoch(self) -> int:
         """Return the number of steps in an epoch."""
         return self.trained.steps_per_epoch
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """Return the metrics that are reported, the main one first."""
+        return metrics_of(self.settings.metric, self.settings.model.n_classes)
 
     @cached_property
     def evaluator(self) -> Evaluator:

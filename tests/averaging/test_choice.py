@@ -72,11 +72,11 @@ def test_log_and_record_say_rule_candidates_and_cost(caplog: pytest.LogCaptureFi
     assert [line.split(":")[0].strip() for line in lines] == ["w1", "w2", "w3", "w4", "w5"]
     assert "0.0100 +- 0.0000 behind, effective size 2" in lines[1]
     assert "8 networks measured, 4.0 forward passes over the training split" in cost
-    summary = choice.summary("start")
-    assert [record["name"] for record in summary["start_candidates"]] == [f"w{width}" for width in range(1, 9)]
-    assert summary["start_cost"] == {"measured": 8, "forward_passes": 4.0}
+    result = choice.result()
+    assert [record["name"] for record in result.candidates] == [f"w{width}" for width in range(1, 9)]
+    assert (result.name, result.n_measured, result.forward_passes) == ("w1", 8, 4.0)
     choice.add("average", choice.candidates[0], Path("average.ckpt"))  # another choice has measured it
-    assert choice.summary("start")["start_cost"]["measured"] == 8
+    assert choice.result().n_measured == 8
     choice = choice_of(("start", 1, HARD + 1), ("2", 1, HARD))
     caplog.clear()
     choice.tell("kept")

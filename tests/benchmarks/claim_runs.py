@@ -30,9 +30,8 @@ from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageOneConfig, StageTwoConfig, load_config
 from dimred.evaluation.averages import SnapshotAverages
-from dimred.io.checksums import read_checksummed
 from dimred.io.run_names import RESULT, SNAPSHOTS, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS, full_checkpoints
-from dimred.report.record import FORWARD, training_passes
+from dimred.io.stage_two_result import FORWARD, StageTwoResult
 from dimred.stages.device import set_up
 from dimred.vectors.parameters import from_arrays
 from tests.benchmarks.choice_runs import EVERYTHING, TASKS, Task, run_module, write_data
@@ -147,7 +146,7 @@ class Claim:
             as_trained = np.nan
             if file is not None:
                 from_arrays(measuring.network.get_parameters(), read_checkpoint(file), measuring.network)
-                as_trained = measuring.evaluator.metric("test")
+                as_trained = measuring.evaluator.metrics("test")[0]
             measuring.put(weights)
             kind, found = measuring.outputs("test")
             of_test = found if kind == "losses" else found.argmax(-1) == measuring.labels("test")
@@ -165,11 +164,11 @@ class Claim:
             yield of_file(f"made for {AS_MANY}", AS_MANY, file)
         for name in ("search", "cooldown"):
             folder = self._run.with_name(f"{self._run.name}_{name}")
-            result = read_checksummed(folder / RESULT)
-            moved = (result.get("moved_inside", 0.0), result.get("moved_outside", 0.0))
+            result = StageTwoResult.read(folder / RESULT)
+            moved = (result.totals.get("moved_inside", 0.0), result.totals.get("moved_outside", 0.0))
             for file in sorted((folder / STAGE_2_CHECKPOINTS).glob("*-[0-9]*_*.ckpt")):
                 epoch = int(file.stem.rpartition("-")[2].partition("_")[0])
-                yield of_file(f"{name} {epoch}", at + training_passes(result, epoch), file, *moved)
+                yield of_file(f"{name} {epoch}", at + result.training_passes(epoch), file, *moved)
         series = CheckpointSeries.open(self._run / STAGE_1_CHECKPOINTS / SNAPSHOTS).select(until_epoch=at)
         series = series.select(last=KEPT) if len(series) > KEPT else series
         averages, n = SnapshotAverages.of_series(series, layout), len(series)

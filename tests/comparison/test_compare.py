@@ -16,7 +16,7 @@ import dimred as library
 from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.cli.measure import compare
 from dimred.errors import ConfigError, SeriesError, StoppedError
-from dimred.io.checksums import read_checksummed
+from dimred.io.stage_two_result import StageTwoResult
 from tests.comparison.runs import AT, PASSES, STAGE_ONE, copied
 from tests.helpers.processes import nothing_is_left, soon
 
@@ -24,14 +24,14 @@ from tests.helpers.processes import nothing_is_left, soon
 def test_methods_from_one_stage_1(folder: Path, compared: dict[str, Any]) -> None:
     rows = {row["method"]: row for row in compared["rows"]}
     assert list(rows) == ["last", "average", "stage_2", "plain_to_the_end"]  # whatever was typed
-    result = read_checksummed(folder / "out" / "seed_3" / f"at_{AT}" / "stage_2" / "result.json")
-    average, kept = (result[f"{what}_cost"]["forward_passes"] for what in ("average", "kept"))
+    result = StageTwoResult.read(folder / "out" / "seed_3" / f"at_{AT}" / "stage_2" / "result.json")
+    average, kept = (result.choices[what].forward_passes for what in ("average", "kept"))
     assert min(average, kept) > 0
     assert {name: row["passes"] for name, row in rows.items()} == pytest.approx({
         "last": AT, "average": AT + average / 3, "stage_2": AT + PASSES + (average + kept) / 3, "plain_to_the_end": 6
     })  # fmt: skip
     assert rows["last"]["seconds"] == 0 < min(rows[name]["seconds"] for name in ("average", "stage_2"))
-    assert rows["average"]["chosen"] == [result["average_of"]]
+    assert rows["average"]["chosen"] == [result.choices["average"].name]
     networks = {run["method"]: read_checkpoint(Path(run["network"])) for run in compared["runs"]}
     assert networks["last"]["0.weight"].shape == (6, 4)
     assert len({network["0.weight"].tobytes() for network in networks.values()}) >= 3  # val may have kept the average
@@ -41,12 +41,12 @@ def test_methods_from_one_stage_1(folder: Path, compared: dict[str, Any]) -> Non
 def test_the_figures_are_those_of_the_runs(folder: Path, compared: dict[str, Any]) -> None:
     """Both stages report on val by default."""
     rows, place = {run["method"]: run for run in compared["runs"]}, folder / "out" / "seed_3" / f"at_{AT}"
-    result = read_checksummed(place / "stage_2" / "result.json")
-    assert rows["stage_2"]["val_reestimated"] == pytest.approx(result["accuracy_reestimated"])
-    assert rows["last"]["val"] == pytest.approx(result["accuracy_start"])
-    assert rows["last"]["val_reestimated"] == pytest.approx(result["accuracy_reestimated_by_point"]["start"])
-    measured = {one["name"]: one["loss"] for one in result["kept_candidates"]}
-    assert rows["stage_2"]["val_loss"] == pytest.approx(measured[result["kept"]], rel=1e-5)
+    result = StageTwoResult.read(place / "stage_2" / "result.json")
+    assert rows["stage_2"]["val_reestimated"] == pytest.approx(result.main.at("final"))
+    assert rows["last"]["val"] == pytest.approx(result.main.by_point["start"]["as_trained"])
+    assert rows["last"]["val_reestimated"] == pytest.approx(result.main.at("start"))
+    measured = {one["name"]: one["loss"] for one in result.choices["kept"].candidates}
+    assert rows["stage_2"]["val_loss"] == pytest.approx(measured[result.kept], rel=1e-5)
 
 
 def test_finished_methods_are_not_run_again(

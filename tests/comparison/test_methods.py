@@ -19,10 +19,10 @@ from dimred.comparison.summary import TITLES, title_of
 from dimred.config import StageOneConfig, StageTwoConfig, load_config
 from dimred.errors import FaultError
 from dimred.io.atomic import FolderLock
-from dimred.io.checksums import read_checksummed
 from dimred.io.run_names import full_checkpoints
+from dimred.io.stage_two_result import StageTwoResult
 from dimred.pipelines.stage_1 import stage_1
-from dimred.report.record import passes_of, read_stage_1, training_passes
+from dimred.report.record import read_stage_1
 from dimred.stages.device import set_up
 from tests.comparison.runs import AT, PASSES, STAGE_ONE, copied
 from tests.helpers.run_files import write_compared
@@ -74,7 +74,7 @@ def test_the_peak_is_chosen_on_the_first_seed_and_kept_and_is_none_that_diverges
     losses = [run["val_loss"] for run in found]
     made = load_config(StageOneConfig, trained[1][0])
     results = [tmp_path / f"seed_{seed}" / "at_4" / "stage_2" / "result.json" for seed in (3, 4)]
-    total = math.ceil(AT + passes_of(read_checksummed(results[1])))  # what choosing costs included
+    total = math.ceil(AT + StageTwoResult.read(results[1]).passes)  # what choosing costs included
     assert total > AT + PASSES
     assert (made.epochs, made.schedule.total_epochs, made.schedule.name) == (total, total, "linear")
     assert found[1]["passes"] == total
@@ -175,13 +175,13 @@ def test_stage_2_is_what_its_configuration_makes_it_and_a_cooldown_has_as_many_p
     assert list(rows) == ["stage_2", "cooldown"]
     assert [row["title"] for row in rows.values()] == ["stage 2: search", "cooldown in place of the search"]
     searched, cooled = (
-        read_checksummed(tmp_path / "seed_3" / f"at_{AT}" / name / "result.json") for name in ("stage_2", "cooldown")
+        StageTwoResult.read(tmp_path / "seed_3" / f"at_{AT}" / name / "result.json") for name in ("stage_2", "cooldown")
     )
-    assert (searched["cooldown"], searched["basis"]["n_components"], "kept" in searched) == (None, 2, False)
-    equal = math.ceil(training_passes(searched, searched["epochs"]))
+    assert (searched.cooldown, searched.basis["n_components"], searched.kept) == (None, 2, None)
+    equal = math.ceil(searched.training_passes(searched.epochs))
     assert equal >= 2  # epochs that cost as much as the search with its trials
-    assert (cooled["basis"], cooled["epochs"], cooled["start"], "kept" in cooled) == (None, equal, "best", False)
-    assert cooled["cooldown"]["factor"] == 0.5
+    assert (cooled.basis, cooled.epochs, cooled.start, cooled.kept) == (None, equal, "best", None)
+    assert cooled.cooldown["factor"] == 0.5
 
 
 @pytest.mark.slow

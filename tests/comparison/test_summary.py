@@ -1,12 +1,14 @@
 """The summary of a comparison: means, spreads, the best in bold; and the page with verdict, tables and pictures."""
 
 import re
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from dimred.comparison.summary import TITLES, collect, curves, markdown, write_comparison_page
 from dimred.errors import ConfigError
+from dimred.io.metric import ACCURACY, TOP5, Metric
 from tests.helpers.run_files import write_compared
 
 
@@ -69,8 +71,18 @@ def test_one_seed_says_what_it_is_worth(tmp_path: Path) -> None:
     )
 
 
+def test_top5_has_a_column_of_its_own(tmp_path: Path) -> None:
+    both = {"metrics": [asdict(ACCURACY), asdict(TOP5)]}
+    for seed, value in ((1, 0.9), (2, 0.92)):
+        figures = dict.fromkeys(("val", "test", "val_reestimated"), 0.5) | {"test_reestimated": value}
+        write_compared(tmp_path, seed, "last", 0.80, passes=70, other_metrics={"top5": figures}, **both)
+    table = markdown(collect(tmp_path))
+    assert "|  | passes | val, % | test, % | test top5, % | seconds |" in table
+    assert "| 75.00 ± 0.00 | **80.00 ± 0.00** | 91.00 ± 1.41 | 10 |" in table
+
+
 def test_another_metric_is_told_as_it_is_and_chosen_by_the_loss(tmp_path: Path) -> None:
-    own = {"metric": "rmse", "batch_norm": False}
+    own = {"metrics": [asdict(Metric("rmse"))], "batch_norm": False}
     write_compared(tmp_path, 1, "last", 0.5, passes=70, val_loss=0.30, test_loss=0.31, **own)
     write_compared(tmp_path, 1, "average", 0.25, passes=70, val_loss=0.10, test_loss=0.11, **own)
     verdict, text = verdict_and_page(tmp_path)

@@ -58,8 +58,8 @@ def test_reestimated_statistics_are_those_of_the_first_spare_batches(network: nn
     parts = SPLITS["train"].inputs[: 2 * BATCH].reshape(2, BATCH, 3).astype(np.float64)
     reestimated = parts.mean((0, 1)), parts.var((0, 1))
     for statistics in ((np.zeros(3), np.ones(3)), reestimated):
-        found, metric = evaluator.loss_and_metric("val")
-        assert evaluator.metric("val") == metric == accuracy(val, *statistics)
+        found, [metric] = evaluator.losses_and_metrics("val")
+        assert evaluator.metrics("val") == [metric] == [accuracy(val, *statistics)]
         np.testing.assert_allclose(found, losses(val, *statistics), rtol=1e-5, atol=1e-6)
         assert evaluator.reestimate() == 2
     np.testing.assert_allclose(network[0].moving_mean.asnumpy(), reestimated[0], rtol=1e-5)
@@ -69,7 +69,7 @@ def test_each_batch_is_told_whether_it_is_read_or_was_kept(network: nn.Cell) -> 
     told: list[None] = []
     evaluator = Evaluator(network, SPLITS, seed=1, n_batches=2, at_batch=lambda: told.append(None))
     for times in (1, 2):
-        evaluator.loss_and_metric("val")
+        evaluator.losses_and_metrics("val")
         assert len(told) == times * -(-9 // BATCH)
 
 
@@ -85,4 +85,4 @@ def test_a_disk_that_is_away_for_a_moment_ends_no_evaluation(network: nn.Cell, m
 
     monkeypatch.setattr("dimred.data.batches.WAITS_SECONDS", (0.0,))
     away, there = (Evaluator(network, {"val": split}, seed=1, n_batches=2) for split in (Away(9, 2), SPLITS["val"]))
-    assert away.metric("val") == there.metric("val")
+    assert away.metrics("val") == there.metrics("val")

@@ -14,6 +14,7 @@ from dimred.evaluation.scores import (
     IGNORED,
     Score,
     cross_entropy,
+    is_among_five,
     is_correct,
     mean_of_items,
     means_of_samples,
@@ -50,6 +51,18 @@ def test_accuracy_and_cross_entropy_count_every_label_once_without_dropout() -> 
     assert mean_score(is_correct, images, labels, network=network) == np.mean(logits.argmax(1) == labels)
     expected = log_loss(labels, softmax(logits.astype(np.float64), axis=1))
     assert mean_score(cross_entropy, images, labels, network=network) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("n_classes", [3, 7])
+def test_top5_is_that_fewer_than_five_classes_have_a_higher_logit(n_classes: int) -> None:
+    logits, labels = RNG.normal(size=(40, n_classes)).astype(np.float32), RNG.integers(0, n_classes, 40)
+    labels[3] = IGNORED
+    n_higher = (logits > np.take_along_axis(logits, np.maximum(labels, 0)[:, None], 1)).sum(1)
+    expected = np.mean((n_higher < 5)[labels != IGNORED])
+    assert mean_score(is_among_five, logits, labels.astype(np.int32)) == expected == (1 if n_classes == 3 else expected)
+    of_words = np.stack([logits, logits[::-1]], 2)
+    both = np.stack([labels, labels[::-1]], 1).astype(np.int32)
+    assert mean_score(is_among_five, of_words, both) == expected
 
 
 @pytest.mark.parametrize("counted", [T, 3])

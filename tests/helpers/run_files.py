@@ -1,6 +1,7 @@
 """Write the files of a small finished run of both stages without training."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,7 +10,8 @@ import numpy as np
 from dimred.checkpoints.checkpoint_io import write_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.comparison.summary import TITLES
-from dimred.io.checksums import write_checksummed
+from dimred.io.metric import ACCURACY, Figures
+from dimred.io.stage_two_result import ChoiceResult, MetricResult, StageTwoResult
 from dimred.subspace.fit import fit_basis
 
 N_WEIGHTS = 6
@@ -37,7 +39,8 @@ def write_run(folder: Path, epochs: int, per_epoch: int, first_epoch: int) -> Ru
     _write_metrics(
         files.stage_1,
         [
-            {"epoch": epoch, "loss": 2 / epoch, "accuracy": epoch / 100, "seconds": 1.5, "evaluation_seconds": 0.5}
+            {"epoch": epoch, "loss": 2 / epoch, "metrics": accuracy(epoch / 100), "seconds": 1.5}
+            | {"evaluation_seconds": 0.5}
             for epoch in range(1, epochs + 1)
         ],
     )
@@ -51,19 +54,24 @@ def write_run(folder: Path, epochs: int, per_epoch: int, first_epoch: int) -> Ru
     (files.stage_2 / "checkpoint_stage_2" / "net-final.ckpt").touch()
     average = "uniform of 3 snapshots"
     candidates = [_candidate("last", 1, 0.6, 0.1), _candidate(average, 3, 0.5, 0.0)]
-    result = {
-        "start": "best", "started_from": average, "start_effective_size": 3.0, "start_candidates": candidates,
-        "kept": "1", "kept_candidates": [_candidate("start", 3, 0.5, 0.1), _candidate("1", 1, 0.4, 0.0)],
-        "start_cost": {"measured": 2, "forward_passes": 0.9}, "kept_cost": {"measured": 2, "forward_passes": 0.9},
-        "start_seconds": 1.2, "training_seconds": 4.0, "cooldown": None, "metric": "accuracy", "kept_seconds": 1.2,
-        "epochs": 1, "accuracy_start": 0.6, "accuracy_by_epoch": {"1": 0.65},
-        "accuracy": 0.65, "accuracy_reestimated": 0.7, "steps": 2, "accepted_steps": 2,
-        "trials": 4, "n_forward": 6, "n_backward": 2,
-        "sources": {name: str(path) for name, path in sources.items()},
-        "basis": {"n_snapshots": len(series), "n_components": 2, "n_weights": N_WEIGHTS, "explained_variance": 0.9},
-    }  # fmt: skip
-    write_checksummed(files.stage_2 / "result.json", result)
+    chosen = [_candidate("start", 3, 0.5, 0.1), _candidate("1", 1, 0.4, 0.0)]
+    points = {"start": {"as_trained": 0.6}, "1": {"as_trained": 0.65}, "final": accuracy(0.65, 0.7)["accuracy"]}
+    StageTwoResult(
+        start="best", epochs=1, sources={name: str(path) for name, path in sources.items()},
+        metrics=[MetricResult(ACCURACY, points)], start_effective_size=3.0,
+        choices={
+            "start": ChoiceResult(average, 3.0, candidates, 2, 0.9, 1.2),
+            "kept": ChoiceResult("1", 1.0, chosen, 2, 0.9, 1.2)
+        },
+        basis={"n_snapshots": len(series), "n_components": 2, "n_weights": N_WEIGHTS, "explained_variance": 0.9},
+        steps=2, totals={"accepted_steps": 2, "trials": 4, "n_forward": 6, "n_backward": 2}, training_seconds=4.0,
+    ).write(files.stage_2 / "result.json")  # fmt: skip
     return files
+
+
+def accuracy(as_trained: float, reestimated: float | None = None) -> Figures:
+    """Make the figures of the accuracy."""
+    return {"accuracy": {"as_trained": as_trained} | ({} if reestimated is None else {"reestimated": reestimated})}
 
 
 def _candidate(name: str, effective_size: float, loss: float, behind: float) -> dict[str, Any]:
@@ -77,7 +85,7 @@ def write_compared(folder: Path, seed: int, method: str, test: float, at: int = 
     record = {
         "method": method, "title": TITLES[method], "seed": seed, "at": at,
         "passes": at + 2.0, "chosen": "epoch 1", "diverged": "", "seconds": 10.0,
-        "val_loss": 0.5, "test_loss": 0.5, "metric": "accuracy", "batch_norm": True,
+        "val_loss": 0.5, "test_loss": 0.5, "metrics": [asdict(ACCURACY)], "batch_norm": True, "other_metrics": {},
         "val": 0.5, "test": 0.25, "val_reestimated": 0.75,
         "test_reestimated": test, "run": "a run", "data": "data",
     }  # fmt: skip

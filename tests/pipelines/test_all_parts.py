@@ -11,6 +11,7 @@ import yaml
 from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.config import StageOneConfig, StageTwoConfig, load_config
 from dimred.io.metrics_file import read_metrics
+from dimred.io.stage_two_result import StageTwoResult
 from dimred.pipelines.stage_1 import stage_1
 from dimred.pipelines.stage_2 import stage_2
 from tests.helpers.tiny_task import TASK
@@ -56,8 +57,8 @@ def test_stage_1_reports_what_its_parts_did(run: Path) -> None:
     assert last["n_overflows"] > 0  # the scale began far too large
     assert last["loss_scale"] < 1e30
     assert last["grad_norm"] > 0
-    assert 0 <= last["accuracy"] <= 1
-    assert 0 <= last["ema_accuracy"] <= 1
+    assert 0 <= last["metrics"]["accuracy"]["as_trained"] <= 1
+    assert 0 <= last["metrics"]["accuracy"]["ema"] <= 1
     saved = read_checkpoint(checkpoint(run))
     assert int(saved["ema.updates"]) == EPOCHS * STEPS - last["n_overflows"] == int(saved["global_step"].item())
     assert saved["loss_scale.overflows"] == last["n_overflows"]
@@ -77,9 +78,10 @@ def test_a_search_has_all_parts_and_measures_the_average_beside_the_raw_weights(
     stage_2(
         run, checkpoint(run), config=configuration(tmp_path / "two.yaml", DATA, PARTS, SEARCH), out=tmp_path / "two"
     )
-    result = json.loads((tmp_path / "two" / "result.json").read_text())
-    assert list(result["ema_accuracy_by_point"]) == ["start", "1", "2"]
-    assert result["ema_accuracy_by_point"]["start"] == pytest.approx(result["accuracy_start"])
+    result = StageTwoResult.read(tmp_path / "two" / "result.json")
+    points = result.main.by_point
+    assert [point for point, values in points.items() if "ema" in values] == ["start", "1", "2"]
+    assert points["start"]["ema"] == pytest.approx(points["start"]["as_trained"])
     records = read_metrics(tmp_path / "two" / "metrics.jsonl")
     assert len(records) == 2 * STEPS
     assert records[-1]["n_overflows"] > 0

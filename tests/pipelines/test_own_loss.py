@@ -12,8 +12,9 @@ import yaml
 
 from dimred.cli.measure import compare
 from dimred.errors import ConfigError
-from dimred.io.checksums import read_checksummed
+from dimred.io.metric import Metric
 from dimred.io.metrics_file import read_metrics
+from dimred.io.stage_two_result import StageTwoResult
 from dimred.pipelines.report import report
 from dimred.pipelines.stage_1 import stage_1
 from dimred.pipelines.stage_2 import stage_2
@@ -61,23 +62,23 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
 
 def test_the_metric_has_its_own_name_everywhere(shown: Shown) -> None:
     records = read_metrics(shown.folder / "one" / "metrics.jsonl")
-    errors = [record["absolute_error"] for record in records]
-    result = read_checksummed(shown.folder / "two" / "result.json")
+    errors = [record["metrics"]["absolute_error"]["as_trained"] for record in records]
+    result = StageTwoResult.read(shown.folder / "two" / "result.json")
     assert 0 < errors[-1] < errors[0]
-    assert result["metric"] == "absolute_error"
-    assert list(result["absolute_error_by_epoch"]) == ["1", "2"]
-    assert 0 < result["absolute_error"] < result["absolute_error_start"] + 0.1
-    assert result["kept_candidates"][-1]["loss"] == pytest.approx(result["absolute_error"] ** 2, rel=2)
+    assert [one.metric for one in result.metrics] == [Metric("absolute_error")]
+    assert list(result.by_epoch) == [1, 2]
+    assert 0 < result.main.at("final") < result.main.at("start") + 0.1
+    assert result.choices["kept"].candidates[-1]["loss"] == pytest.approx(result.main.at("final") ** 2, rel=2)
     assert f"{{'absolute_error': {errors[-1]}}}" in shown.one.splitlines()
-    assert f"{{'absolute_error': {result['absolute_error']}}}" in shown.two.splitlines()
+    assert f"{{'absolute_error': {result.main.at('final')}}}" in shown.two.splitlines()
     assert re.search(r"^stage 2 starts from 'best': absolute_error 0\.\d{1,4}$", shown.two, re.MULTILINE)
-    for said in (*shown[1:], json.dumps([records, result])):
+    for said in (*shown[1:], json.dumps([records, result.as_json()])):
         assert "accuracy" not in said.lower()
 
 
 def test_a_run_ends_with_its_value_its_network_and_the_next_command(shown: Shown) -> None:
     one, two = (shown.folder / name for name in ("one", "two"))
-    errors = [record["absolute_error"] for record in read_metrics(one / "metrics.jsonl")]
+    errors = [record["metrics"]["absolute_error"]["as_trained"] for record in read_metrics(one / "metrics.jsonl")]
     weights = one / "checkpoint_stage_1" / "network-4_4.ckpt"
     too_good = "'val' is also the split that chooses, so this figure is likely too good; "
     assert shown.one.replace(str(DIMRED), "dimred").splitlines()[-4:] == [
@@ -106,7 +107,7 @@ def test_an_epoch_has_the_published_line_and_one_for_people(shown: Shown) -> Non
     for record in records:
         epoch, loss = record["epoch"], record["loss"]
         assert f"epoch: {epoch} step: 4 loss is {loss}" in lines
-        value = f"val {record['absolute_error']:.4g}"
+        value = f"val {record['metrics']['absolute_error']['as_trained']:.4g}"
         assert f"epoch {epoch}/4  step 4  loss {loss:.4f}  lr 0.1  {value}  {record['seconds']:.1f} s" in lines
     assert re.search(r"^epoch 2/2  step 4  loss \d\.\d{4}  lr 0\.\d+  val \d\.\d+  \d+\.\d s$", shown.two, re.MULTILINE)
 
@@ -117,9 +118,9 @@ def test_the_callback_was_told_the_records_of_both_runs(shown: Shown) -> None:
 
 
 def test_without_batch_norm_nothing_is_re_estimated_and_no_word_said_of_it(shown: Shown) -> None:
-    result = read_checksummed(shown.folder / "two" / "result.json")
-    assert result["start_cost"]["measured"] == len(result["start_candidates"])
-    assert "absolute_error_reestimated" not in result
+    result = StageTwoResult.read(shown.folder / "two" / "result.json")
+    assert result.choices["start"].n_measured == len(result.choices["start"].candidates)
+    assert not result.is_reestimated
     assert "BatchNorm" not in shown.one + shown.two
 
 
@@ -139,7 +140,7 @@ def test_the_methods_are_chosen_by_their_loss(shown: Shown, capsys: pytest.Captu
     compare(str(shown.folder), shown.folder / "two.yaml", [shown.folder / "one"], out, methods=methods)
     seed = json.loads((out / "compare.json").read_text())
     runs = {run["method"]: run for run in seed["runs"]}
-    assert {(run["metric"], run["batch_norm"]) for run in runs.values()} == {("absolute_error", False)}
+    assert {(run["metrics"][0]["name"], run["batch_norm"]) for run in runs.values()} == {("absolute_error", False)}
     assert runs["stage_2"]["val_loss"] < runs["last"]["val_loss"]
     assert all(np.isclose(run["val"], run["val_reestimated"]) for run in runs.values())
 
@@ -147,8 +148,8 @@ def test_the_methods_are_chosen_by_their_loss(shown: Shown, capsys: pytest.Captu
 def test_the_report_tells_the_metric_and_no_accuracy(shown: Shown) -> None:
     page = report(shown.folder / "two", shown.folder / "report", 3, 1)
     text = page.read_text(encoding="utf-8")
-    result = read_checksummed(shown.folder / "two" / "result.json")
-    assert f"<b>{result['absolute_error']:.4g}</b>" in text
+    result = StageTwoResult.read(shown.folder / "two" / "result.json")
+    assert f"<b>{result.main.at('final'):.4g}</b>" in text
     assert "absolute_error" in text
     for word in ("accuracy", "batchnorm"):
         assert word not in text.partition("Configuration and versions")[0].lower(), word

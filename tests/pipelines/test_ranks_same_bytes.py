@@ -104,9 +104,9 @@ def test_rank_0_alone_saves(stage: int, request: pytest.FixtureRequest) -> None:
         return
     result = json.loads((out / "result.json").read_text())
     assert result["steps"] == 2 * 20
-    assert result["accepted_steps"] > 0
-    assert result["moved_outside"] > 0
-    assert len(result["average_candidates"]) > 5
+    assert result["totals"]["accepted_steps"] > 0
+    assert result["totals"]["moved_outside"] > 0
+    assert len(result["choices"]["average"]["candidates"]) > 5
 
 
 def test_the_printed_commands_of_two_ranks_run_as_they_are_in_another_folder(job_1: RanksJob, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from dimred.checkpoints.checkpoint_io import read_checkpoint
+from dimred.io.stage_two_result import StageTwoResult
 from dimred.report.record import read_stage_2
 from tests.helpers.commands import TwoStages, dimred_here, run
 
@@ -54,9 +55,9 @@ def test_every_picture_is_there_in_three_formats_with_a_description(page: Path) 
 
 
 def test_the_figures_on_the_page_are_those_of_the_run(page: Path, searched: Path, two_stages: TwoStages) -> None:
-    text, result = page.read_text(), json.loads((searched / "result.json").read_text())
-    assert f"<b>{100 * result['accuracy_reestimated']:.2f} %</b><span>accuracy on test of the network to use" in text
-    assert f"<b>{result['accepted_steps']} of {result['steps']}</b>" in text
+    text, result = page.read_text(), StageTwoResult.read(searched / "result.json")
+    assert f"<b>{100 * result.main.at('final'):.2f} %</b><span>accuracy on test of the network to use" in text
+    assert f"<b>{result.totals['accepted_steps']} of {result.steps}</b>" in text
     assert importlib.metadata.version("mindspore") in text
     assert str(two_stages.weights) in text
 
@@ -80,9 +81,11 @@ def test_the_last_weights_are_measured_as_dimred_eval_measures_them(
     done = dimred_here("eval", two_stages.data, two_stages.weights, "--config", config, "--json", cwd=tmp_path)
     last = json.loads(done.stdout)
     by_run = dimred_here("eval", two_stages.data, two_stages.stage_1, "--json", cwd=tmp_path, status=0)
-    assert json.loads(by_run.stdout)["accuracy"] == last["accuracy"]
+    of_run = json.loads(by_run.stdout)["metrics"]["accuracy"]
+    assert of_run["as_trained"] == last["metrics"]["accuracy"]["as_trained"]
     assert last["split"] == "test"
-    text = f"<b>{100 * last['accuracy_reestimated']:.2f} %</b><span>stage 1&#x27;s last weights, epoch 3</span>"
+    accuracy = last["metrics"]["accuracy"]["reestimated"]
+    text = f"<b>{100 * accuracy:.2f} %</b><span>stage 1&#x27;s last weights, epoch 3</span>"
     assert text in page.read_text()
 
 
@@ -107,7 +110,7 @@ def test_stage_1_alone_again_and_again(two_stages: TwoStages, tmp_path: Path) ->
     assert pictures(text) == {"metric", "loss", "spectrum"}
     record = json.loads((two_stages.stage_1 / "metrics.jsonl").read_text().splitlines()[-1])
     told = "accuracy on test after epoch 3, BatchNorm re-estimated"
-    assert f"<b>{100 * record['accuracy_reestimated']:.2f} %</b><span>{told}" in text
+    assert f"<b>{100 * record['metrics']['accuracy']['reestimated']:.2f} %</b><span>{told}" in text
     assert "<b>36</b><span>snapshots kept" in text
     assert "all together 100.00 %" in text
 

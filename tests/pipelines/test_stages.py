@@ -14,6 +14,7 @@ from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageOneConfig, StageTwoConfig, load_config
 from dimred.evaluation.averages import SnapshotAverages
 from dimred.io.metrics_file import read_metrics
+from dimred.io.stage_two_result import StageTwoResult
 from dimred.report.record import read_stage_2
 from dimred.report.run_page import write_report
 from dimred.subspace.basis import load_basis
@@ -69,14 +70,14 @@ def test_the_printed_commands_run_as_they_are_in_another_folder(two_stages: TwoS
 
 
 def test_the_result_says_what_was_done(searched: Path) -> None:
-    result = json.loads((searched / "result.json").read_text())
-    assert (result["start"], result["start_effective_size"]) == ("mean", N_SNAPSHOTS)
-    assert [one["name"] for one in result["kept_candidates"]] == ["start", "1", "2", "mean of epochs 1 to 2"]
-    assert (result["epochs"], result["steps"]) == (EPOCHS, EPOCHS * STEPS)
-    assert 0 < result["accepted_steps"] <= result["steps"]
-    assert result["basis"]["n_snapshots"] == N_SNAPSHOTS
-    assert result["basis"]["n_weights"] == 19954
-    assert 0.9 < result["basis"]["explained_variance"] <= 1
+    result = StageTwoResult.read(searched / "result.json")
+    assert (result.start, result.start_effective_size) == ("mean", N_SNAPSHOTS)
+    assert [one["name"] for one in result.choices["kept"].candidates] == ["start", "1", "2", "mean of epochs 1 to 2"]
+    assert (result.epochs, result.steps) == (EPOCHS, EPOCHS * STEPS)
+    assert 0 < result.totals["accepted_steps"] <= result.steps
+    assert result.basis["n_snapshots"] == N_SNAPSHOTS
+    assert result.basis["n_weights"] == 19954
+    assert 0.9 < result.basis["explained_variance"] <= 1
 
 
 def test_every_step_is_told_and_every_accepted_one_decreased_its_loss_sufficiently(searched: Path) -> None:
@@ -108,20 +109,21 @@ def test_the_best_start_is_the_one_that_val_chose(two_stages: TwoStages, few_dig
         "--set=search={rule: sgd, learning_rate: 1.0e-12, alpha: 0}",
         "--set=reestimate_batches=2", "--set=data.batch_size=50", cwd=tmp_path, status=0,
     )  # fmt: skip
-    result = json.loads((tmp_path / "out" / "result.json").read_text())
-    candidates = {record["name"]: record for record in result["start_candidates"]}
-    chosen = candidates[result["started_from"]]
+    result = StageTwoResult.read(tmp_path / "out" / "result.json")
+    candidates = {record["name"]: record for record in result.choices["start"].candidates}
+    chosen = candidates[result.choices["start"].name]
     assert chosen["behind"] == 0
     assert chosen["loss"] == pytest.approx(min(record["loss"] for record in candidates.values()), rel=1e-6)
     assert "last" in candidates
     assert {name.partition(" ")[0] for name in candidates} == {"last", "uniform", "linear"}
     samples = {split: len(list((few_digits / split).glob("*/*.png"))) for split in ("train", "val")}
     passes = len(candidates) * (samples["val"] + 2 * 50) / samples["train"]
-    assert result["start_cost"] == {"measured": len(candidates), "forward_passes": pytest.approx(passes)}
-    assert f"start: {result['started_from']}, the lowest loss on 'val'" in done.stdout
-    assert result["kept_candidates"][0]["loss"] == pytest.approx(chosen["loss"], rel=1e-6)
+    assert result.choices["start"].n_measured == len(candidates)
+    assert result.choices["start"].forward_passes == pytest.approx(passes)
+    assert f"start: {result.choices['start'].name}, the lowest loss on 'val'" in done.stdout
+    assert result.choices["kept"].candidates[0]["loss"] == pytest.approx(chosen["loss"], rel=1e-6)
     start = read_checkpoint(tmp_path / "out" / "checkpoint_stage_2" / "resnet_small-start.ckpt")
-    assert _is_average(two_stages, start, result["started_from"])
+    assert _is_average(two_stages, start, result.choices["start"].name)
 
 
 def _is_average(two_stages: TwoStages, weights: dict[str, np.ndarray], name: str) -> bool:
@@ -144,12 +146,13 @@ def test_a_search_that_accepts_nothing_stops_and_says_why(two_stages: TwoStages,
         "--set=reestimate_batches=2", cwd=tmp_path, status=0,
     )  # fmt: skip
     assert "no step was accepted 3 times in a row" in done.stdout
-    result = json.loads((tmp_path / "out" / "result.json").read_text())
-    assert "max_trials" in result["stopped"]
-    assert result["epochs"] == result["steps"] / STEPS < 1  # only what was done counts as cost
-    assert [one["name"] for one in result["kept_candidates"]] == ["start", "1"]
+    result = StageTwoResult.read(tmp_path / "out" / "result.json")
+    assert "max_trials" in result.stopped
+    assert result.epochs == result.steps / STEPS < 1  # only what was done counts as cost
+    assert [one["name"] for one in result.choices["kept"].candidates] == ["start", "1"]
     assert (tmp_path / "out" / "pca_mat.npy").read_bytes() == two_stages.matrix.read_bytes()
-    assert result["accuracy_start"] == read_metrics(two_stages.stage_1 / "metrics.jsonl")[-1]["accuracy"]
+    last = read_metrics(two_stages.stage_1 / "metrics.jsonl")[-1]["metrics"]["accuracy"]
+    assert result.main.by_point["start"]["as_trained"] == last["as_trained"]
 
 
 @pytest.mark.slow
@@ -173,13 +176,15 @@ def test_the_average_is_the_mean_of_the_snapshots_and_needs_its_own_statistics(
     assert worth in made.stdout, made.stderr
     done = dimred_here("eval", two_stages.data, averaged, "--config", STAGE_1, "--json", cwd=tmp_path, status=0)
     average = json.loads(done.stdout)
-    assert average["accuracy"] != average["accuracy_reestimated"]
-    start = json.loads((searched / "result.json").read_text())["accuracy_start"]
-    assert average["accuracy_reestimated"] == pytest.approx(start, abs=0.02)  # other batches for the statistics
+    accuracy = average["metrics"]["accuracy"]
+    assert accuracy["as_trained"] != accuracy["reestimated"]
+    start = StageTwoResult.read(searched / "result.json").main.by_point["start"]["as_trained"]
+    assert accuracy["reestimated"] == pytest.approx(start, abs=0.02)  # other batches for the statistics
     merged = tmp_path / "merged.ckpt"  # the same weights, without statistics
     assert dimred_here("merge", two_stages.snapshots, "--out", merged, cwd=tmp_path).returncode == 0
     done = dimred_here("eval", two_stages.data, merged, "--config", STAGE_1, "--json", cwd=tmp_path)
-    assert json.loads(done.stdout) == {key: average[key] for key in ("split", "batches", "accuracy_reestimated")}
+    del accuracy["as_trained"]
+    assert json.loads(done.stdout) == average
 
 
 def test_the_cooldown_takes_over_from_stage_1_and_needs_no_basis(
@@ -190,21 +195,21 @@ def test_the_cooldown_takes_over_from_stage_1_and_needs_no_basis(
         "stage_2", few_digits, two_stages.weights, "--config", CONFIGS / "digits_anytime_2.yaml", "--out", out,
         "--set=reestimate_batches=3", "--set=data.eval_split=val", "--set=data.batch_size=10", cwd=tmp_path, status=0,
     )  # fmt: skip
-    result = json.loads((out / "result.json").read_text())
-    cooldown = result["cooldown"]
+    result = StageTwoResult.read(out / "result.json")
+    cooldown = result.cooldown
     assert (cooldown["optimizer"], cooldown["factor"], cooldown["schedule"]) == ("momentum", 0.5, "linear")
     assert cooldown["rate"] == pytest.approx(0.4 * (3 * 74 + 1) / (5 * 74))  # in the middle of the warm-up
-    assert (result["epochs"], result["steps"]) == (1, 20)  # 10 % of all passes
+    assert (result.epochs, result.steps) == (1, 20)  # 10 % of all passes
     assert "cooldown: momentum from 0.5 of stage 1's rate" in done.stdout
-    assert result["basis"] is None
+    assert result.basis is None
     assert not (out / "pca_mat.npy").exists()
-    losses = {record["name"]: record["loss"] for record in result["kept_candidates"]}
+    losses = {record["name"]: record["loss"] for record in result.choices["kept"].candidates}
     assert list(losses) == ["average", "start", "1"]  # the best average may be kept, wherever stage 2 begins
     assert losses["1"] < losses["start"]
-    averages = {record["name"]: record["loss"] for record in result["average_candidates"]}
-    assert losses["average"] == pytest.approx(averages[result["average_of"]], rel=1e-5)
+    averages = {record["name"]: record["loss"] for record in result.choices["average"].candidates}
+    assert losses["average"] == pytest.approx(averages[result.choices["average"].name], rel=1e-5)
     average = read_checkpoint(out / "checkpoint_stage_2" / "resnet_small-average.ckpt")
-    assert _is_average(two_stages, average, result["average_of"])
+    assert _is_average(two_stages, average, result.choices["average"].name)
     (tmp_path / "report").mkdir()
     page = write_report(tmp_path / "report", read_stage_2(out), load_config(StageTwoConfig, out / "config.yaml"))
     assert "momentum, went on from 0.5 of its last rate" in page.read_text()

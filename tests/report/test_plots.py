@@ -4,12 +4,13 @@ from pathlib import Path
 
 import numpy as np
 
+from dimred.io.metric import ACCURACY, Metric
 from dimred.report.plots import plot_comparison, plot_curve, plot_losses, plot_metric, plot_spectrum, save_figure
 
 
 def test_an_accuracy_is_drawn_in_percent_and_another_metric_as_it_is() -> None:
     plain, stage_2 = {1: 0.2, 2: 0.5, 3: 0.6}, {3: 0.6, 4: 0.7}
-    for metric, label, factor in (("accuracy", "accuracy, %", 100), ("rmse", "rmse", 1)):
+    for metric, label, factor in ((ACCURACY, "accuracy, %", 100), (Metric("rmse"), "rmse", 1)):
         axes = plot_metric(metric, plain, stage_2, None, "as trained").axes[0]
         assert [line.get_label() for line in axes.lines] == ["stage 1, as trained", "stage 2, as trained"]
         assert axes.get_ylabel() == label

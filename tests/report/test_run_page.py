@@ -11,12 +11,14 @@ import pytest
 
 from dimred.config import StageOneConfig, StageTwoConfig, load_config
 from dimred.errors import ConfigError
+from dimred.io.metric import ACCURACY, TOP5
+from dimred.io.stage_two_result import ChoiceResult, MetricResult
 from dimred.report.page import Page, details, figure, table
 from dimred.report.record import on_equal_terms, read_stage_1, read_stage_2
 from dimred.report.run_page import make_report_folder, write_report, write_stage_1_report
 from dimred.report.search_page import search_options
 from tests.helpers.planted import write_series
-from tests.helpers.run_files import RunFiles, write_run
+from tests.helpers.run_files import RunFiles, accuracy, write_run
 
 
 @pytest.fixture
@@ -35,7 +37,7 @@ def stage_2_page(run: RunFiles, out: Path, last: float | None = 0.55, **changed:
     record = read_stage_2(run.stage_2)
     make_report_folder(out)
     settings = load_config(StageTwoConfig, run.stage_2 / "config.yaml")
-    return write_report(out, replace(record, result=record.result | changed), settings, last)
+    return write_report(out, replace(record, result=replace(record.result, **changed)), settings, last)
 
 
 def described(page: Path) -> list[str]:
@@ -62,7 +64,7 @@ def test_snapshots_that_are_equal_have_no_spectrum(run: RunFiles, tmp_path: Path
 
 
 def test_the_measurements_of_the_averaged_weights_are_shown(run: RunFiles, tmp_path: Path) -> None:
-    measured = {"loss": 0.1, "accuracy": None, "averaged_window": 20, "averaged_standard_error": 0.012}
+    measured = {"loss": 0.1, "metrics": {}, "averaged_window": 20, "averaged_standard_error": 0.012}
     first = {"epoch": 51, "averaged_loss": 0.75, "averaged_gain": None, "averaged_gain_standard_error": None}
     second = {"epoch": 52, "averaged_loss": 0.25, "averaged_gain": 0.5, "averaged_gain_standard_error": 0.03}
     with (run.stage_1 / "metrics.jsonl").open("a") as file:
@@ -148,17 +150,50 @@ def test_the_page_says_what_to_use_why_and_at_which_cost(run: RunFiles, tmp_path
     assert "snapshots were taken in epochs 21 to 50" in described(path)[0]
 
 
+def test_top5_is_on_the_pages_of_both_stages(run: RunFiles, tmp_path: Path) -> None:
+    result = read_stage_2(run.stage_2).result
+    top5 = MetricResult(TOP5, {"start": {"as_trained": 0.9}, "final": {"as_trained": 0.94, "reestimated": 0.95}})
+    page = stage_2_page(run, tmp_path / "two", metrics=[*result.metrics, top5]).read_text()
+    assert "<b>95.00 %</b><span>top5 on test of the network to use: epoch 1</span>" in page
+    (run.stage_1 / "config.yaml").write_text("model: {n_classes: 100}\n")
+    with (run.stage_1 / "metrics.jsonl").open("a") as file:
+        figures = accuracy(0.5) | {"top5": {"as_trained": 0.75}}
+        file.write(json.dumps({"epoch": 51, "loss": 0.1, "metrics": figures}) + "\n")
+    page = stage_1_page(run, tmp_path / "one").read_text()
+    assert "<b>75.00 %</b><span>top5 on val after epoch 51, statistics as trained</span>" in page
+
+
+def test_a_look_at_averages_is_shown_with_its_cost_which_is_not_the_network_s(run: RunFiles, tmp_path: Path) -> None:
+    result = read_stage_2(run.stage_2).result
+    candidates = [
+        {"name": name, "effective_size": 3.0, "loss": loss, "metric": None, "behind": 0.0, "standard_error": None}
+        for name, loss in (("final", None), ("uniform of 3 snapshots", 0.5))
+    ]
+    look = ChoiceResult("uniform of 3 snapshots", 3.0, candidates, 2, 3.0, 9.0)
+    page = stage_2_page(run, tmp_path / "out", choices=result.choices | {"best_average": look}).read_text()
+    assert "Stage 2 cost 2.3 passes after the 50 of stage 1, and 6 s." in page
+    assert "A look at averages of the snapshots cost 1.0 passes more; on val, one is better: uniform of 3" in page
+    assert "<td>stage 2&#x27;s last weights</td><td>3</td><td>nan</td>" in page
+
+
+def test_the_files_of_another_version_say_what_they_are(run: RunFiles) -> None:
+    line = '{"epoch": 1, "loss": 2.0, "accuracy": 0.5}\n'
+    (run.stage_1 / "metrics.jsonl").write_text(line)
+    with pytest.raises(ConfigError, match=r"metrics\.jsonl is of a stage 1 that another version of dimred has run"):
+        read_stage_1(run.stage_1 / "checkpoint_stage_1")
+
+
 def test_both_stages_are_drawn_with_the_same_kind_of_statistics(run: RunFiles) -> None:
     """The statistics are re-estimated if both stages have such values; what only one stage has is not drawn."""
     stage_1, stage_2 = read_stage_1(run.stage_1 / "checkpoint_stage_1"), read_stage_2(run.stage_2)
-    again = {"accuracy_reestimated_by_point": {"start": 0.62, "1": 0.7}}
-    both = replace(stage_2, result=stage_2.result | again)
-    assert on_equal_terms(stage_1, both, "accuracy") == (
-        stage_1.measured("accuracy"), {50: 0.6, 51: 0.65}, "statistics as trained"
+    points = {"start": accuracy(0.6, 0.62)["accuracy"], "1": accuracy(0.65, 0.7)["accuracy"]}
+    both = replace(stage_2, result=replace(stage_2.result, metrics=[MetricResult(ACCURACY, points)]))
+    assert on_equal_terms(stage_1, both, ACCURACY) == (
+        stage_1.by_epoch(ACCURACY, reestimated=False), {50: 0.6, 51: 0.65}, "statistics as trained"
     )  # fmt: skip
-    reestimated = replace(stage_1, epochs=[one | {"accuracy_reestimated": 0.9} for one in stage_1.epochs])
-    assert on_equal_terms(reestimated, stage_2, "accuracy")[2] == "statistics as trained"
-    plain, searched, statistics = on_equal_terms(reestimated, both, "accuracy")
+    reestimated = replace(stage_1, epochs=[one | {"metrics": accuracy(0.5, 0.9)} for one in stage_1.epochs])
+    assert on_equal_terms(reestimated, stage_2, ACCURACY)[2] == "statistics as trained"
+    plain, searched, statistics = on_equal_terms(reestimated, both, ACCURACY)
     assert (set(plain.values()), searched, statistics) == ({0.9}, {50: 0.62, 51: 0.7}, "BatchNorm re-estimated")
 
 
@@ -171,8 +206,7 @@ def test_a_figure_of_the_split_that_chose_is_said_to_be_too_good(run: RunFiles, 
 
 
 def test_the_last_weights_have_one_figure_though_stage_2_began_there(run: RunFiles, tmp_path: Path) -> None:
-    began = {"start": "last", "started_from": "last", "start_effective_size": 1.0}
-    page = stage_2_page(run, tmp_path / "out", **began).read_text()
+    page = stage_2_page(run, tmp_path / "out", start="last", choices={}, start_effective_size=1.0).read_text()
     assert "<b>55.00 %</b><span>stage 1&#x27;s last weights, epoch 50</span>" in page
     assert "where stage 2 began" not in page
 
@@ -218,7 +252,7 @@ def test_the_first_table_has_the_options_of_the_search(
     first = text[: text.index("</table>")]
     for name, value in rows:
         assert f"<td>{name}</td><td>{value}</td>" in first
-    assert search_options(StageTwoConfig(), {"basis": None}) == {}
+    assert search_options(StageTwoConfig(), read_stage_2(run.stage_2).result) == {}
 
 
 def test_the_pictures_of_a_search_say_what_it_did(run: RunFiles, tmp_path: Path) -> None:
@@ -236,7 +270,7 @@ def test_the_losses_of_both_stages_lie_on_one_axis_of_epochs(run: RunFiles) -> N
     record = read_stage_2(run.stage_2)
     assert [list(values) for values in record.losses()] == [[50.5, 51.0], [1.0, 1.0]]
     epochs = [{"epoch": 1, "loss": 0.5}, {"epoch": 2, "loss": 0.25}]
-    cooled = replace(record, steps=epochs, result=record.result | {"basis": None, "epochs": 2, "steps": 8})
+    cooled = replace(record, steps=epochs, result=replace(record.result, basis=None, epochs=2, steps=8))
     assert [list(values) for values in cooled.losses()] == [[51, 52], [0.5, 0.25]]
 
 

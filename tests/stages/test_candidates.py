@@ -36,7 +36,7 @@ def distance(outputs: Tensor, labels: Tensor) -> Tensor:
 @pytest.fixture
 def evaluator(network: nn.Cell, tmp_path: Path) -> Evaluator:
     val = OwnDataset(samples, tmp_path, "val", batch_size=6)
-    return Evaluator(network, {"val": val}, Scores(distance, distance), seed=1, n_batches=0)
+    return Evaluator(network, {"val": val}, Scores(distance, (distance,)), seed=1, n_batches=0)
 
 
 def save_and_measure(candidates: Candidates, evaluator: Evaluator, values: dict[str | int, float]) -> None:
@@ -61,7 +61,7 @@ def test_start_epochs_and_their_means_are_candidates(
 ) -> None:
     candidates = points(tmp_path)
     save_and_measure(candidates, evaluator, values)
-    assert candidates.put_chosen(evaluator, range(1, len(values)))["kept"] == kept
+    assert candidates.put_chosen(evaluator, range(1, len(values))).name == kept
     np.testing.assert_array_equal(evaluator.network.weight.asnumpy(), np.full((3, 2), weight, np.float32))
 
 
@@ -72,7 +72,7 @@ def test_a_mean_covers_the_epochs_in_its_name_those_too_that_could_not_be_measur
     save_and_measure(candidates, evaluator, {"start": 9.0, 1: 9.0, 2: np.inf, 3: 1.0, 4: 3.0})
     resumed.restore(candidates.state_arrays(), candidates.state_values())
     result = resumed.put_chosen(evaluator, range(1, 5))
-    assert result["kept"] == "3"
-    assert result["kept_candidates"][-1]["name"] == "mean of epochs 1 to 4"
-    assert not np.isfinite(result["kept_candidates"][-1]["loss"])
+    assert result.name == "3"
+    assert result.candidates[-1]["name"] == "mean of epochs 1 to 4"
+    assert not np.isfinite(result.candidates[-1]["loss"])
     np.testing.assert_array_equal(evaluator.network.weight.asnumpy(), np.ones((3, 2), np.float32))

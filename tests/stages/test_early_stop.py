@@ -96,7 +96,7 @@ def test_it_ends_by_itself_saves_a_checkpoint_and_says_why(tmp_path: Path) -> No
     assert not differences(results(out), before)
     records = read_metrics(out / "metrics.jsonl")
     assert [record["epoch"] for record in records] == [1, 2, 3, 4, 5, 6]
-    assert records[-1]["accuracy"] is not None
+    assert records[-1]["metrics"]["accuracy"]["as_trained"] is not None
     assert [record["averaged_gain"] for record in measured(out)] == [None, *[pytest.approx(0, abs=1e-6)] * 2]
     checkpoints = out / "checkpoint_stage_1"
     assert [path.name for path in checkpoints.glob("*.ckpt")] == ["network-6_4.ckpt"]

@@ -12,7 +12,7 @@ from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageOneConfig, StageTwoConfig
 from dimred.errors import ConfigError
-from dimred.io.checksums import read_checksummed
+from dimred.io.stage_two_result import StageTwoResult
 from dimred.pipelines.stage_2 import stage_2
 from dimred.subspace.fit import fit_basis
 from tests.helpers.tiny_run import stage_1_run, stage_2_run
@@ -62,13 +62,13 @@ def test_a_search_that_stops_within_an_epoch_has_its_last_steps_among_the_candid
 ) -> None:
     never = {"n_components": 2, "sigma": 0.999999, "max_trials": 1, "max_rejected_steps": 2, "alpha": 0.01}
     folder = searched(weights, tmp_path / "two", search=never, epochs=2)
-    result = read_checksummed(tmp_path / "two" / "result.json")
-    assert "no step was accepted 2 times in a row" in result["stopped"]
-    assert 0 < result["epochs"] < 1
-    assert [one["name"] for one in result["kept_candidates"]] == ["start", "1"]
+    result = StageTwoResult.read(tmp_path / "two" / "result.json")
+    assert "no step was accepted 2 times in a row" in result.stopped
+    assert 0 < result.epochs < 1
+    assert [one["name"] for one in result.choices["kept"].candidates] == ["start", "1"]
     before, after = (read_checkpoint(folder / f"network-{point}.ckpt") for point in ("start", "1_4"))
     assert (before["0.weight"] != after["0.weight"]).any()  # a rejected step moves outside the subspace
-    assert result["training_seconds"] > 0
+    assert result.training_seconds > 0
 
 
 def test_a_basis_that_a_killed_start_has_left_is_fitted_again_but_not_one_in_use(weights: Path, tmp_path: Path) -> None:
@@ -96,4 +96,4 @@ def test_a_matrix_with_fewer_rows_than_the_recipe_asks_for_is_named_with_both_re
         stage_2(**arguments, pca_mat=tmp_path / "one.npy")
     assert not (tmp_path / "two" / "checkpoint_stage_2").exists()
     stage_2(**arguments, pca_mat=tmp_path / "one.npy", overrides=["search.n_components=1"])
-    assert read_checksummed(tmp_path / "two" / "result.json")["basis"]["n_components"] == 1
+    assert StageTwoResult.read(tmp_path / "two" / "result.json").basis["n_components"] == 1

@@ -18,7 +18,7 @@ from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import NO_DECAY_PATTERNS, StageOneConfig, StageTwoConfig
 from dimred.errors import ConfigError, FaultError
-from dimred.io.checksums import read_checksummed
+from dimred.io.stage_two_result import StageTwoResult
 from dimred.pipelines.stage_2 import stage_2
 from dimred.report.record import read_stage_2
 from dimred.stages.stage_2 import StageTwo
@@ -105,7 +105,7 @@ def test_a_run_does_not_go_on_with_weights_of_another_epoch(finished: Path, chec
 def test_the_best_average_is_a_point_of_its_own_and_the_search_goes_on_from_the_start(
     checkpoints: Path, tmp_path: Path
 ) -> None:
-    """The weights are so far off that the average of the snapshots is better than all that follows."""
+    """The weights are so far off that the newest snapshot is better than all that follows."""
     shutil.copytree(checkpoints.parent, tmp_path / "one")
     weights, out = tmp_path / "one" / "checkpoint_stage_1" / "network-2_4.ckpt", tmp_path / "two"
     arrays, rng = read_checkpoint(weights), np.random.default_rng(0)
@@ -114,18 +114,17 @@ def test_the_best_average_is_a_point_of_its_own_and_the_search_goes_on_from_the_
     write_checkpoint(weights, arrays | {name: arrays[name] + noise[name] for name in trained})
     run = stage_2_run(settings(), weights)
     run(out, False)
-    begun, found, result = read_checkpoint(weights), points(out), read_checksummed(out / "result.json")
+    begun, found, result = read_checkpoint(weights), points(out), StageTwoResult.read(out / "result.json")
     assert set(found) == {"average", "start", "1_4", "final"}
     assert all(np.array_equal(found["start"][name], begun[name]) for name in found["final"])  # statistics too
     series = CheckpointSeries.open(weights.parent / "checkpoint_pca")
-    assert result["average_of"] == "uniform of 2 snapshots, steps 4 to 8"
+    assert result.choices["average"].name == "the snapshot of step 8"
     for name in trained:
-        mean = np.mean([read_checkpoint(path)[name] for path in series.paths], axis=0, dtype=np.float64)
-        np.testing.assert_array_equal(found["average"][name], mean.astype(np.float32))
+        np.testing.assert_array_equal(found["average"][name], read_checkpoint(series.paths[-1])[name])
         np.testing.assert_array_equal(found["final"][name], found["average"][name])
-    sizes = {one["name"]: one["effective_size"] for one in result["kept_candidates"]}
-    assert sizes == {"average": 2, "start": 1, "1": 1}
-    assert result["kept"] == "average"
+    sizes = {one["name"]: one["effective_size"] for one in result.choices["kept"].candidates}
+    assert sizes == {"average": 1, "start": 1, "1": 1}
+    assert result.kept == "average"
 
 
 def points(out: Path) -> dict[str, dict[str, np.ndarray]]:
@@ -165,8 +164,8 @@ def test_a_run_that_was_made_longer_has_no_result_before_it_has_the_one_of_all_e
     with pytest.raises(ConfigError, match=r"has no result\.json; finish stage 2 by its --resume"):
         read_stage_2(finished)
     longer(finished, True)
-    result = read_checksummed(finished / "result.json")
-    assert (result["epochs"], list(result["accuracy_by_epoch"])) == (2, ["1", "2"])
+    result = StageTwoResult.read(finished / "result.json")
+    assert (result.epochs, list(result.by_epoch)) == (2, [1, 2])
 
 
 def test_the_result_tells_every_candidate_and_that_its_split_has_chosen(
@@ -174,14 +173,14 @@ def test_the_result_tells_every_candidate_and_that_its_split_has_chosen(
 ) -> None:
     """By default the points of every epoch are also measured with re-estimated BatchNorm statistics."""
     stage_2_run(settings(epochs=2), checkpoints / "network-2_4.ckpt")(tmp_path / "two", False)
-    result = read_checksummed(tmp_path / "two" / "result.json")
+    result = StageTwoResult.read(tmp_path / "two" / "result.json")
     for what in ("average", "kept"):
-        for one in result[f"{what}_candidates"]:
+        for one in result.choices[what].candidates:
             assert one["metric"] == pytest.approx(round(9 * one["metric"]) / 9)
             assert f"loss {one['loss']:.4f}, accuracy {100 * one['metric']:.2f} %, " in caplog.text
-    assert list(result["accuracy_reestimated_by_point"]) == ["start", "1", "2"]
-    assert result["warning"].startswith("'val' is also the split that chooses, so this figure is likely too good")
-    assert result["warning"] in caplog.messages
+    assert [point for point, values in result.main.by_point.items() if len(values) == 2] == ["start", "1", "2", "final"]
+    assert result.warning.startswith("'val' is also the split that chooses, so this figure is likely too good")
+    assert result.warning in caplog.messages
     assert settings(keep_best=False).eval_split_warning is None
 
 
@@ -217,7 +216,7 @@ def test_epochs_beyond_the_resumed_state_are_no_candidates(checkpoints: Path, tm
     stage_2_run(settings(epochs=3), weights)(out, False)
     (out / "resume" / "state-12.ckpt").unlink()
     stage_2_run(settings(epochs=2), weights, allowed=["epochs"])(out, True)
-    names = [one["name"] for one in read_checksummed(out / "result.json")["kept_candidates"]]
+    names = [one["name"] for one in StageTwoResult.read(out / "result.json").choices["kept"].candidates]
     assert [name for name in names if name not in ("average", "start")] == ["2", "mean of epochs 1 to 2"]
 
 

@@ -1,0 +1,55 @@
+"""What a metric is: its name, how its values are shown, and which of two is better."""
+
+import re
+from dataclasses import dataclass
+
+MANY_CLASSES = 100  # from which on the built-in metrics include ``TOP5``
+
+# The kinds of a figure: with BatchNorm's statistics as trained, with re-estimated ones, and with the EMA's weights.
+AS_TRAINED, REESTIMATED, EMA = "as_trained", "reestimated", "ema"
+
+Figures = dict[str, dict[str, float]]
+"""Name of a metric -> kind of figure -> value."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric that is reported.
+
+    Attributes:
+        name: its name in results and logs.
+        is_fraction: whether it lies between 0 and 1, and is shown in percent.
+        higher_is_better: whether a higher value is better; None if that is not known, as for a user's own.
+    """
+
+    name: str
+    is_fraction: bool = False
+    higher_is_better: bool | None = None
+
+    def text(self, value: float | None, decimals: int = 2) -> str:
+        """Format a value: a fraction in percent with ``decimals`` decimals, others with four significant digits."""
+        if value is None:  # what a record has in place of a number that is not finite
+            return "nan"
+        return f"{100 * value:.{decimals}f} %" if self.is_fraction else f"{value:.4g}"
+
+    @property
+    def axis(self) -> tuple[str, float]:
+        """Return an axis label, and the factor to scale values with."""
+        return (f"{self.name}, %", 100.0) if self.is_fraction else (self.name, 1.0)
+
+
+ACCURACY = Metric("accuracy", is_fraction=True, higher_is_better=True)
+TOP5 = Metric("top5", is_fraction=True, higher_is_better=True)
+"""Part of the samples whose label is among the five classes with the highest logits."""
+
+
+def metrics_of(own: str | None, n_classes: int) -> tuple[Metric, ...]:
+    """Return the metrics that are reported, the main one first.
+
+    Args:
+        own: a user's own, ``package.module:factory``, whose last part is its name; None for the built-in ones.
+        n_classes: number of classes.
+    """
+    if own is not None:
+        return (Metric(re.split("[:.]", own)[-1]),)
+    return (ACCURACY, TOP5) if n_classes >= MANY_CLASSES else (ACCURACY,)

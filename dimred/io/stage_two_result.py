@@ -1,0 +1,186 @@
+"""The result of a stage 2, which stands in ``result.json`` and, until then, in its saved states."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Self
+
+from dimred.errors import ConfigError
+from dimred.io.checksums import read_checksummed, write_checksummed
+from dimred.io.metric import AS_TRAINED, REESTIMATED, Figures, Metric
+from dimred.io.metrics_file import finite
+
+FORWARD = 1 / 3  # of the cost of a forward and a backward pass
+START, FINAL, AVERAGE = "start", "final", "average"  # points that are no epoch
+BEST_AVERAGE = "best_average"  # the choice whose outcome is only told, beside a last network that is kept anyway
+
+
+@dataclass
+class ChoiceResult:
+    """What a choice on ``val`` has chosen and measured.
+
+    Attributes:
+        name: name of the candidate with the lowest loss.
+        effective_size: how many equally weighted snapshots it is worth.
+        candidates: name, size and measurements of each, see ``Choice.records``.
+        n_measured: number of networks that were measured for this choice.
+        forward_passes: the cost of that, in forward passes over the training split.
+        seconds: the same in seconds.
+    """
+
+    name: str
+    effective_size: float
+    candidates: list[dict[str, Any]]
+    n_measured: int
+    forward_passes: float
+    seconds: float
+
+
+@dataclass
+class MetricResult:
+    """The values of a metric.
+
+    Attributes:
+        metric: the metric.
+        by_point: ``start``, the number of an epoch, ``average`` (the best of the snapshots, where it is a candidate) or
+            ``final`` -> kind of figure (see ``dimred.io.metric``) -> value.
+    """
+
+    metric: Metric
+    by_point: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    def at(self, point: str) -> float:
+        """Return the value at a point, with re-estimated BatchNorm statistics if that was measured."""
+        values = self.by_point[point]
+        return values.get(REESTIMATED, values.get(AS_TRAINED, float("nan")))
+
+
+@dataclass
+class StageTwoResult:
+    """What stage 2 has done, measured and chosen.
+
+    Attributes:
+        start: the configured start.
+        epochs: number of epochs, a fraction if the search ended within one.
+        sources: DATA, WEIGHTS and the basis as paths; None for what was not given.
+        metrics: the values of each metric, the main one first.
+        choices: ``start``, ``average``, ``kept`` or ``best_average`` -> that choice.
+        start_effective_size: how many equally weighted snapshots the start is worth.
+        cooldown, basis: facts about them; None without one.
+        steps: number of steps.
+        totals: totals of a search's steps, see ``Step.totals``; empty for other steps.
+        training_seconds: wall seconds of the steps.
+        stopped: why the search ended early; None if it did not.
+        warning: a warning about the figures; None if there is nothing to warn of.
+    """
+
+    start: str
+    epochs: float
+    sources: dict[str, str | None]
+    metrics: list[MetricResult]
+    choices: dict[str, ChoiceResult] = field(default_factory=dict)
+    start_effective_size: float = 1.0
+    cooldown: dict[str, Any] | None = None
+    basis: dict[str, Any] | None = None
+    steps: int = 0
+    totals: dict[str, float] = field(default_factory=dict)
+    training_seconds: float = 0.0
+    stopped: str | None = None
+    warning: str | None = None
+
+    @property
+    def main(self) -> MetricResult:
+        """Return the values of the main metric."""
+        return self.metrics[0]
+
+    @property
+    def by_epoch(self) -> dict[int, dict[str, float]]:
+        """Return epoch -> kind of figure -> value of the main metric."""
+        return {int(point): values for point, values in self.main.by_point.items() if point.isdecimal()}
+
+    @property
+    def kept(self) -> str | None:
+        """Return the name of the candidate that was kept; None if nothing was to choose."""
+        return self.choices["kept"].name if "kept" in self.choices else None
+
+    @property
+    def is_reestimated(self) -> bool:
+        """Return whether every point was also measured with re-estimated BatchNorm statistics."""
+        return REESTIMATED in self.main.by_point[START]
+
+    def put(self, point: str | int, figures: Figures) -> None:
+        """Add what was measured at a point."""
+        for one in self.metrics:
+            one.by_point[str(point)] = dict(figures[one.metric.name])
+
+    def training_passes(self, n_epochs: float) -> float:
+        """Return the cost of the first ``n_epochs`` without choices; see ``passes``."""
+        if self.basis is None:
+            return float(n_epochs)
+        passes = FORWARD * self.totals["n_forward"] + (1 - FORWARD) * self.totals["n_backward"]
+        return float(n_epochs * passes / self.steps)
+
+    def choosing_passes(self, *choices: str) -> float:
+        """Return the cost of some choices; see ``passes``."""
+        return FORWARD * sum(self.choices[what].forward_passes for what in choices if what in self.choices)
+
+    @property
+    def passes(self) -> float:
+        """Return the cost of the network in epochs of ordinary training, choices included.
+
+        An epoch is a forward and a backward pass. A forward pass alone, as for a trial of the line search or to measure
+        a candidate, counts a third. The look at averages beside it, ``best_average``, is not part of it.
+        """
+        return self.training_passes(self.epochs) + self.choosing_passes(*(self.choices.keys() - {BEST_AVERAGE}))
+
+    @property
+    def seconds(self) -> float:
+        """Return the seconds of what ``passes`` counts."""
+        return self.training_seconds + sum(
+            choice.seconds for what, choice in self.choices.items() if what != BEST_AVERAGE
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as plain JSON values, for ``from_json``; numbers that are not finite are None."""
+        values: dict[str, Any] = finite(asdict(self))
+        return values
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any], source: str) -> Self:
+        """Return what ``as_json`` made.
+
+        Args:
+            values: the values.
+            source: the file that has them, for the error.
+
+        Raises:
+            ConfigError: they have another layout.
+        """
+        try:
+            if strangers := values.keys() ^ {one.name for one in fields(cls)}:
+                raise KeyError(min(strangers))
+            metrics = [MetricResult(Metric(**one["metric"]), one["by_point"]) for one in values["metrics"]]
+            choices = {what: ChoiceResult(**choice) for what, choice in values["choices"].items()}
+        except (KeyError, TypeError) as error:
+            raise ConfigError(
+                f"{source} holds the result of a stage 2 that another version of dimred has run, and is laid out "
+                f"differently ({error}); use it with that version, or run stage 2 again in a new folder"
+            ) from None
+        return cls(**{**values, "metrics": metrics, "choices": choices})
+
+    def write(self, path: Path) -> None:
+        """Write it with a checksum, whole or not at all."""
+        write_checksummed(path, self.as_json())
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read what ``write`` wrote.
+
+        Raises:
+            ConfigError: the file can't be read, is damaged, or is of another version.
+        """
+        try:
+            values = read_checksummed(path)
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{path} is damaged: {error}; stage 2's --resume writes it again") from None
+        return cls.from_json(values, str(path))

@@ -1,0 +1,117 @@
+"""What a run measures of its network, and how it is said in the log."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dimred.io.metric import AS_TRAINED, EMA, REESTIMATED, Figures
+from dimred.stages.task import Task
+from dimred.train_step.network_state import moving_statistics
+from dimred.train_step.optimizers import weights_to_use
+from dimred.train_step.protocol import Step
+from dimred.vectors.parameters import preserved
+
+_log = logging.getLogger(__name__)
+
+
+class RunFigures:
+    """The last figures of a run's network on ``data.eval_split``, of each metric and kind.
+
+    Args:
+        task: the task of the stage.
+
+    Attributes:
+        metrics: the metrics, the main one first.
+        reestimates: whether the network is also measured with re-estimated BatchNorm statistics.
+        values: name of the metric -> kind -> value; empty if nothing was measured.
+    """
+
+    def __init__(self, task: Task[Any]) -> None:
+        settings = task.settings
+        self._task, self._split = task, settings.data.eval_split
+        self.metrics = task.metrics
+        self.reestimates = settings.reestimate_batch_norm and task.evaluator.has_batch_norm
+        self.values: Figures = {}
+
+    def measure(self, step: Step, choose: Callable[[], object] | None = None) -> None:
+        """Measure the network as trained, with re-estimated BatchNorm statistics, and with the EMA's weights.
+
+        In schedule-free training the averaged point is measured. Training goes on as if nothing had been measured.
+
+        Args:
+            step: the step, which has the optimizer and the EMA.
+            choose: measures on ``val``; called while BatchNorm has the statistics with which the network would be kept.
+        """
+        with weights_to_use(step.optimizer), preserved(moving_statistics(self._task.network)):
+            self.measure_final()
+            if choose is not None:
+                choose()
+        if step.ema is not None:
+            with step.ema.in_place():
+                self._note(EMA)
+
+    def measure_final(self) -> None:
+        """Measure the network as it is, and with re-estimated BatchNorm statistics, which it keeps."""
+        self.values = {}
+        self._note(AS_TRAINED)
+        if self.reestimates:
+            self._task.evaluator.reestimate()
+            self._note(REESTIMATED)
+
+    def of_average(self) -> Figures:
+        """Measure the network, whose BatchNorm statistics were re-estimated, and return the figures."""
+        kind = REESTIMATED if self._task.evaluator.has_batch_norm else AS_TRAINED
+        values = self._task.evaluator.metrics(self._split)
+        return {metric.name: {kind: value} for metric, value in zip(self.metrics, values, strict=True)}
+
+    def _note(self, kind: str) -> None:
+        for metric, value in zip(self.metrics, self._task.evaluator.metrics(self._split), strict=True):
+            self.values.setdefault(metric.name, {})[kind] = value
+
+    def text(self, decimals: int) -> str:
+        """Format the metrics, and in brackets the re-estimated ones, if there are any; "" if nothing was measured."""
+        texts = []
+        for metric in self.metrics:
+            if (values := self.values.get(metric.name)) is not None:
+                again = f" ({metric.text(values[REESTIMATED], decimals)} re-estimated)" if REESTIMATED in values else ""
+                name = "" if metric is self.metrics[0] else f"{metric.name} "
+                texts.append(f"{name}{metric.text(values[AS_TRAINED], decimals)}{again}")
+        return ", ".join(texts)
+
+    def say_ema(self) -> None:
+        """Log the metrics of the EMA's weights, if they were measured."""
+        for metric in self.metrics:
+            if (value := self.values.get(metric.name, {}).get(EMA)) is not None:
+                _log.info(f"with the average of the weights (EMA): {metric.name} {metric.text(value)}")
+
+    def say_end(self, network: Path, is_reestimated: bool, is_kept: bool) -> None:
+        """Log how good the network is, and where its file is.
+
+        Programs look for ``{'Accuracy': 0.88}``, which is the main metric of that file.
+
+        Args:
+            network: the file to use.
+            is_reestimated: whether the file has the re-estimated statistics.
+            is_kept: whether the file is to be used; otherwise only the line for programs is logged.
+        """
+        main, has_batch_norm = self.metrics[0], self._task.evaluator.has_batch_norm
+        values = self.values.get(main.name, {})
+        value = values.get(REESTIMATED if is_reestimated else AS_TRAINED, values.get(AS_TRAINED))
+        _log.info(str({main.name.capitalize() if main.is_fraction else main.name: value}))
+        if not is_kept:
+            return
+        for metric in self.metrics:
+            values = self.values.get(metric.name, {})
+            texts = [
+                metric.text(values[kind])
+                + (f" with BatchNorm statistics {words}" if has_batch_norm else "")
+                + (" (those of the file)" if REESTIMATED in values and is_reestimated == (kind == REESTIMATED) else "")
+                for kind, words in ((AS_TRAINED, "as trained"), (REESTIMATED, "re-estimated"))
+                if kind in values
+            ]
+            if texts:
+                _log.info(f"{metric.name} on {self._split!r}: {', '.join(texts)}")
+        if (warning := self._task.settings.eval_split_warning) is not None:
+            _log.info(warning)
+        _log.info(f"network: {network}")
