@@ -184,3 +184,18 @@ def test_tests_read_no_private_attribute_of_dimred():
         path.relative_to(ROOT): ast.parse(path.read_text(encoding="utf-8")) for path in (ROOT / "tests").rglob("*.py")
     }
     assert {str(path): uses for path, tree in tests.items() if (uses := uses_of(private, tree))} == {}
+
+
+def test_what_tests_and_benchmarks_import_of_dimred_is_there():
+    """Benchmarks are rarely run, and would keep the names of what was moved."""
+    modules = {module_of(path): ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
+    missing = []
+    for path in (ROOT / "tests").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("dimred."):
+                names = {one.asname or one.name for one in ast.walk(modules[node.module]) if isinstance(one, ast.alias)}
+                names |= {one.id for one in ast.walk(modules[node.module]) if isinstance(one, ast.Name)}
+                names |= {getattr(one, "name", "") for one in modules[node.module].body}
+                imported = {one.name for one in node.names if f"{node.module}.{one.name}" not in modules}
+                missing += [f"{path.relative_to(ROOT)}: {node.module}.{name}" for name in imported - names]
+    assert missing == []
