@@ -30,8 +30,8 @@ from dimred.io.run_names import (
     epochs_of_checkpoint,
     full_checkpoints,
 )
+from dimred.stages.checks import snapshots_in_the_end
 from dimred.stages.device import set_up
-from dimred.stages.estimates import snapshots_in_the_end
 from dimred.stages.parent import StageOneRun
 from dimred.stages.task import build_splits
 from dimred.subspace.spectrum import check_enough

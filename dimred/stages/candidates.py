@@ -10,13 +10,13 @@ from mindspore import Parameter
 from dimred.averaging.choice import Candidate, Choice, choose
 from dimred.averaging.windows import Window
 from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
+from dimred.checkpoints.states import VAL_LOSSES
 from dimred.distributed.ranks import Ranks
 from dimred.errors import ConfigError
 from dimred.evaluation.averages import SnapshotAverages
 from dimred.evaluation.evaluator import Evaluator
 from dimred.io.atomic import remove_leftovers, retry
 from dimred.io.stage_two_result import AVERAGE, ChoiceResult
-from dimred.stages.states import VAL_LOSSES
 from dimred.subspace.basis import SubspaceBasis
 from dimred.vectors.parameters import from_arrays, to_arrays
 

@@ -9,12 +9,12 @@ from mindspore import nn
 from dimred.averaging.choice import Behind, Candidate, Choice, behind, choose
 from dimred.averaging.windows import Window
 from dimred.checkpoints.series import CheckpointSeries
+from dimred.checkpoints.states import VAL_LOSSES, RunState
 from dimred.config import StopConfig
 from dimred.distributed.ranks import Ranks
 from dimred.evaluation.averages import SnapshotAverages
 from dimred.evaluation.evaluator import Evaluator
 from dimred.launch.channel import tell_position
-from dimred.stages.states import VAL_LOSSES, RunState
 from dimred.train_step.network_state import moving_statistics
 from dimred.vectors.parameters import preserved
 

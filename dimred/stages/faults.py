@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from dimred.checkpoints.states import RunStates
 from dimred.errors import DataError, DivergedError, FaultError, StoppedError
 from dimred.io.atomic import describe_os_error
-from dimred.stages.states import RunStates
 
 _REMEDIES = {
     errno.ENOSPC: "free some space",

@@ -14,11 +14,11 @@ from mindspore import nn
 
 from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
+from dimred.checkpoints.states import RunStates
 from dimred.config import StageOneConfig, StageTwoConfig, following_stage_2, load_config
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import CheckpointError, ConfigError
 from dimred.io.run_names import CONFIG, SNAPSHOTS, STAGE_1_CHECKPOINTS, STATES, epochs_of_checkpoint, named_weights
-from dimred.stages.states import RunStates
 from dimred.stages.steps import build_rates
 from dimred.train_step.optimizers import UPDATES
 from dimred.vectors.parameters import from_arrays

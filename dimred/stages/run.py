@@ -8,6 +8,7 @@ from typing import Any, Generic
 
 import numpy as np
 
+from dimred.checkpoints.states import RunState, RunStates, read_state
 from dimred.config import config_text
 from dimred.distributed.share import share
 from dimred.errors import ConfigError
@@ -17,15 +18,13 @@ from dimred.io.run_names import CONFIG, METRICS, MINDSPORE_LOG, PROFILE, TENSORB
 from dimred.launch.channel import tell_position
 from dimred.launch.signals import StopSignals
 from dimred.models.factory import call_factory
-from dimred.stages.changes import refuse_another_val, refuse_changes
+from dimred.stages.checks import one_step_of
 from dimred.stages.device import StepProfiler, redirect_native_stderr
-from dimred.stages.estimates import one_step_of
 from dimred.stages.faults import DivergenceDetector, translate_errors
 from dimred.stages.figures import RunFigures
 from dimred.stages.loop import EpochLoop, Progress
 from dimred.stages.records import MetricsLog, TensorBoard, cut_metrics
-from dimred.stages.run_folder import run_folder, write_versions
-from dimred.stages.states import RunState, RunStates, read_state
+from dimred.stages.run_folder import refuse_another_val, refuse_changes, run_folder, write_versions
 from dimred.stages.task import Settings, Task
 from dimred.train_step.network_state import moving_statistics
 from dimred.train_step.optimizers import last_rate

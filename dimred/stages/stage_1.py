@@ -9,6 +9,7 @@ import numpy as np
 
 from dimred.checkpoints.checkpoint_io import write_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
+from dimred.checkpoints.states import FullCheckpoints, check_finite
 from dimred.config import StageOneConfig
 from dimred.errors import ConfigError
 from dimred.io.atomic import retry
@@ -17,7 +18,6 @@ from dimred.stages.early_stop import EarlyStop
 from dimred.stages.loop import Progress
 from dimred.stages.next_command import commands_after_stage_1, say_commands
 from dimred.stages.run import Run
-from dimred.stages.states import FullCheckpoints, check_finite
 from dimred.train_step.network_state import moving_statistics
 from dimred.train_step.optimizers import UPDATES, weights_to_use
 from dimred.train_step.protocol import Result, Step

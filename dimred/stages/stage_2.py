@@ -10,6 +10,7 @@ from typing import Any
 
 from mindspore import Parameter
 
+from dimred.checkpoints.states import RunState
 from dimred.config import StageTwoConfig
 from dimred.data.batches import STAGE_2_EPOCHS_FROM
 from dimred.errors import ConfigError, NothingAcceptedError
@@ -19,13 +20,13 @@ from dimred.io.metric import AS_TRAINED
 from dimred.io.metrics_file import loss_text, read_metrics
 from dimred.io.run_names import METRICS, RESULT, STAGE_2_CHECKPOINTS
 from dimred.io.stage_two_result import AVERAGE, BEST_AVERAGE, FINAL, START, MetricResult, StageTwoResult
+from dimred.launch.environment import words_of_dimred
 from dimred.stages.best_average import BestAverage
 from dimred.stages.candidates import Candidates, mean_of, put_file
 from dimred.stages.cooldown import Cooldown
 from dimred.stages.loop import Progress
 from dimred.stages.parent import StageOneRun
 from dimred.stages.run import Run
-from dimred.stages.states import RunState
 from dimred.subspace.basis import SubspaceBasis
 from dimred.train_step.optimizers import state_parameters
 from dimred.train_step.protocol import Result, Step, parameters_to_save
@@ -258,7 +259,7 @@ class StageTwo:
         if run.is_kept:
             if average:
                 _log.info(average)
-            _log.info(f"next: {shlex.join(['dimred', 'report', str(run.folder.absolute())])}")
+            _log.info(f"next: {shlex.join([*words_of_dimred(), 'report', str(run.folder.absolute())])}")
 
     def _better_average(self) -> str:
         """Save the best average of the snapshots if it is better than the last network, and say so; "" if not."""

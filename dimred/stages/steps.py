@@ -1,10 +1,11 @@
-"""Build stage 1's step, and the parts of the steps of both stages."""
+"""Build the loss, the metric and the parts of the steps of both stages: here strings become objects."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
-from mindspore import nn
+from mindspore import Tensor, nn
 
 from dimred.config import (
     LossScaleConfig,
@@ -13,12 +14,16 @@ from dimred.config import (
     StageConfig,
     StageOneConfig,
 )
+from dimred.data.batches import Batches
 from dimred.distributed.ranks import ALONE, Ranks
-from dimred.models.factory import load_factory
-from dimred.stages.loss_and_metric import build_loss
+from dimred.errors import ConfigError, DimredError, shown
+from dimred.evaluation.scores import Score, Scores, cross_entropy, is_among_five, is_correct, misfit, on_host
+from dimred.io.metric import ACCURACY, TOP5, metrics_of
+from dimred.models.factory import CLASSES_REMEDY, call_factory, load_factory, make_cell
 from dimred.train_step.clipping import Clipping
 from dimred.train_step.ema import EMA
 from dimred.train_step.loss_scale import DynamicLossScale, StaticLossScale
+from dimred.train_step.network_state import evaluating
 from dimred.train_step.optimizers import make_optimizer
 from dimred.train_step.schedule import make_rates
 from dimred.train_step.step import TrainStep
@@ -87,3 +92,129 @@ def join_step(config: StageConfig, network: nn.Cell, optimizer: nn.Optimizer, ra
     """Join loss, optimizer and parts into a step, for either stage."""
     parts = build_parts(config, network)
     return TrainStep(build_loss(config, network), optimizer, reduce=ranks.mean(), ballot=ranks.ballot(), **parts)
+
+
+_BUILT_IN = {ACCURACY: is_correct, TOP5: is_among_five}
+
+
+class _WithLoss(nn.Cell):
+    """Network and loss in one cell. The last column of a batch is the labels, the others are inputs."""
+
+    def __init__(self, network: nn.Cell, loss: nn.Cell):
+        super().__init__(auto_prefix=False)
+        self.network = network
+        self.loss = loss
+
+    def construct(self, *batch: Tensor) -> Tensor:
+        return self.loss(self.network(*batch[:-1]), batch[-1])
+
+
+def build_loss(config: StageConfig, network: nn.Cell) -> nn.Cell:
+    """Build a cell from inputs and labels to the scalar mean loss; by default cross entropy with label smoothing."""
+    return _WithLoss(network, _mean_loss(config))
+
+
+def _mean_loss(config: StageConfig) -> nn.Cell:
+    if config.loss is None:
+        return nn.CrossEntropyLoss(label_smoothing=config.label_smoothing)
+    return make_cell(config.loss, key="loss", reduction="mean")
+
+
+def build_scores(config: StageConfig) -> Scores:
+    """Build the loss and the metric to measure by; by default the cross entropy that is trained, and ``metrics_of``.
+
+    The loss is the one that is trained, including label smoothing. A network trained with smoothed labels is
+    underconfident, and an average of such networks a little less so. Measured by plain cross entropy, this difference
+    in calibration outweighed up to 0.9 points of accuracy on real images (tests/benchmarks/choice_study.md).
+
+    Raises:
+        ConfigError: a factory can't be imported or called, or makes something else.
+    """
+    loss: Score
+    if config.loss is None:
+        loss = partial(cross_entropy, label_smoothing=config.label_smoothing)
+    else:
+        loss = make_cell(config.loss, key="loss", reduction="none")
+    if config.metric is None:
+        return Scores(loss, tuple(_BUILT_IN[metric] for metric in metrics_of(None, config.model.n_classes)))
+    metric = call_factory(config.metric, key="metric")
+    if not callable(metric):
+        raise ConfigError(
+            f"metric is {config.metric!r}, which returned {type(metric).__name__}; it must return a function or a "
+            "cell (outputs, labels) -> one number for each item"
+        )
+    return Scores(loss, (metric,))
+
+
+def check_scores(config: StageConfig, network: nn.Cell, scores: Scores, images: Mapping[str, Batches]) -> None:
+    """Try loss and metric on the first batch of each split that they will be used on; change nothing.
+
+    Every rank that has samples of both splits tries them, because work on rank 0 alone may not call a cell (see
+    ``Ranks.run_on_rank_zero``). Nothing is tried if network, data, loss and metric are all built in.
+
+    Args:
+        config: names network, loss and metric in the errors.
+        network: the network in its present state.
+        scores: what ``build_scores`` made.
+        images: the splits by name: ``train`` and the evaluation split.
+
+    Raises:
+        ConfigError: network, loss or metric fails, or returns something that it must not; or the number of outputs
+            is not that of the classes, which the built-in loss and metric need.
+        DataError: the built-in loss or metric can't use the labels.
+    """
+    if ":" not in config.model.name and config.data.dataset is config.loss is config.metric is None:
+        return
+    if min(images[split].n_images for split in ("train", config.data.eval_split)) <= images["train"].rank:
+        return
+    mean_loss = _mean_loss(config)
+    metrics = [("metric", config.metric, metric) for metric in scores.metrics]
+    scores_of_both = [("loss", config.loss, scores.loss), *metrics]
+    for split, of_split in (("train", [("loss", config.loss, mean_loss)]), (config.data.eval_split, scores_of_both)):
+        *inputs, labels = next(images[split].evaluation().create_tuple_iterator(num_epochs=1))
+        where = f"the first batch of {split!r} (inputs {_shapes(inputs)}"
+        with evaluating(network):
+            outputs = _called("model.name", config.model.name, where, network, *inputs)
+        where += f", outputs {_shapes(outputs if isinstance(outputs, tuple | list) else [outputs])}"
+        where += f", labels {labels.dtype} {labels.shape}"
+        if None in (config.loss, config.metric):
+            _check_outputs(config, outputs, where)
+        for key, name, score in of_split:
+            shape = _called(key, name, where, _shape_of, score, outputs, labels)
+            wrong = misfit(shape, outputs, labels)
+            if score is mean_loss:
+                wrong = f"the shape {shape} with reduction='mean'; it must be one number, ()" if shape else None
+            if wrong:
+                raise ConfigError(f"{key} is {name!r}, which on {where}) gives {wrong}")
+
+
+def _check_outputs(config: StageConfig, outputs: Any, where: str) -> None:
+    """Refuse logits for another number of classes than ``model.n_classes``; other misfits are the scores' to name."""
+    shape, n_classes = [*getattr(outputs, "shape", ())], config.model.n_classes
+    if len(shape) > 1 and shape[1] != n_classes:
+        raise ConfigError(
+            f"model.name is {config.model.name!r}, which on {where}) gives {shape[1]} outputs, but model.n_classes is "
+            f"{n_classes}; {CLASSES_REMEDY}, or --set model.n_classes={shape[1]} if these are the classes"
+        )
+
+
+def _called(key: str, name: str | None, where: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a user's function; raise ConfigError if it fails."""
+    try:
+        return function(*arguments)
+    except DimredError:
+        raise
+    except Exception as error:
+        why = f"{type(error).__name__}: {shown(str(error), 300)}"
+        raise ConfigError(f"{key} is {name!r}, which fails on {where}): {why}") from error
+
+
+def _shape_of(score: Score, outputs: Any, labels: Tensor) -> tuple[int, ...]:
+    """Return the shape of the values that a loss or a metric gives."""
+    result = score(outputs, labels)
+    values, is_counted = result if isinstance(result, tuple) else (result, True)
+    return np.broadcast_shapes(on_host(values).shape, np.shape(on_host(is_counted)))
+
+
+def _shapes(parts: Sequence[Tensor]) -> str:
+    return " and ".join(str(part.shape) for part in parts)

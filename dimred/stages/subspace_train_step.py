@@ -15,9 +15,8 @@ from dimred.search_step.line_search import ArmijoBacktracking, FixedStep, LineSe
 from dimred.search_step.moves import MoveOutside, OptimizerOutside, ResidualMomentum
 from dimred.search_step.step import SearchStep
 from dimred.stages.cooldown import Cooldown, build_cooldown_optimizer, take_over_parts
-from dimred.stages.loss_and_metric import build_loss
 from dimred.stages.parent import StageOneRun
-from dimred.stages.steps import build_parts
+from dimred.stages.steps import build_loss, build_parts
 from dimred.subspace.basis import SubspaceBasis, load_basis
 from dimred.train_step.parts import Parts, make_parts
 from dimred.train_step.schedule import make_rates

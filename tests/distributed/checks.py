@@ -19,6 +19,7 @@ from mindspore.dataset import NumpySlicesDataset
 from dimred.averaging.windows import Window
 from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.series import CheckpointSeries
+from dimred.checkpoints.states import RunStates, read_state
 from dimred.config import StageOneConfig
 from dimred.distributed.ranks import Ranks
 from dimred.distributed.share import share
@@ -30,7 +31,6 @@ from dimred.io.metrics_file import read_metrics
 from dimred.stages.device import set_up
 from dimred.stages.records import MetricsLog, cut_metrics
 from dimred.stages.snapshot_callback import SnapshotCallback
-from dimred.stages.states import RunStates, read_state
 from dimred.stages.task import build_task
 from dimred.vectors.projection import make_projection
 from tests.distributed.agreement import all_reduces, one_loss_is_not_finite, one_rank_leaves

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dimred.checkpoints.states import RunStates
 from dimred.io.checksums import read_checksummed
 from dimred.io.metrics_file import read_metrics
-from dimred.stages.states import RunStates
 
 TIMES = (
     "seconds", "evaluation_seconds", "averaged_seconds", "training_seconds", "sources"

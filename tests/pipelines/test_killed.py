@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from dimred.stages.states import RunStates
+from dimred.checkpoints.states import RunStates
 from tests.helpers.commands import REPOSITORY, STAGE_1, STAGE_2, run
 from tests.helpers.results import differences, results
 

@@ -20,10 +20,10 @@ import pytest
 
 from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
+from dimred.checkpoints.states import RunStates
 from dimred.checkpoints.trainable import is_statistic
 from dimred.launch.job import make_job
 from dimred.launch.rank_table import make_rank_table
-from dimred.stages.states import RunStates
 from tests.helpers.commands import STAGE_1, STAGE_2, TWO_RANKS, TwoStages, next_lines, run, script
 from tests.helpers.processes import nothing_is_left, others, soon
 from tests.helpers.results import differences, differing, results

@@ -12,13 +12,13 @@ from mindspore import nn
 
 from dimred.checkpoints.checkpoint_io import write_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
+from dimred.checkpoints.states import RunStates
 from dimred.config import CooldownConfig, OptimizerConfig, StageOneConfig, StageTwoConfig, load_config
 from dimred.data.image_tree import write_image_tree
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import DimredError, Problems
 from dimred.stages.checks import check_stage_1, check_stage_2
 from dimred.stages.parent import StageOneRun
-from dimred.stages.states import RunStates
 from dimred.stages.task import build_data, build_network, build_task
 from dimred.subspace.basis import SubspaceBasis
 from dimred.subspace.fit import fit_basis

@@ -16,13 +16,13 @@ from mindspore import Tensor, nn
 import dimred
 from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
+from dimred.checkpoints.states import RunStates
 from dimred.config import NO_DECAY_PATTERNS, StageOneConfig, StageTwoConfig
 from dimred.errors import ConfigError, FaultError
 from dimred.io.stage_two_result import StageTwoResult
 from dimred.pipelines.stage_2 import stage_2
 from dimred.report.record import read_stage_2
 from dimred.stages.stage_2 import StageTwo
-from dimred.stages.states import RunStates
 from dimred.stages.task import build_data
 from dimred.train_step.optimizers import decay_groups, state_parameters
 from dimred.vectors.parameters import from_arrays, to_arrays

@@ -12,6 +12,7 @@ import pytest
 from mindspore import Tensor
 
 from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
+from dimred.checkpoints.states import RunStates
 from dimred.config import StageOneConfig, StageTwoConfig
 from dimred.errors import ConfigError
 from dimred.io.checksums import write_checksummed
@@ -19,7 +20,6 @@ from dimred.io.metrics_file import read_metrics
 from dimred.io.stage_two_result import StageTwoResult
 from dimred.report.record import read_stage_2
 from dimred.stages.best_average import BestAverage
-from dimred.stages.states import RunStates
 from tests.helpers.results import differences, results
 from tests.helpers.tiny_run import dying, stage_1_run, stage_2_run
 from tests.helpers.tiny_task import TASK

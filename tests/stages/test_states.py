@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dimred.checkpoints.states import RunStates
 from dimred.errors import FaultError, RunError, StoppedError
 from dimred.io.atomic import retry
 from dimred.launch.signals import StopSignals
 from dimred.stages.faults import translate_errors
-from dimred.stages.states import RunStates
 
 MEGABYTE = np.zeros(1 << 18, np.float32)
 

@@ -14,8 +14,8 @@ from dimred.data.image_folder import ImageFolder
 from dimred.data.image_tree import write_image_tree
 from dimred.distributed.ranks import Ranks
 from dimred.errors import ConfigError, DataError, DimredError
-from dimred.stages.loss_and_metric import build_loss, build_scores, check_scores
 from dimred.stages.parent import StageOneRun
+from dimred.stages.steps import build_loss, build_scores, check_scores
 from dimred.stages.task import (
     build_data,
     build_network,

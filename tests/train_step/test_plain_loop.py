@@ -7,8 +7,8 @@ import numpy as np
 from mindspore import Tensor, nn
 
 import dimred
+from dimred.checkpoints.states import read_full_checkpoint
 from dimred.config import StageOneConfig
-from dimred.stages.states import read_full_checkpoint
 from dimred.stages.steps import build_optimizer, build_rates
 from dimred.stages.task import build_data, build_network
 from dimred.train_step.network_state import moving_statistics

@@ -12,7 +12,7 @@ from mindspore import nn
 from dimred.config import SearchConfig, StageOneConfig, StageTwoConfig
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError
-from dimred.stages.estimates import check_space, say_plan, snapshots_in_the_end
+from dimred.stages.checks import check_space, say_plan, snapshots_in_the_end
 from dimred.stages.search import check_search_memory, ranks_on_this_host, search_memory
 
 SEARCH = StageTwoConfig(search={"n_components": 32}, cooldown=None)
