@@ -81,6 +81,7 @@ TASKS = {
     "letter": Task(partial(write_table, name="letter"), 0.2, 0.2, 2, (), HERE / "letter_{}.yaml", choosing=1),
     "satimage": Task(partial(write_table, name="satimage"), 0.2, 0.2, 2, (), HERE / "satimage_{}.yaml", choosing=3),
 }
+RIVALS = {"snoo": "tests.benchmarks.snoo:Snoo", "line": "tests.benchmarks.line:Line"}  # optimizers of plain training
 FIRST = ["digits", "noisy", "photos", "fashion", "source"]
 EVERYTHING = (
     "stop=null", "evaluate_every_epochs=200", "snapshots.keep=99", "checkpoints.every_epochs=1", "checkpoints.keep=99",
@@ -152,7 +153,7 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=FIRST)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     parser.add_argument("--at", type=int, nargs="+", default=[25, 40, 78], help="epochs")
-    parser.add_argument("--snoo", action="store_true", help="plain training with SNOO around it too, see snoo.py")
+    parser.add_argument("--rivals", nargs="+", choices=list(RIVALS), default=[], help="plain training with these too")
     parser.add_argument("--rate", type=float, help="of stage 1 alone, in place of the task's; each in its own OUT")
     arguments = parser.parse_args()
     for seed in arguments.seeds:
@@ -163,8 +164,8 @@ def main() -> None:
             if arguments.rate is None:
                 for one in passes:
                     runs.plain(one)
-                    if arguments.snoo:
-                        runs.plain(one, "snoo", "optimizer.name=tests.benchmarks.snoo:Snoo")
+                    for rival in arguments.rivals:
+                        runs.plain(one, rival, f"optimizer.name={RIVALS[rival]}")
                 runs.schedule_free(passes)
 
 
