@@ -24,7 +24,7 @@ class WeighedLoss(nn.Cell):
     n_i is known of MindSpore's cross entropies: it is the number of labels that are not ``ignore_index``, or, with
     class weights, the sum of the weights of these labels. Each such cell with ``reduction="mean"`` is replaced, in its
     place in the network, by one that does the same and counts. Any other network can return the sum of the loss, and
-    n_i, in place of the mean; one that does not has a mean over its rows.
+    n_i as an integer tensor, in place of the mean; one that does not has a mean over its rows.
 
     Args:
         network: network and loss in one cell, which returns the mean loss of a batch, or (sum, count).
@@ -55,8 +55,8 @@ class WeighedLoss(nn.Cell):
             n_rows = inputs[0].shape[0]
         if isinstance(loss, tuple):
             _check_pair(len(loss))
-            total, n_items = loss[0].astype(ms.float32), ops.stop_gradient(loss[1] * self.one)
-            _check_scalars(total.shape, n_items.shape)
+            _check_sum_and_count(loss[0].shape, loss[1].shape, loss[1].dtype)
+            total, n_items = loss[0].astype(ms.float32), loss[1].astype(ms.float32)
             if not self.weighs:
                 return total / n_items, self.one
             return total / ops.select(n_items == 0, self.one, n_items), n_items / n_rows
@@ -143,9 +143,11 @@ def _check_pair(n_values: int) -> None:
 
 
 @ops.constexpr
-def _check_scalars(total_shape: tuple[int, ...], count_shape: tuple[int, ...]) -> None:
-    if (total_shape, count_shape) != ((), ()):
+def _check_sum_and_count(total_shape: tuple[int, ...], count_shape: tuple[int, ...], count_type: Any) -> None:
+    """A pair of a loss and an accuracy, say, would be divided: only an integer is a count."""
+    if (total_shape, count_shape) != ((), ()) or count_type not in (mstype.int32, mstype.int64):
         raise ConfigError(
-            f"the network gives 2 values of the shapes {total_shape} and {count_shape}; a step needs the mean loss "
-            "alone, or its sum and its count, one number each: return nothing else"
+            f"the network gives 2 values, of the shapes {total_shape} and {count_shape}, the second of the type "
+            f"{count_type}; a step needs the mean loss alone, or its sum and its count, one number each, the count "
+            "int32 or int64: return nothing else"
         )

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn, ops
 
+from dimred.errors import ConfigError
 from dimred.stages.subspace_train_step import SubspaceTrainStep
 from dimred.train_step.loss_scale import DynamicLossScale
 from dimred.train_step.step import TrainStep
@@ -137,6 +138,20 @@ def test_where_every_label_counts_the_weights_are_those_of_a_mean_over_rows_to_t
             result = step(*tensors((x, labels)))
         ends.append((float(result.loss), weight_vector(network).tobytes()))
     assert ends[0] == ends[1]
+
+
+class LossAndAccuracy(nn.Cell):
+    """Two numbers, of which the second is no count."""
+
+    def construct(self, logits, labels):
+        return ops.cross_entropy(logits, labels), (logits.argmax(1) == labels).astype(ms.float32).mean()
+
+
+def test_an_accuracy_is_not_taken_for_a_count(pynative):
+    network, batch, _ = problem({"loss": LossAndAccuracy}, LABELS)
+    step = TrainStep(network, nn.SGD(network.trainable_params(), 1.0))
+    with pytest.raises(ConfigError, match=r"the second of the type Float32; a step needs .* the count int32 or int64"):
+        step(*tensors(batch))
 
 
 def test_a_batch_without_a_label_that_counts_has_no_mean(pynative):
