@@ -61,7 +61,7 @@ def test_an_optimizer_or_a_loss_that_can_not_train_the_network_is_refused() -> N
     with pytest.raises(ConfigError, match=r"a loss of the shape \(7, 2\); a step needs one number"):
         step(X, Y)
     step = TrainStep(LossAndOutputs(network), nn.SGD(network.trainable_params()))
-    with pytest.raises(ConfigError, match=r"the network gives 2 values, of the shapes \(\) and \(7, 2\), the second of the type"):
+    with pytest.raises(ConfigError, match=r"2 values, of the shapes \(\) and \(7, 2\), the second of the type"):
         step(X, Y)
     assert state_bytes(network) == before
     groups = [{"params": network.trainable_params(), "lr": 0.1}]
