@@ -94,7 +94,7 @@ def check_stage_2(
         if settings.cooldown is not None:
             check_cooldown_state(plan_cooldown(settings.cooldown, network, parent), network, parent)
         if not parent.is_gone:
-            check_arrays(network.get_parameters(), parent.arrays, parent.typed)
+            check_arrays(network.get_parameters(), parent.arrays, parent.title)
         parent.check_continued_by(settings, allowed)
         if not parent.is_gone and settings.starts_from_file:
             check_arrays(network.get_parameters(), read_checkpoint(settings.start), f"start {settings.start!r}")

@@ -72,7 +72,7 @@ def plan_cooldown(config: CooldownConfig, network: nn.Cell, parent: StageOneRun)
     replacement = config.optimizer
     if replacement is None and parent.n_updates is None:
         raise ConfigError(
-            f"{parent.typed} has the weights but not the state of an optimizer; a cooldown needs a full checkpoint, "
+            f"{parent.title} has the weights but not the state of an optimizer; a cooldown needs a full checkpoint, "
             f"such as {full_checkpoint_beside(parent.weights)}. Or set cooldown.optimizer.name and cooldown.rate, to "
             "begin anew"
         )
@@ -84,7 +84,7 @@ def plan_cooldown(config: CooldownConfig, network: nn.Cell, parent: StageOneRun)
         optimizer, source = replacement or parent.known_config().optimizer, str(parent.config_file)
         if optimizer.name == "schedule_free":
             raise ConfigError(
-                f"{parent.typed} was trained with schedule_free. That leaves nothing to cool down: the network is "
+                f"{parent.title} was trained with schedule_free. That leaves nothing to cool down: the network is "
                 "*-final.ckpt beside it. Or name that one as WEIGHTS, and set cooldown.optimizer.name=momentum and "
                 "cooldown.rate"
             )
@@ -104,7 +104,7 @@ def check_cooldown_state(cooldown: Cooldown, network: nn.Cell, parent: StageOneR
         CheckpointError: it belongs to a different network.
     """
     if cooldown.continues and not parent.is_gone:
-        check_arrays(state_parameters(build_optimizer(cooldown.optimizer, network, [0.0])), parent.arrays, parent.typed)
+        check_arrays(state_parameters(build_optimizer(cooldown.optimizer, network, [0.0])), parent.arrays, parent.title)
 
 
 def build_cooldown_step(
@@ -141,7 +141,7 @@ def take_over_parts(step: nn.Cell, cooldown: Cooldown, parent: StageOneRun, rank
         is_there = parent.names.issuperset(parameter.name for parameter in part)
         if cooldown.continues and is_there and not parent.is_gone:
             if ranks.is_rank_zero:
-                from_arrays(part, parent.arrays, parent.typed)
+                from_arrays(part, parent.arrays, parent.title)
             ranks.broadcast(part)
 
 
@@ -171,6 +171,6 @@ def build_cooldown_optimizer(
     if cooldown.continues and not parent.is_gone:
         state = state_parameters(optimizer)
         if ranks.is_rank_zero:
-            from_arrays(state, parent.arrays, parent.typed)
+            from_arrays(state, parent.arrays, parent.title)
         ranks.broadcast(state)
     return optimizer

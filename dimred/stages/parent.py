@@ -114,7 +114,7 @@ class StageOneRun:
         return read_checkpoint(self.weights)
 
     @property
-    def typed(self) -> str:
+    def title(self) -> str:
         """Return the beginning of a message about WEIGHTS."""
         return named_weights("WEIGHTS", self.weights)
 
@@ -144,7 +144,7 @@ class StageOneRun:
         """Set the network to WEIGHTS on every rank, unless they are gone; all ranks call this."""
         if not self.is_gone:
             if ranks.is_rank_zero:
-                from_arrays(network.get_parameters(), self.arrays, self.typed)
+                from_arrays(network.get_parameters(), self.arrays, self.title)
             ranks.broadcast(list(network.get_parameters()))
 
     def known_config(self) -> StageOneConfig:
@@ -155,7 +155,7 @@ class StageOneRun:
         """
         if self.config is None:
             raise ConfigError(
-                f"{self.typed} is not in the {STAGE_1_CHECKPOINTS}/ of a stage 1 run, so neither its optimizer nor its "
+                f"{self.title} is not in the {STAGE_1_CHECKPOINTS}/ of a stage 1 run, so neither its optimizer nor its "
                 "rate is known; for a cooldown set cooldown.optimizer.name and cooldown.rate"
             )
         return self.config
