@@ -80,7 +80,11 @@ def _temporary_name(target: Path) -> Iterator[Path]:
 
 
 def atomic_write(path: str | os.PathLike[str], data: bytes | str) -> None:
-    """Write ``data`` (text as UTF-8) to ``path``, whole or not at all."""
+    """Write ``data`` (text as UTF-8) to ``path``, whole or not at all.
+
+    Raises:
+        OSError: as ``open_atomic``.
+    """
     with open_atomic(path) as file:
         file.write(data.encode() if isinstance(data, str) else data)
 
@@ -89,6 +93,13 @@ def rename(path: Path, target: Path) -> None:
     """Flush a file, or a folder and all that is in it, rename it, and flush the folder around it.
 
     After that, a power cut can't undo the renaming.
+
+    Args:
+        path: the file or folder.
+        target: its new path, in a folder that exists; a file there, or an empty folder, is replaced.
+
+    Raises:
+        OSError: the disk fails or is full, or ``target`` is a folder that is not empty.
     """
     inside = path.rglob("*") if path.is_dir() else ()
     for one in (*inside, path):
@@ -106,12 +117,16 @@ def _flush(path: Path) -> None:
 
 
 def flush_to_disk(descriptor: int, path: Path, *, is_growing: bool = False) -> None:
-    """Flush a file or folder to the disk, where the file system can do that; an error names the file.
+    """Flush a file or folder to the disk, if the file system can do that.
 
     Args:
         descriptor: the open file or folder.
         path: its path.
-        is_growing: whether it will be flushed again when it is complete, so that its bytes are enough now.
+        is_growing: whether it will be flushed again when it is complete, so that for now its bytes suffice, without
+            its time of change.
+
+    Raises:
+        OSError: the disk fails or is full; its ``filename`` is ``path``.
     """
     try:
         (os.fdatasync if is_growing else os.fsync)(descriptor)
@@ -140,7 +155,13 @@ def remove_leftovers(directory: str | os.PathLike[str]) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file or folder, if it exists."""
+    """Remove a file or folder, if it exists.
+
+    What can't be removed inside a folder stays, without an error.
+
+    Raises:
+        OSError: a file can't be removed.
+    """
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -269,6 +290,6 @@ def retry(action: Callable[[], _Result]) -> _Result:
 
 
 def describe_os_error(error: OSError) -> str:
-    """Return the file and the system's reason, for a message."""
+    """Return the name of the file, if the error has one, and the system's reason, for a message."""
     why = os.strerror(error.errno) if error.errno else str(error)
     return f"{error.filename}: {why}" if error.filename else why

@@ -1,4 +1,4 @@
-"""Write and read JSON files whose own checksum reveals any changed byte; compute a digest of a large file's sample."""
+"""Write and read JSON files whose own checksum reveals any changed byte; compute a digest of parts of a large file."""
 
 import hashlib
 import json
@@ -30,7 +30,7 @@ def write_checksummed(path: str | os.PathLike[str], content: Mapping[str, Any]) 
 
 
 def read_checksummed(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read the content of a file that ``write_checksummed`` wrote.
+    """Read the content of a file that ``write_checksummed`` wrote, without the checksum.
 
     Raises:
         ValueError: the file is not JSON, has no checksum, was changed, or is too large.
@@ -54,7 +54,7 @@ def read_checksummed(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def sample_digest(path: Path) -> str:
-    """Compute the SHA-256 of a file's size and of up to 1,024 evenly spread blocks of 16 KiB.
+    """Compute the SHA-256, in hexadecimal, of a file's size and of up to 1,024 evenly spread blocks of 16 KiB.
 
     Two checkpoints, or two bases, differ nearly everywhere, so this tells them apart without reading terabytes again.
 

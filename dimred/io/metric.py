@@ -40,15 +40,16 @@ class Metric:
 
 ACCURACY = Metric("accuracy", is_fraction=True, higher_is_better=True)
 TOP5 = Metric("top5", is_fraction=True, higher_is_better=True)
-"""Part of the samples whose label is among the five classes with the highest logits."""
+"""The fraction of the samples whose label is among the five classes with the highest logits."""
 
 
 def metrics_of(own: str | None, n_classes: int) -> tuple[Metric, ...]:
     """Return the metrics that are reported, the main one first.
 
     Args:
-        own: a user's own, ``package.module:factory``, whose last part is its name; None for the built-in ones.
-        n_classes: number of classes.
+        own: where a user's own metric is made, ``package.module:factory``; the last part becomes the metric's name.
+            None for the built-in ones.
+        n_classes: number of classes; with 100 or more, ``TOP5`` is reported beside ``ACCURACY``.
     """
     if own is not None:
         return (Metric(re.split("[:.]", own)[-1]),)

@@ -1,4 +1,4 @@
-"""Read ``metrics.jsonl``, one JSON object a line, and what its numbers become that JSON can't hold."""
+"""Read ``metrics.jsonl``, which has one JSON object a line, and replace numbers that JSON can't hold."""
 
 import json
 import math

@@ -63,7 +63,7 @@ class CheckpointEpochs(NamedTuple):
 
 
 def epochs_of_checkpoint(path: Path) -> CheckpointEpochs | None:
-    """Read both from a name ``NAME-EPOCH_STEP.ckpt``; None for any other name."""
+    """Read the epoch and the steps per epoch from a file name ``NAME-EPOCH_STEPS.ckpt``; None for any other name."""
     match = re.search(r"-(\d{1,9})_(\d{1,9})$", path.stem)
     return CheckpointEpochs(int(match[1]), int(match[2])) if match else None
 
@@ -121,7 +121,12 @@ def full_checkpoint_beside(weights: Path) -> str:
 
 
 def snapshots_below(folder: Path, patterns: Sequence[str] = (f"{STAGE_1_CHECKPOINTS}/{SNAPSHOTS}",)) -> str:
-    """Return the end of a message that says where the snapshots of a run's folder are; empty for other folders."""
+    """Return the end of a message that says where the snapshots of a run's folder are; empty for other folders.
+
+    Args:
+        folder: the folder that the user gave.
+        patterns: globs below it that may match folders of snapshots.
+    """
     places = sorted(place for pattern in patterns for place in folder.glob(pattern) if place.is_dir())
     return f"; the snapshots of this run are in {str(places[0])!r}" if places else ""
 

@@ -24,8 +24,8 @@ class ChoiceResult:
         effective_size: how many equally weighted snapshots it is worth.
         candidates: name, size and measurements of each, see ``Choice.records``.
         n_measured: number of networks that were measured for this choice.
-        forward_passes: the cost of that, in forward passes over the training split.
-        seconds: the same in seconds.
+        forward_passes: the cost of measuring them, in forward passes over the training split.
+        seconds: the wall seconds that measuring took.
     """
 
     name: str
@@ -109,49 +109,55 @@ class StageTwoResult:
         return REESTIMATED in self.main.by_point[START]
 
     def put(self, point: str | int, figures: Figures) -> None:
-        """Add what was measured at a point."""
+        """Add what was measured at a point.
+
+        Args:
+            point: the number of an epoch, or a name as in ``MetricResult.by_point``.
+            figures: the values of every metric.
+        """
         for one in self.metrics:
             one.by_point[str(point)] = dict(figures[one.metric.name])
 
     def training_passes(self, n_epochs: float) -> float:
-        """Return the cost of the first ``n_epochs`` without choices; see ``passes``."""
+        """Return the cost of the first ``n_epochs``, in the unit of ``passes`` and without choices."""
         if self.basis is None:
             return float(n_epochs)
         passes = FORWARD * self.totals["n_forward"] + (1 - FORWARD) * self.totals["n_backward"]
         return float(n_epochs * passes / self.steps)
 
     def choosing_passes(self, *choices: str) -> float:
-        """Return the cost of some choices; see ``passes``."""
+        """Return the cost of the choices with these names, in the unit of ``passes``; those not made cost nothing."""
         return FORWARD * sum(self.choices[what].forward_passes for what in choices if what in self.choices)
 
     @property
     def passes(self) -> float:
-        """Return the cost of the network in epochs of ordinary training, choices included.
+        """Return what stage 2's network cost in epochs of ordinary training, choices included.
 
         An epoch is a forward and a backward pass. A forward pass alone, as for a trial of the line search or to measure
-        a candidate, counts a third. The look at averages beside it, ``best_average``, is not part of it.
+        a candidate, counts a third. The choice ``best_average`` does not count, because the network does not depend
+        on it.
         """
         return self.training_passes(self.epochs) + self.choosing_passes(*(self.choices.keys() - {BEST_AVERAGE}))
 
     @property
     def seconds(self) -> float:
-        """Return the seconds of what ``passes`` counts."""
+        """Return the wall seconds of the steps and choices that ``passes`` counts."""
         return self.training_seconds + sum(
             choice.seconds for what, choice in self.choices.items() if what != BEST_AVERAGE
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as plain JSON values, for ``from_json``; numbers that are not finite are None."""
+        """Return the result as plain JSON values, for ``from_json``; numbers that are not finite become None."""
         values: dict[str, Any] = finite(asdict(self))
         return values
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any], source: str) -> Self:
-        """Return what ``as_json`` made.
+        """Rebuild a result from the values that ``as_json`` returned.
 
         Args:
-            values: the values.
-            source: the file that has them, for the error.
+            values: what ``as_json`` returned.
+            source: the file that the values are from, for the error.
 
         Raises:
             ConfigError: they have another layout.
@@ -169,12 +175,16 @@ class StageTwoResult:
         return cls(**{**values, "metrics": metrics, "choices": choices})
 
     def write(self, path: Path) -> None:
-        """Write it with a checksum, whole or not at all."""
+        """Write the result to a JSON file with a checksum, whole or not at all.
+
+        Raises:
+            OSError: the file can't be written.
+        """
         write_checksummed(path, self.as_json())
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read what ``write`` wrote.
+        """Read a result from a file that ``write`` wrote.
 
         Raises:
             ConfigError: the file can't be read, is damaged, or is of another version.

@@ -19,7 +19,9 @@ _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_O
 def load_factory(name: str, key: str = "model") -> Callable[..., Any]:
     """Import the function that ``package.module:factory`` names; the working folder is searched too.
 
-    ``key`` is the configuration's key that holds the name, for the error.
+    Args:
+        name: the function's name.
+        key: the configuration's key that holds the name, for the error.
 
     Raises:
         ConfigError: the module can't be imported, or what is named there is missing or can't be called.
@@ -50,6 +52,11 @@ def load_factory(name: str, key: str = "model") -> Callable[..., Any]:
 def call_factory(name: str, *arguments: Any, key: str = "model", **options: Any) -> Any:
     """Call the function that ``package.module:factory`` names, and return its result.
 
+    Args:
+        name: the function's name.
+        arguments, options: the arguments to call it with.
+        key: the configuration's key that holds the name, for the error.
+
     Raises:
         ConfigError: as for ``load_factory``, or the function fails.
     """
@@ -62,6 +69,9 @@ def call_factory(name: str, *arguments: Any, key: str = "model", **options: Any)
 
 def make_cell(name: str, *arguments: Any, key: str = "model", **options: Any) -> nn.Cell:
     """Make a network, or a different cell such as a loss, by calling its factory.
+
+    Args:
+        name, arguments, key, options: as for ``call_factory``.
 
     Raises:
         ConfigError: as for ``call_factory``, or the function does not return a cell.
