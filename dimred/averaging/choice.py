@@ -140,7 +140,14 @@ class Choice:
     def measure(
         self, name: str, effective_size: float, measure: Callable[[], Measurement], place: Path | Window | None = None
     ) -> Candidate:
-        """Measure a network, whose weights are at ``place``, by calling ``measure``, and add it as a candidate."""
+        """Measure a network, add it as a candidate, and return the candidate.
+
+        Args:
+            name: the candidate's name in logs and results.
+            effective_size: how many equally weighted snapshots the network is worth.
+            measure: measures the network on ``val``; called once.
+            place: where its weights are; None if the caller knows.
+        """
         _log.debug(f"measuring on 'val': {name}, candidate {len(self.candidates) + 1}")
         start = time.perf_counter()
         self.candidates.append(Candidate(name, effective_size, *measure(), place=place))
@@ -153,7 +160,11 @@ class Choice:
         self.n_added += 1
 
     def records(self) -> list[dict[str, Any]]:
-        """Return each candidate's name, size and measurements, and how far its loss is behind the lowest."""
+        """Return each candidate's name, size and measurements, and how far its loss is behind the lowest.
+
+        Raises:
+            FaultError: no loss is finite.
+        """
         best = choose(self.candidates)
         return [
             {"name": one.name, "effective_size": one.effective_size, "loss": one.loss, "metric": one.metric}
@@ -172,14 +183,25 @@ class Choice:
         return self.n_measured * self._passes_each
 
     def result(self) -> ChoiceResult:
-        """Return the choice as ``result.json`` has it: all candidates, and what measuring them cost."""
+        """Return the choice as ``result.json`` has it: all candidates, and what measuring them cost.
+
+        Raises:
+            FaultError: no loss is finite.
+        """
         best = choose(self.candidates)
         return ChoiceResult(
             best.name, best.effective_size, self.records(), self.n_measured, self.forward_passes, self.seconds
         )
 
     def tell(self, what: str) -> None:
-        """Log the choice, its rule, the best of the candidates, and what measuring them cost."""
+        """Log the chosen candidate, the five with the lowest losses, and what measuring them cost.
+
+        Args:
+            what: what was chosen, with which the first line begins.
+
+        Raises:
+            FaultError: no loss is finite.
+        """
         best = choose(self.candidates).name
         _log.info(f"{what}: {_display_name(best)}, the lowest loss on 'val'")
         for place, record in enumerate(sorted(self.records(), key=lambda record: record["loss"])):

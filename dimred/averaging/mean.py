@@ -1,4 +1,4 @@
-"""The streaming mean of checkpoints, sum(c_i x_i) / sum(c_i): block by block in float64, whatever the files' format.
+"""Compute the mean of checkpoints, sum(c_i x_i) / sum(c_i), block by block in float64, for files of any format.
 
 The threads work in parallel because NumPy's loops and the reads release the interpreter's lock. With blocks of fewer
 than 524,288 weights they would wait for it too often (tests/benchmarks/merge_cost.md).
@@ -101,7 +101,7 @@ def stream_mean(
 
 
 def open_fitting(paths: Iterable[Path], layout: WeightLayout) -> list[Checkpoint]:
-    """Open checkpoint files, and check that each holds the weights of ``layout``.
+    """Open checkpoint files, in the order given, and check that each holds the weights of ``layout``.
 
     Raises:
         CheckpointError: a file can't be read, or does not fit.
@@ -114,6 +114,11 @@ def open_fitting(paths: Iterable[Path], layout: WeightLayout) -> list[Checkpoint
 
 def mean_vector(checkpoints: Sequence[Checkpoint], coefficients: np.ndarray, layout: WeightLayout) -> np.ndarray:
     """Compute the mean of the weights of ``layout`` as one vector, float32 (M,), which need not be finite.
+
+    Args:
+        checkpoints: N checkpoints that hold these weights.
+        coefficients: c, float64 (N,), with a sum that is not 0.
+        layout: the layout of the vector.
 
     Raises:
         CheckpointError: a file can't be read.
@@ -131,7 +136,11 @@ def mean_vector(checkpoints: Sequence[Checkpoint], coefficients: np.ndarray, lay
 
 
 def is_constant(checkpoints: Sequence[Checkpoint], name: str) -> bool:
-    """Return whether a tensor has the same bytes in all checkpoints; False if there is only one."""
+    """Return whether a tensor has the same bytes in all checkpoints; False if there is only one.
+
+    Raises:
+        CheckpointError: a file can't be read.
+    """
 
     def digest(checkpoint: Checkpoint) -> bytes:
         tensor, sha = checkpoint.tensors[name], hashlib.sha256()
@@ -152,7 +161,10 @@ _local = threading.local()
 
 
 def buffer(name: str, size: int, dtype: Any = np.float64) -> np.ndarray:
-    """Return this thread's array of that name, allocated once: fresh memory would cost a page fault every 4 KiB."""
+    """Return this thread's array of a name, (size,), which keeps the values of its last use.
+
+    It is allocated once, because fresh memory would cost a page fault every 4 KiB.
+    """
     array = getattr(_local, name, None)
     if array is None or array.dtype != dtype or array.size != size:
         array = np.empty(size, dtype)

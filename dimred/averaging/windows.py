@@ -140,7 +140,10 @@ def effective_size(coefficients: np.ndarray) -> float:
 
 
 def uniform_windows(n: int) -> list[Window]:
-    """List uniform windows of n checkpoints, of lengths 1, 2, 3, 5, 8, ... and n, each ending at one of four places."""
+    """List uniform windows of n checkpoints, of the lengths 1, 2, 3, 5, 8, ... and n.
+
+    They end at the newest checkpoint, and a quarter, a half and three quarters of the series back.
+    """
     lengths = [*(length for length in _LENGTHS if length < n), n]
     ends = dict.fromkeys(n - back * n // _ENDS for back in range(_ENDS))
     return [Window(end - length, end) for end in ends for length in lengths if length <= end]

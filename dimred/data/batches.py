@@ -167,7 +167,8 @@ class Readable:
         """Iterate over one epoch, with MindSpore's arguments.
 
         Raises:
-            DataError: a batch can't be read; names the file if MindSpore does. DamagedError if it is not an image.
+            DataError: a batch can't be read; names the file if MindSpore does. It is a DamagedError if reading again is
+                useless, such as for a file that is not an image.
         """
         if self.batches is None:
             return
@@ -247,7 +248,8 @@ def read_batches(
         wait: sleeps for a number of seconds.
 
     Raises:
-        DataError: an image can't be decoded, or reading still fails after three pauses; names the file.
+        DataError: a sample can't be used, such as an image that can't be decoded, or reading still fails after three
+            pauses; names the file if it is known.
     """
     for pause in (*WAITS_SECONDS, None):
         try:

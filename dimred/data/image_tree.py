@@ -217,7 +217,15 @@ def write_image_tree(out: Path, images: Iterable[tuple[str, str, str, np.ndarray
 
 
 def save_image(pixels: np.ndarray, path: Path) -> None:
-    """Write one image; see ``write_image_tree`` for the pixels."""
+    """Write one image, and make its folder if it is missing.
+
+    Args:
+        pixels: as in ``write_image_tree``.
+        path: the file, whose ending says its format.
+
+    Raises:
+        OSError: the file can't be written.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(np.clip(np.rint(pixels), 0, 255).astype(np.uint8)).save(path)
 

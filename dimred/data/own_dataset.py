@@ -65,6 +65,9 @@ class OwnDataset(Batches):
     def check_classes(self, n_classes: int) -> None:
         """Check on the first sample that these labels can train, or measure, a classifier.
 
+        Args:
+            n_classes: outputs of the network.
+
         Raises:
             DataError: the label consists neither of whole numbers nor, in ``train``, of a probability for each class.
         """

@@ -46,7 +46,16 @@ class SnapshotAverages:
     def of_series(
         cls, series: CheckpointSeries | None, layout: WeightLayout, ranks: Ranks = ALONE
     ) -> "SnapshotAverages":
-        """Make the averages of a series of snapshots, which rank 0 has; None elsewhere, and if there is none."""
+        """Make the averages of a series of snapshots.
+
+        Args:
+            series: the series on rank 0, or None if there are no snapshots; None on other ranks.
+            layout: layout of the weights.
+            ranks: the ranks of the job; all of them call this.
+
+        Raises:
+            CheckpointError: as for the class.
+        """
         return cls({} if series is None else dict(zip(series.steps, series.paths, strict=True)), layout, ranks)
 
     def of(self, window: Window) -> np.ndarray:
@@ -60,7 +69,12 @@ class SnapshotAverages:
         return from_rank_zero(mean, self._layout, self._ranks)
 
     def of_candidate(self, candidate: Candidate) -> np.ndarray:
-        """Compute the average that a candidate is, as ``of``."""
+        """Compute the average whose window is a candidate's ``place``, float32 (M,).
+
+        Raises:
+            TypeError: the candidate's weights are not a window of snapshots.
+            CheckpointError: as for ``of``.
+        """
         if not isinstance(candidate.place, Window):
             raise TypeError(f"{candidate.name} is no average of these files")
         return self.of(candidate.place)
@@ -75,6 +89,9 @@ class SnapshotAverages:
             choice: gets the candidate.
             measure_val_of: weights (M,) -> loss and metric on ``val``.
             name: the candidate's name; by default the window's.
+
+        Raises:
+            CheckpointError: as for ``of``.
         """
         name = name or window.name(self.steps)
         size = effective_size(window.coefficients(self.steps))
@@ -208,7 +225,7 @@ def choose_start(
             such as ``lambda: dimred.reestimate_batch_norm(network, batches)``. A network without BatchNorm needs none.
 
     Returns:
-        The weights, the candidate's name and loss, and all candidates.
+        The chosen weights, the chosen candidate with its measurements, and all candidates.
 
     Raises:
         ConfigError: ``losses`` does not return such an array. After any error the network is as it was before.

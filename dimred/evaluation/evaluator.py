@@ -99,16 +99,33 @@ class Evaluator:
         return samples / self._images["train"].n_images
 
     def metrics(self, split: str) -> list[float]:
-        """Measure the mean of each metric over the split, the main one first; by default a fraction."""
+        """Measure the mean of each metric over the split, the main one first.
+
+        Raises:
+            DataError: a batch can't be read, or a label is not a class of the network.
+            ConfigError: a metric did not give one value for each item.
+        """
         return [mean_of_items(sums, self._ranks) for sums in self._score(split, *self._scores.metrics)]
 
     def losses_and_metrics(self, split: str) -> tuple[np.ndarray, list[float]]:
-        """Measure the loss of each sample of the split, see ``means_of_samples``, and each metric, in one pass."""
+        """Measure loss and metrics on the split in one pass.
+
+        Returns:
+            The loss of each sample, float32 (n,), see ``means_of_samples``; and the mean of each metric, the main one
+            first.
+
+        Raises:
+            DataError, ConfigError: as for ``metrics``.
+        """
         loss, *metrics = self._score(split, self._scores.loss, *self._scores.metrics)
         return means_of_samples(loss, self._ranks), [mean_of_items(sums, self._ranks) for sums in metrics]
 
     def put(self, weights: np.ndarray) -> None:
-        """Set the network's trainable weights, (M,), with BatchNorm statistics that belong to them."""
+        """Set the network's trainable weights, (M,), and re-estimate its BatchNorm statistics for them.
+
+        Raises:
+            ConfigError: as for ``reestimate``.
+        """
         from_arrays(self.network.trainable_params(), self.layout.unflatten(weights), "an average")
         self.reestimate()
 

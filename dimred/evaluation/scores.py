@@ -101,7 +101,20 @@ BatchSums = list[tuple[np.ndarray, np.ndarray]]
 
 
 def score_batches(network: nn.Cell, batches: Any, *scores: Score) -> list[BatchSums]:
-    """Evaluate each score on the batches in one pass, in evaluation mode; each cell's mode is restored afterwards."""
+    """Evaluate each score on the batches in one pass, in evaluation mode; each cell's mode is restored afterwards.
+
+    Args:
+        network: maps inputs to outputs.
+        batches: has ``create_tuple_iterator``, as MindSpore's datasets; it yields the inputs and, last, the labels.
+        scores: what to evaluate on the outputs.
+
+    Returns:
+        The sums and counts of each score, in the order of ``scores``.
+
+    Raises:
+        DataError: a batch can't be read, or a label is not a class of the network.
+        ConfigError: a score did not give one value for each item, see ``misfit``.
+    """
     sums_of_scores: list[BatchSums] = [[] for _ in scores]
     with evaluating(network):
         for *inputs, labels in batches.create_tuple_iterator(num_epochs=1):

@@ -80,7 +80,15 @@ class SubspaceBasis:
         return int(self.components.shape[1])
 
     def in_short(self, n_components: int) -> dict[str, int | float | None]:
-        """Summarise the basis: sizes, and the fraction of the variance along the first rows, None if unknown."""
+        """Summarise a search that uses the first rows of the basis.
+
+        Args:
+            n_components: the number of rows that are used.
+
+        Returns:
+            ``n_snapshots``, ``n_components`` as given, ``n_weights``, and ``explained_variance``, the fraction of the
+            snapshots' variance along these rows, or None if it is unknown.
+        """
         ratio = self.explained_variance_ratio
         return {
             "n_snapshots": len(self.snapshots),
@@ -256,7 +264,7 @@ def _as_float32(components: np.ndarray) -> np.ndarray:
 
 
 def check_orthonormal(components: np.ndarray, path: Path) -> None:
-    """Check that max |P P' - I|, measured in float64, is small, for rows (k, M) read from ``path``.
+    """Check that max |P P' - I|, measured in float64, is at most 1e-3, for rows (k, M) read from ``path``.
 
     Raises:
         BasisMismatchError: a number is not finite, or rows are not orthonormal; the message names the place.

@@ -27,7 +27,13 @@ _PER_ROW = ("singular_values", "explained_variance", "explained_variance_ratio")
 
 @dataclass(frozen=True)
 class Source:
-    """A snapshot that a basis was made from: its file's name, the updates before it, the digest of its weights."""
+    """A snapshot that a basis was made from.
+
+    Attributes:
+        file: name of its file.
+        step: number of updates before it.
+        digest: ``vector_digest`` of its weights.
+    """
 
     file: str
     step: int
@@ -43,6 +49,13 @@ def write_metadata(path: Path, fields: Mapping[str, Any]) -> None:
     """Write the ``.h5`` file, whole or not at all, from the fields of a ``SubspaceBasis`` by name.
 
     The file holds a data set for each array, and the rest as JSON in ``about``.
+
+    Args:
+        path: the file; an existing one is replaced.
+        fields: every field of a ``SubspaceBasis`` but ``components`` and ``path``; none of them is None.
+
+    Raises:
+        OSError: the file can't be written.
     """
     about = {
         "kind": fields["kind"],
@@ -72,7 +85,7 @@ def read_metadata(path: Path) -> dict[str, Any]:
     """Read the fields of a ``SubspaceBasis`` from the ``.h5`` file, by name; the mean is memory-mapped.
 
     Raises:
-        BasisMismatchError: it is another kind of file, or was changed after it was written.
+        BasisMismatchError: the file can't be read, is of another kind, or was changed after it was written.
     """
     try:
         with path.open("rb") as raw:

@@ -16,6 +16,13 @@ TOLERANCE = 1e-6
 def check_enough(n_snapshots: int, n_components: int, kind: str, folder: Path, n_bad: int = 0) -> None:
     """Check that there are at least k snapshots, or k + 1 for kind "pca", which subtracts their mean.
 
+    Args:
+        n_snapshots: number of snapshots that can be used.
+        n_components: k.
+        kind: "pca" or "snapshots".
+        folder: the snapshots' folder, for the error.
+        n_bad: number of further snapshots that were left out because they are damaged, for the error.
+
     Raises:
         SeriesError: there are fewer.
     """

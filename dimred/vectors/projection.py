@@ -45,6 +45,10 @@ class GraphProjection:
     Each of R ranks holds ceil(M / R) columns, see ``Shards``. ``project`` ends in an all-reduce of k numbers,
     ``back_project`` in a gather of M. Each back-projection is a separate pass: a product with two rows takes longer.
 
+    Args:
+        components: P, (k, M) float32 with orthonormal rows.
+        ranks: the ranks of the job; all of them call the methods.
+
     Attributes:
         components: the columns of P that this rank holds, Tensor (k, ceil(M / R)) float32.
         n_components: k.
@@ -73,11 +77,16 @@ class Shards:
     If a rank owns one column fewer (``columns_of_rank``), its shard ends with a column of zeros in the place of the
     next rank's first column, so that every shard lies within the M columns.
 
+    Args:
+        n_columns: M.
+        rank: number of this rank, from 0.
+        group_size: R.
+
     Attributes:
         several: whether R > 1.
-        part: the columns that this rank owns.
-        first, end: this rank's shard.
-        places: where the columns of each rank stand among the R L that are gathered.
+        part: the columns that this rank owns, as a slice of the M columns.
+        first, end: the slice of the M columns that is this rank's shard.
+        places: for each rank, where its own columns begin and end among the R * L gathered columns.
     """
 
     def __init__(self, n_columns: int, rank: int, group_size: int):
@@ -123,10 +132,14 @@ Projection = HostProjection | GraphProjection
 
 
 def make_projection(components: np.ndarray, ranks: Ranks) -> Projection:
-    """Make the object that makes the two passes over a basis P, (k, M) float32.
+    """Make the object that projects on a basis and back.
 
     A single process on the CPU does not copy P: a memory-mapped basis stays in the page cache, once for all processes
     of a host. Otherwise this rank's columns are copied to the device.
+
+    Args:
+        components: P, (k, M) float32 with orthonormal rows.
+        ranks: the ranks of the job, which share out the columns of P.
     """
     if on_host() and (ranks.group_size == 1 or len(components) == 0):
         return HostProjection(components)

@@ -199,7 +199,11 @@ def _assign(parameter: Parameter, value: Tensor) -> Tensor:
 
 
 class HostCopies:
-    """A means to copy parameters of any type in host memory, and to restore them byte for byte."""
+    """Copies parameters of any type in host memory (``save``), and restores them byte for byte (``restore``).
+
+    Args:
+        parameters: the parameters.
+    """
 
     def __init__(self, parameters: Sequence[Parameter]):
         self._parameters = list(parameters)
