@@ -81,7 +81,11 @@ def _index(file: BinaryIO, path: Path, verify: bool) -> tuple[dict[str, StoredTe
 
 
 def check_is_no_pointer(file: BinaryIO, path: Path) -> None:
-    """Check that a file is itself there, and not a pointer that Git LFS leaves in its place; else CheckpointError."""
+    """Check that a file is not a pointer that Git LFS leaves in the place of the file itself.
+
+    Raises:
+        CheckpointError: it is one.
+    """
     if os.pread(file.fileno(), len(_LFS_POINTER), 0) == _LFS_POINTER:
         raise CheckpointError(f"{path} is a pointer of Git LFS, not the file itself; fetch it with git lfs pull.")
 
@@ -172,7 +176,11 @@ class Checkpoint:
 
 
 def open_file(path: Path, *, verify: bool = True) -> Checkpoint:
-    """Locate the tensors of a single checkpoint file, and verify its checksum if it has one.
+    """Locate the tensors of a single checkpoint file.
+
+    Args:
+        path: the file.
+        verify: whether to compare a ``.ckpt`` file with the checksum it may carry, which reads the whole file.
 
     Raises:
         CheckpointError: as ``read_checkpoint``.

@@ -32,12 +32,16 @@ _PLACE = re.compile(r"checkpoint|ckpt|epoch|step|iter", re.IGNORECASE)  # in a n
 
 
 def checkpoints_in(folder: Path, argument: str) -> list[Path]:
-    """List the checkpoints in a folder: numbered folders or, if there are none, files.
+    """List the checkpoints in a folder, sorted by name: numbered folders or, if there are none, files.
 
     Left out are results of merges, optimizer states, and a single file or folder named as a copy, such as ``best``.
 
+    Args:
+        folder: the folder.
+        argument: what the user calls it, for errors.
+
     Raises:
-        ConfigError: there are none; the message names ``argument``.
+        ConfigError: there are none, or it is a run's folder, whose snapshots are further below.
         CheckpointError: some or all of them are pickles that were not converted.
     """
     if where := snapshots_below(folder):
@@ -89,6 +93,7 @@ def _weight_files(folder: Path) -> list[Path]:
 
 
 def index_files(folder: Path) -> list[Path]:
+    """List the indices of shards of ``.safetensors`` in a folder, sorted."""
     return sorted(folder.glob(f"*{INDEX}"))
 
 

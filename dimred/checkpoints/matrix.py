@@ -45,7 +45,8 @@ class WeightMatrix:
         layout: the layout of every row.
 
     Raises:
-        CheckpointError: a snapshot is missing, truncated, damaged, lacks a parameter, or has one of another shape.
+        CheckpointError: a snapshot is missing, truncated, damaged, lacks a parameter, or has one of another shape; or
+            without a layout, which entries are weights or their order can't be told.
         SeriesError: no snapshot is left.
     """
 
@@ -118,7 +119,7 @@ class WeightMatrix:
         return np.dtype(np.float64 if any(dtype == np.float64 for dtype in dtypes) else np.float32)
 
     def leave_out(self, number: int) -> None:
-        """Remove a row."""
+        """Remove the row of this number, counted from 0."""
         del self._rows[number]
 
     def read(self, start: int, out: np.ndarray) -> None:
@@ -155,6 +156,9 @@ class WeightMatrix:
 
         Args:
             digests: a SHA-256 for each row, to which ``hash_columns`` adds each block before the next is yielded.
+
+        Raises:
+            CheckpointError: as for ``read``.
         """
         n_rows, n_columns = self.shape
         buffers = [np.empty((n_rows, min(CHUNK, n_columns)), self.dtype) for _ in range(2)]

@@ -27,8 +27,8 @@ _CHECKPOINT = re.compile(rf"(?<![a-z])(?:checkpoint|ckpt)[=_-]?{_NUMBER.pattern}
 def epochs_and_steps(files: Mapping[Path, Sequence[Path]], order: str = "step") -> list[tuple[int, int]]:
     """Return the (epoch, step) of each checkpoint, in the order given; an epoch that isn't known is 0.
 
-    Names are read if exactly one number in them varies, or if numbers are called ``step`` or ``epoch``, as in
-    ``epoch=3-step=100``, or if they end like MindSpore's, as in ``resnet-3_625``.
+    Names are read if exactly one number in them varies, or if numbers are called ``step``, ``epoch`` or
+    ``checkpoint``, as in ``epoch=3-step=100``, or if they end like MindSpore's, as in ``resnet-3_625``.
 
     Args:
         files: path of each checkpoint, a file or a folder -> the files of its weights.
@@ -36,6 +36,7 @@ def epochs_and_steps(files: Mapping[Path, Sequence[Path]], order: str = "step") 
 
     Raises:
         ConfigError: ``order`` is unknown, or leaves in doubt which checkpoint is older.
+        SeriesError: by their names, the checkpoints are of several runs, or two have the same epoch and step.
         OSError: the time of a file can't be read.
     """
     check_order(order)

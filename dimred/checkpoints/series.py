@@ -98,7 +98,8 @@ class CheckpointSeries:
             argument: what the user calls ``directory``, for errors.
 
         Raises:
-            SeriesError: the folder is missing, has snapshots of several runs, or a damaged manifest.
+            SeriesError: the folder is missing, is above the folder of a run's snapshots, has snapshots of several
+                runs, or a damaged manifest.
             ConfigError: it has no checkpoints, or their names don't tell their order.
             CheckpointError: a checkpoint is a pickle, or can't be read.
         """
@@ -146,6 +147,7 @@ class CheckpointSeries:
             CheckpointError: a weight is not finite; nothing is written.
             SeriesError: the series was opened for reading, or the step, the layout or the file's name does not fit it.
             BasisMismatchError: there are no weights.
+            OSError: the folder is not writable, or is full.
         """
         self._check_writable()
         for name, number in (("step", step), ("epoch", epoch)):

@@ -77,6 +77,11 @@ class RunStates(_NumberedFiles):
     def save(self, step: int, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
         """Write the state after ``step`` steps; on a full disk remove all older states but the newest to make room.
 
+        Args:
+            step: number of steps that the run has made.
+            arrays: name -> value of every parameter, and of everything else that is an array.
+            values: the rest, as plain JSON values.
+
         Raises:
             DivergedError: a number is not finite.
             OSError: the file can't be written; the newest earlier state is still there.
@@ -120,8 +125,15 @@ class RunStates(_NumberedFiles):
 class FullCheckpoints(_NumberedFiles):
     """The newest ``keep`` full checkpoints of a run, named ``{prefix}-{epoch}_{step in the epoch}.ckpt``.
 
-    Each holds all parameters and the optimizer's state, so that another run can begin with it. ``directory`` is made
-    if missing.
+    Each holds all parameters and the optimizer's state, so that another run can begin with it.
+
+    Args:
+        directory: the folder, made if missing.
+        prefix: the beginning of the files' names.
+        keep: how many stay, at least 1.
+
+    Raises:
+        OSError: the folder can't be made.
     """
 
     def __init__(self, directory: Path, prefix: str, keep: int):
@@ -131,7 +143,16 @@ class FullCheckpoints(_NumberedFiles):
         self.prefix = prefix
 
     def save(self, epoch: int, step_in_epoch: int, arrays: Mapping[str, np.ndarray]) -> None:
-        """Write the checkpoint of an epoch's end, and remove the oldest beyond ``keep``."""
+        """Write the checkpoint of an epoch's end, and remove the oldest beyond ``keep``.
+
+        Args:
+            epoch: number of the epoch.
+            step_in_epoch: number of steps in it, for the file's name.
+            arrays: name -> value of every parameter.
+
+        Raises:
+            OSError: the file can't be written.
+        """
         write_checkpoint(self.directory / f"{self.prefix}-{epoch}_{step_in_epoch}.ckpt", arrays, {_EPOCH: epoch})
         self._remove_all_but(self.keep)
 

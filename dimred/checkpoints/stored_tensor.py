@@ -60,7 +60,11 @@ class StoredTensor:
         return (_widened(raw) if self.dtype == BFLOAT16 else raw).reshape(self.shape)
 
     def read_part(self, descriptor: int, first: int, out: np.ndarray) -> None:
-        """Fill ``out``, float32 or float64 (count,), with the entries from ``first`` on, in C order."""
+        """Fill ``out``, float32 or float64 (count,), with the entries from ``first`` on, in C order.
+
+        Raises:
+            CheckpointError: as for ``read``.
+        """
         raw = out if self.storage == out.dtype else np.empty(out.size, self.storage)
         self.read_bytes(descriptor, first * self.storage.itemsize, raw.view(np.uint8))
         if raw is not out:
@@ -68,7 +72,11 @@ class StoredTensor:
                 out[:] = _widened(raw) if self.dtype == BFLOAT16 else raw
 
     def read_bytes(self, descriptor: int, first: int, out: np.ndarray) -> None:
-        """Fill ``out``, uint8, with the tensor's bytes from byte ``first`` on."""
+        """Fill ``out``, uint8 (count,), with the tensor's bytes from byte ``first`` on.
+
+        Raises:
+            CheckpointError: as for ``read``.
+        """
         position = 0
         for offset, length in self.ranges(first, out.size):
             read_exactly(descriptor, out[position : position + length], offset, self.file)
@@ -88,6 +96,12 @@ def tensor_of(
     path: Path, name: str, shape: tuple[int, ...], dtype: Any, pieces: tuple[tuple[int, int], ...]
 ) -> StoredTensor:
     """Make a StoredTensor, and check that its shape and its number of bytes agree.
+
+    Args:
+        path: the file.
+        name: the tensor's name, for the error.
+        shape: its shape as the file gives it; MindSpore writes (0,) for a number without dimensions and for a text.
+        dtype, pieces: as in ``StoredTensor``.
 
     Raises:
         CheckpointError: they contradict each other.
@@ -150,7 +164,11 @@ def read_exactly(descriptor: int, out: np.ndarray, offset: int, path: os.PathLik
 
 
 def write_exactly(descriptor: int, values: np.ndarray, offset: int) -> None:
-    """Write all bytes of a contiguous array to the file at ``offset``; a single ``pwrite`` may write only a part."""
+    """Write all bytes of a contiguous array to a file at byte ``offset``; a single ``pwrite`` may write only a part.
+
+    Raises:
+        OSError: the disk is full, or fails.
+    """
     view = memoryview(values.view(np.uint8).data)
     while len(view):
         count = os.pwrite(descriptor, view, offset)

@@ -176,6 +176,9 @@ def score_candidates(scores: Scores, steps: Sequence[int], has_splits: bool) -> 
 
     Returns:
         The reason why scoring ended, in words.
+
+    Raises:
+        SearchError, CheckpointError, OSError: as for ``Scores.get``.
     """
     try:
         windows = uniform_windows(len(steps))
@@ -213,6 +216,11 @@ def choose_average(scores: Scores, steps: Sequence[int], has_splits: bool) -> tu
     With splits, the best few windows and profiles, the soup and the last checkpoint are scored on ``select``, which
     decides. Without splits, all are compared on ``search``.
 
+    Args:
+        scores: the scores of this merge; new ones are added.
+        steps: steps of the checkpoints, oldest first.
+        has_splits: whether the metric takes a split.
+
     Returns:
         The average to keep; the averages to show in the table; and the reason for the choice.
 
@@ -243,8 +251,17 @@ def table(
 ) -> list[dict[str, Any]]:
     """Make the rows of the record's table, with [value, standard error] for each split.
 
-    With splits, the kept average and the last of ``shown`` are also scored on ``test``. If the metric re-estimates
-    statistics, the kept average is also scored without re-estimation.
+    With splits, the winner and the last of ``finalists`` are also scored on ``test``. If the metric re-estimates
+    statistics, the winner is also scored without re-estimation, in a row of its own.
+
+    Args:
+        scores: the scores of this merge; new ones are added.
+        winner: the average that is kept.
+        finalists: the averages to show beside it, as from ``choose_average``; the last of them is the last checkpoint.
+        judge: the metric.
+
+    Returns:
+        Rows with ``kind``, ``name``, ``kept`` and, under the name of each split, the score.
     """
     splits = [split for split in SPLITS if judge.has_splits or split == "search"]
 

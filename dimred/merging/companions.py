@@ -91,7 +91,12 @@ def _belongs_to_the_network(path: Path, twin: Path) -> bool:
 
 
 def renew_indices(template: Checkpoint, folder: Path) -> None:
-    """Write the new number of bytes into the copies of the indices of shards, where it is another one."""
+    """Correct ``total_size`` in the copied indices of shards, if the new shards have another number of bytes.
+
+    Args:
+        template: the checkpoint whose indices were copied.
+        folder: the folder that they were copied to, with the new shards.
+    """
     root = root_of(template)
     for index in folder.rglob(f"*{INDEX}"):
         content = json.loads(index.read_bytes())
@@ -105,7 +110,12 @@ def renew_indices(template: Checkpoint, folder: Path) -> None:
 
 
 def renew_dtype(folder: Path, dtype: str) -> None:
-    """Write the type of the weights into the copied configurations, where frameworks look for it when they load."""
+    """Write the type of the weights into the copied configurations, where frameworks look for it when they load.
+
+    Args:
+        folder: the folder that they were copied to.
+        dtype: the type, such as ``bfloat16``.
+    """
     for path in folder.rglob("*config*.json"):
         text = path.read_text(encoding="utf-8")
         new_text = _DTYPE.sub(rf"\g<1>{dtype}", text)

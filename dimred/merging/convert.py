@@ -1,4 +1,4 @@
-"""``dimred.merging.convert``: PyTorch's pickles of weights to ``.safetensors``, which nothing has to unpickle."""
+"""Convert PyTorch's pickles of weights to ``.safetensors`` files, which can be read without unpickling."""
 
 import json
 import logging

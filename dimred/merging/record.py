@@ -106,7 +106,16 @@ def record_of(
 
 
 def describe(result: Path, out: Path, record: dict[str, Any]) -> None:
-    """Write the record of the result at ``made``, which will be moved to ``out``; for a folder also its model card."""
+    """Write the record of a result, and for a folder its model card.
+
+    Args:
+        result: the file or folder as long as it has a temporary name.
+        out: the name that it will get; the record goes beside it.
+        record: see ``record_of``.
+
+    Raises:
+        OSError: a file can't be written.
+    """
     if result.is_dir():
         _write_card(result, out.name, record)
     atomic_write(record_path(out), json.dumps(record, indent=1, allow_nan=False) + "\n")
@@ -122,7 +131,7 @@ def sample_digests(checkpoint: Checkpoint) -> list[str]:
 
 
 def tables_of(record: Mapping[str, Any]) -> list[tuple[Sequence[str], list[list[str]]]]:
-    """List the tables of a merge, (headings, rows): the inputs, and with a metric the best candidates."""
+    """List the tables of a merge, (headings, rows) each: the inputs, and with a metric the best candidates."""
     inputs = [[one["path"], str(one["step"]), f"{one['coefficient']:.4g}"] for one in record["checkpoints"]]
     tables: list[tuple[Sequence[str], list[list[str]]]] = [(("checkpoint", "step", "coefficient"), inputs)]
     if "table" in record:

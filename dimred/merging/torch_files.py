@@ -59,8 +59,15 @@ def torch_module() -> Any:
 def read_weights(torch: Any, path: Path) -> list[Weights]:
     """Find the weights in a file by its structure: mappings from names to tensors, other than an optimizer's state.
 
+    Args:
+        torch: the module, see ``torch_module``.
+        path: the file.
+
+    Returns:
+        All weights in the file; none if it holds none.
+
     Raises:
-        CheckpointError: PyTorch can't read the file without executing it.
+        CheckpointError: the file is missing, or PyTorch can't read it without executing it.
     """
     with reading(path):
         names = _names_in_archive(path)
@@ -168,8 +175,13 @@ def _tensors_of_module(torch: Any, attributes: Mapping[str, Any], prefix: str) -
 def choose_weights(path: Path, candidates: list[Weights], key: str | None) -> Weights:
     """Choose among the weights in a file: those of ``key``, or the only ones, or the only ones that are no average.
 
+    Args:
+        path: the file, for errors.
+        candidates: all weights in it.
+        key: keys joined by dots; weights below this key are put together as one. None for no key.
+
     Raises:
-        CheckpointError: there are none, or it must be said which.
+        CheckpointError: there are none, none at ``key``, or several and no key.
     """
     if not candidates:
         raise CheckpointError(f"{path} has no mapping from names to arrays of floats, so there are no weights in it")
@@ -192,7 +204,7 @@ def choose_weights(path: Path, candidates: list[Weights], key: str | None) -> We
 
 
 def describe(weights: Weights) -> str:
-    """Return what kind of weights they are, and how many."""
+    """Return in words whether the weights are an average, and how many tensors and numbers they are."""
     numbers = sum(tensor.numel() for tensor in weights.tensors.values())
     kind = "averaged" if weights.is_average else "raw"
     return f"{kind}, {len(weights.tensors)} tensors, {numbers:,} numbers"

@@ -89,8 +89,8 @@ class InverseBFGS:
         initial_scaling: whether H = (y's / y'y) I before it takes its first pair (equation 6.20).
         min_cosine: the guard: a pair is used if y's > min_cosine |y| |s|. One update multiplies H's largest eigenvalue
             by up to about 1 / min_cosine^2, and a noisy pair can come arbitrarily near to y's = 0. On a quadratic of
-            condition number c, y's >= 2 |y| |s| / sqrt(c), so that 0.01 refuses no true pair up to c = 40,000. Where
-            every gradient is of the same batch, pairs have no noise, and 1e-8 is enough.
+            condition number c, y's >= |y| |s| 2 sqrt(c) / (1 + c), so that 0.01 refuses no true pair up to c = 39,000.
+            Where every gradient is of the same batch, pairs have no noise, and 1e-8 is enough.
     """
 
     def __init__(self, n_components: int, initial_scaling: bool = False, min_cosine: float = 0.01):
@@ -139,7 +139,7 @@ class InverseBFGS:
 
 
 def cosine(step_diff: np.ndarray, grad_diff: np.ndarray) -> float:
-    """Return y's / |y| |s|; -1 for a pair that is not finite, or too short to divide by its length."""
+    """Return y's / (|y| |s|) for s, y (k,); -1 for a pair that is not finite, or too short to divide by its length."""
     grad_norm, step_norm = float(np.linalg.norm(grad_diff)), float(np.linalg.norm(step_diff))
     if not (_SMALLEST_NORM < grad_norm < math.inf and _SMALLEST_NORM < step_norm < math.inf):
         return -1.0
@@ -184,7 +184,9 @@ def condition_number(matrix: np.ndarray) -> float:
 
 
 def scaled_condition_number(matrix: np.ndarray) -> float:
-    """Compute the condition number of a symmetric matrix scaled to a diagonal of ones; infinity as above.
+    """Compute the condition number of a symmetric matrix after scaling it to a diagonal of ones.
+
+    It is infinity if the matrix is not positive definite.
 
     The units of the coordinates don't change it, and no other scaling lowers it by more than a factor k (van der
     Sluis, Condition numbers and equilibration of matrices, 1969). It says how far rounding is from making the matrix
@@ -234,7 +236,12 @@ class ProjectedSGD:
         return MomentumState(np.zeros(self.n_components))
 
     def propose(self, state: MomentumState, subspace_grad: np.ndarray) -> Proposal:
-        """Propose a direction, and the state with its new velocity."""
+        """Propose a direction, and the state with its new velocity.
+
+        Args:
+            state: the state after the last accepted step.
+            subspace_grad: g_k, (k,) float64.
+        """
         velocity = self.momentum * state.velocity + subspace_grad
         direction = -self.rate(state.n_steps) * velocity
         return Proposal(direction, float(subspace_grad @ direction), MomentumState(velocity, state.n_steps + 1))

@@ -8,7 +8,8 @@ from typing import NamedTuple, Protocol
 class LineFunction(Protocol):
     """The loss of a batch along a line, phi(t) = f(w + t d; B), as a line search sees it.
 
-    It counts what it is asked for, so that a search can spend what it likes. phi(0) and phi'(0) cost nothing.
+    It counts the passes that it makes, so that a search may ask for as many values as it needs. phi(0) and phi'(0)
+    are known, and a value that was asked for before is not computed again.
 
     Attributes:
         is_scaled: whether the direction's length says how far to go, see ``Proposal``.

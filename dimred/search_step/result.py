@@ -36,7 +36,7 @@ class SearchResult(NamedTuple):
         step_size: the accepted t; 0.0 if nothing was accepted.
         n_trials: step sizes tried.
         n_forward, n_backward: passes over the batch that the step took: those of its gradient and of the line search.
-            The one that checks a process' first loss, which a resumed run makes again, is not among them.
+            The forward pass by which a process checks, in its first step, that the loss can be repeated is not counted.
         slope: g_k' d_k, the directional derivative (negative on a descent direction); nan on a skipped step.
         curvature: y's of the pair that was considered; nan without a pair.
         pair_used: whether that pair updated the inverse Hessian.
@@ -92,7 +92,7 @@ class SearchResult(NamedTuple):
 
 
 def search_line(records: Sequence[Mapping[str, Any]]) -> str:
-    """Describe the records of an epoch in one line."""
+    """Describe in one line what the steps with these records did; see ``SearchResult.record``."""
     fractions = np.array([record["captured_fraction"] for record in records], dtype=float)
     fractions = fractions[np.isfinite(fractions)]  # a skipped step has none
     inside = f"{100 * fractions.mean():.1f} %" if fractions.size else "unknown"
@@ -133,7 +133,12 @@ class SearchMemory(NamedTuple):
     n_rejected_in_a_row: int = 0
 
     def after(self, is_progress: bool, **changes: Any) -> "SearchMemory":
-        """Return the memory after one more step, with the fields in ``changes`` replaced."""
+        """Return the memory after one more step.
+
+        Args:
+            is_progress: whether the step does not count as rejected.
+            changes: new values of fields, by name.
+        """
         in_a_row = 0 if is_progress else self.n_rejected_in_a_row + 1
         return self._replace(n_steps=self.n_steps + 1, n_rejected_in_a_row=in_a_row, **changes)
 

@@ -172,11 +172,11 @@ class SearchStep(nn.Cell):
         self.memory = memory
 
     def line(self, records: Sequence[Mapping[str, Any]]) -> str:
-        """Describe in one line what the steps with these records did."""
+        """Describe in one line what the steps with these records did; see ``SearchResult.record``."""
         return search_line(records)
 
     def totals(self, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return the totals of the steps with these records."""
+        """Return the totals of the steps with these records; see ``dimred.search_step.result.totals``."""
         return totals(records)
 
     def __call__(self, *inputs: Tensor) -> SearchResult:
