@@ -107,7 +107,10 @@ class Ranks:
         """Return, on every rank, an error that describes the fault of the first rank with one; None if there is none.
 
         A DataError stays a DataError on every rank, a fault of a file or a disk becomes a FaultError, and any other a
-        DimredError. ``fault`` is this rank's, or None.
+        DimredError.
+
+        Args:
+            fault: what this rank failed with; None if it did not fail.
         """
         faults = np.zeros(self.group_size)
         faults[self.rank] = fault is not None
@@ -141,7 +144,11 @@ class Ranks:
         return message
 
     def check_same(self, what: str, content: bytes) -> None:
-        """Check that ``content`` is the same on all ranks: only then is the sum of their digests R times each one.
+        """Check that all ranks have the same content, by a digest: only then is the sum over the R ranks R times each.
+
+        Args:
+            what: what the content is, for the message, such as ``configuration``.
+            content: this rank's content.
 
         Raises:
             DimredError: on every rank, if the content differs on any; the message names it by ``what``.

@@ -30,7 +30,7 @@ class AdamW(nn.Optimizer):
         learning_rate: a number, or a list with one per update.
         beta1, beta2: decays of the first and second moment, 0 <= beta < 1.
         eps: number added to the root of the second moment, above 0.
-        weight_decay: the factor called decay above, of at least 0.
+        weight_decay: the factor called decay above, of at least 0; or a cell that returns it for each update.
 
     Raises:
         ConfigError: ``beta1``, ``beta2``, ``eps`` or ``weight_decay`` is not in its range.

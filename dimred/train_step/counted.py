@@ -35,6 +35,10 @@ class WeighedLoss(nn.Cell):
 
     Outputs:
         the mean loss, and n_i / rows, () float32 each.
+
+    Raises:
+        ConfigError: at the first call, if the network returns neither one number nor a pair (sum, count) with an
+            integer count.
     """
 
     def __init__(self, network: nn.Cell, weighs: bool):
@@ -69,9 +73,10 @@ class WeighedLoss(nn.Cell):
 
 
 class _CountingLoss(nn.Cell):
-    """A loss that adds to ``label_count`` what its mean is over; it is 0, with gradient 0, where no label counts.
+    """A loss that adds to ``label_count`` how many of its labels count, or the sum of their class weights.
 
-    There it would be 0 / 0. So it computes the loss of other labels, and multiplies by 0.
+    If no label of a batch counts, the mean would be 0 / 0. Then the loss is that of other labels times 0, so that it is
+    0, and so is its gradient.
 
     Args:
         loss: one of MindSpore's cross entropies, with ``reduction="mean"``.
@@ -144,7 +149,7 @@ def _check_pair(n_values: int) -> None:
 
 @ops.constexpr
 def _check_sum_and_count(total_shape: tuple[int, ...], count_shape: tuple[int, ...], count_type: Any) -> None:
-    """A pair of a loss and an accuracy, say, would be divided: only an integer is a count."""
+    """Check that a pair is a sum and an integer count; a loss and an accuracy, say, must not be divided."""
     if (total_shape, count_shape) != ((), ()) or count_type not in (mstype.int32, mstype.int64):
         raise ConfigError(
             f"the network gives 2 values, of the shapes {total_shape} and {count_shape}, the second of the type "

@@ -42,11 +42,15 @@ class StaticLossScale(nn.Cell):
         return loss * self.scale
 
     def unscaled(self, gradients: tuple[Tensor, ...], weight: Tensor | float = 1.0) -> tuple[Tensor, ...]:
-        """Return weight gradients / S, float32."""
+        """Convert each gradient g of S loss to that of ``weight`` times the loss: return weight g / S, float32."""
         return _each(ops.partial(_divided, self.scale / weight), gradients)
 
     def observe(self, all_finite: Tensor) -> bool:
-        """Count an overflow, if the step had one; a subclass also chooses the next S."""
+        """Count an overflow, if the step had one, and return True; a subclass also chooses the next S.
+
+        Args:
+            all_finite: () bool, whether every entry of the step's gradient was finite.
+        """
         ops.assign_add(self.n_overflows, 1 - all_finite.astype(ms.int32))
         return True
 
@@ -89,7 +93,7 @@ class DynamicLossScale(StaticLossScale):
         self.n_good = Parameter(Tensor(0, ms.int32), name="loss_scale.good_steps", requires_grad=False)
 
     def observe(self, all_finite: Tensor) -> bool:
-        """Count an overflow, if the step had one, and choose the next S."""
+        """Count an overflow, if the step had one, choose the next S, and return True; see ``StaticLossScale``."""
         finite = all_finite.astype(ms.int32)
         good = (self.n_good + 1) * finite
         grows = good >= self.window

@@ -37,7 +37,7 @@ class Place(NamedTuple):
 
 
 def places(network: nn.Cell) -> list[Place]:
-    """List every place in the network, unlike ``Cell.name_cells``, which omits the second place of a cell."""
+    """List every place for a cell in the network; ``Cell.name_cells`` would omit the second place of one cell."""
     return [
         Place(f"{path}.{name}".lstrip(".").replace("_backbone.", ""), owner, name, cell)
         for path, owner in network.cells_and_names()

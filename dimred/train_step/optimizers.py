@@ -23,7 +23,16 @@ def decays(parameter: Parameter, no_decay: Sequence[str]) -> bool:
 
 
 def decay_groups(parameters: Sequence[Parameter], weight_decay: float, no_decay: Sequence[str]) -> list[dict[str, Any]]:
-    """Make the parameter groups of a MindSpore optimizer: those with decay, those without, and the original order."""
+    """Make the parameter groups of a MindSpore optimizer: those with decay, those without, and the original order.
+
+    Args:
+        parameters: the parameters, in the order that the optimizer's ``parameters`` will have.
+        weight_decay: the decay of the group with decay.
+        no_decay: name patterns of the parameters without decay, see ``decays``.
+
+    Returns:
+        The groups, as ``nn.Optimizer`` takes them; a group without parameters is left out.
+    """
     with_decay = [parameter for parameter in parameters if decays(parameter, no_decay)]
     without_decay = [parameter for parameter in parameters if not decays(parameter, no_decay)]
     groups = [{"params": with_decay, "weight_decay": weight_decay}, {"params": without_decay, "weight_decay": 0.0}]
@@ -65,6 +74,9 @@ def make_optimizer(
         factory: makes any other optimizer from the parameter groups and the rates; it has no options.
         options: ``momentum`` for ``momentum`` and ``sgd``; ``nesterov`` for ``sgd``; ``beta1``, ``beta2`` and ``eps``
             for ``adamw``; ``beta`` for ``schedule_free``. None stands for the default.
+
+    Returns:
+        The optimizer.
 
     Raises:
         ConfigError: the optimizer does not have an option that is set; ``nesterov`` is true but the momentum is 0; or

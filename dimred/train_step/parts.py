@@ -22,7 +22,7 @@ class Parts(NamedTuple):
 
 
 def make_parts(network: nn.Cell, loss_scale: Any, clipping: Any, ema: Any) -> Parts:
-    """Convert the parts of a step from what a user gave.
+    """Convert what a user gave for the optional parts of a step to the cells that the step uses.
 
     Args:
         network: network and loss in one cell.
@@ -30,6 +30,9 @@ def make_parts(network: nn.Cell, loss_scale: Any, clipping: Any, ema: Any) -> Pa
             ``mindspore.amp`` or a loss scale manager, whose settings and present scale are taken; or None.
         clipping: ``Clipping``, or a cell with the same inputs and outputs; a number, its norm; or None.
         ema: ``EMA`` of the network; a number, its decay, with the ramp; or None.
+
+    Returns:
+        The three parts, each as it was given or made from its number or from MindSpore's.
 
     Raises:
         ConfigError: a part is none of these, a number is outside its range, or the average is of another network.

@@ -39,6 +39,9 @@ def with_precision(
         casts: pattern of cells' names in the network (with ``*`` and ``?``) -> type that these cells compute in at any
             level, such as ``{"classifier": "float32"}``.
 
+    Returns:
+        The converted network, whose parameters are those of the one that was given.
+
     Raises:
         ConfigError: an argument has a value that is not allowed, a pattern matches no cell, or the device can't compute
             in a type.
@@ -84,7 +87,7 @@ class _ComputesIn(nn.Cell):
 
 
 def as_float32(tensor: Tensor) -> Tensor:
-    """Cast a tensor, also inside a graph."""
+    """Return a tensor's values as float32; a graph can call this, too."""
     return tensor.astype(ms.float32)
 
 

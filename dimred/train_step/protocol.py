@@ -60,16 +60,30 @@ class Step(Protocol):
         """Return whether a step waits for its own numbers, so that reading them costs nothing more."""
 
     def __call__(self, *inputs: Tensor) -> Result:
-        """Take a step on a batch."""
+        """Take a step on a batch, given by the inputs of ``network``, and return what the step reports."""
 
     def state(self) -> dict[str, np.ndarray]:
         """Return everything that a step needs to go on, by name: weights, statistics, and the parts' own memories."""
 
     def line(self, records: Sequence[Mapping[str, Any]]) -> str:
-        """Describe in one line what the steps with these records did; "" if there is nothing to say."""
+        """Describe what some steps did in one line of the log.
+
+        Args:
+            records: what ``Result.record`` returned for each of these steps.
+
+        Returns:
+            The line; "" for a step that has nothing to say.
+        """
 
     def totals(self, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return totals of the steps with these records; nothing for a step whose records are not kept."""
+        """Return totals over some steps by name, such as the number of their trials.
+
+        Args:
+            records: what ``Result.record`` returned for each of these steps.
+
+        Returns:
+            The totals; empty for a step whose records a run does not keep, as for ordinary training.
+        """
 
     def restore(self, arrays: Mapping[str, np.ndarray], source: str) -> None:
         """Restore what ``state`` returned, to the last bit, or change nothing.
@@ -85,5 +99,5 @@ class Step(Protocol):
 
 
 def parameters_to_save(step: nn.Cell) -> list[Parameter]:
-    """Return every parameter of a step but the learning rates, which are made again from the configuration."""
+    """Return every parameter of a step that a state holds: all but the learning rates, which are made again."""
     return [parameter for parameter in step.get_parameters() if not is_rate(parameter)]

@@ -26,7 +26,7 @@ def make_rates(
         constant: peak
 
     Args:
-        name: a name of ``CURVES``, ``step`` or ``constant``.
+        name: a name of ``CURVES``, which fall from 1 to 0 as x goes from 0 to 1; ``step``; or ``constant``.
         peak: largest rate, above 0.
         warmup_steps: updates of the warm-up; 0 for none.
         total_steps: updates of the schedule; more than ``warmup_steps``.
