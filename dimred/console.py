@@ -43,7 +43,9 @@ DeviceTargetIfGiven = Annotated[
     Literal["Ascend", "CPU"] | None,
     typer.Option(help="Kind of device to compute on; by default Ascend where MindSpore sees one, else CPU."),
 ]
-Overrides = Annotated[list[str] | None, typer.Option("--set", help="key=value, in place of the configuration's.")]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", help="key=value: set this key of the configuration to this value.")
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, if there is one.")]
 FastDevRun = Annotated[
     bool, typer.Option("--fast-dev-run", help="Only one step, and all that surrounds it, to see whether the run works.")
@@ -55,7 +57,15 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 def check_new_file(parameter: typer.CallbackParam, path: Path | None) -> Path | None:
-    """Check, as a callback of Typer, that an argument names a new file in a writable folder."""
+    """Check, as a callback of Typer, that an argument names a new file in a writable folder, and return its path.
+
+    Args:
+        parameter: the argument or option, for the message.
+        path: the file; None if the option was not given.
+
+    Raises:
+        ConfigError: the file exists, or its folder is missing or can't be written to.
+    """
     name = parameter.opts[0] if parameter.param_type_name == "option" else parameter.metavar
     if path is not None and path.exists():
         raise ConfigError(f"{name} is {str(path)!r}, which exists already; name another file")
@@ -146,7 +156,7 @@ class LiveBar(Progress):
         )
 
     def show(self, name: str, total: int, done: int, status: str) -> None:
-        """Show ``done`` steps of ``total``, and a status."""
+        """Show the bar ``name`` with ``done`` steps of ``total``, and a status behind it."""
         if not self.task_ids:
             self.add_task(name, total=total, completed=done, status=status)
         self.update(self.task_ids[0], completed=done, status=status)
@@ -160,9 +170,11 @@ class _Rate(ProgressColumn):
 
 
 def run_program(*programs: Callable[..., None], tell_refusal: Callable[[str], bool] = lambda why: False) -> None:
-    """Run a function as a program that logs to standard output, see ``run_app``.
+    """Run a function as a program that logs to standard output, and exit, see ``run_app``.
 
-    Of several functions, the command line's first word names the one to run.
+    Args:
+        programs: the function; or several, of which the command line's first word names the one to run.
+        tell_refusal: as in ``run_app``.
     """
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     for program in programs:

@@ -129,6 +129,9 @@ def loss_in_plane(
         batches: the batches, the same in every call.
         origin: the plane's origin, (M,).
         directions: its directions, (2, M).
+
+    Returns:
+        The function; it takes one forward pass over each batch.
     """
     layout, parameters = WeightLayout.from_network(loss), loss.trainable_params()
     loss.set_train(False)
@@ -146,7 +149,12 @@ def loss_in_plane(
 def plane_point(basis: SubspaceBasis, mean: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, float]:
     """Return the coordinates (2,) of weights (M,) in the plane mean + span(P[:2]), and the distance from that plane.
 
-    With c = P[:2] (w - mean) the distance is |w - mean - P[:2]' c|.
+    With the rows P of the basis and c = P[:2] (w - mean), the distance is |w - mean - P[:2]' c|.
+
+    Args:
+        basis: a basis of at least two components.
+        mean: the plane's origin, (M,) float64.
+        weights: the weights w, (M,).
     """
     away = np.asarray(weights, np.float64) - mean
     plane = np.asarray(basis.components[:2], np.float64)
@@ -155,7 +163,15 @@ def plane_point(basis: SubspaceBasis, mean: np.ndarray, weights: np.ndarray) -> 
 
 
 def grid_around(points: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the coordinates, (n,) along each direction, of a grid around points (m, 2), with a margin."""
+    """Make a grid that holds some points of a plane, with a margin on each side of 15 % of their extent.
+
+    Args:
+        points: coordinates of the points, (m, 2).
+        n: number of grid lines along each direction.
+
+    Returns:
+        The coordinates of the lines along the first and the second direction, (n,) each.
+    """
     low, high = points.min(0), points.max(0)
     wider = 0.15 * np.maximum(high - low, 1e-9 + 0.2 * np.max(high - low))
     first, second = (np.linspace(low[axis] - wider[axis], high[axis] + wider[axis], n) for axis in (0, 1))

@@ -29,7 +29,7 @@ def stage_1(
     go_on_from: From = None, resume: Resume = False, allow_change: AllowChange = None,
     device_target: DeviceTarget = "CPU", fast_dev_run: FastDevRun = False, overrides: Overrides = None,
 ) -> None:  # fmt: skip
-    """Train, and keep a rolling series of weight snapshots for stage 2."""
+    """Train a network, and keep a rolling series of snapshots of its weights for stage 2."""
     settings = load_config(StageOneConfig, config, overrides or [])
     ranks = set_up(settings.seed, device_target, settings.all_reduce_split, settings.deterministic)
     set_precision(settings)

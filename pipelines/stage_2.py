@@ -29,7 +29,7 @@ def stage_2(
     resume: Resume = False, allow_change: AllowChange = None, device_target: DeviceTarget = "CPU",
     fast_dev_run: FastDevRun = False, overrides: Overrides = None,
 ) -> None:  # fmt: skip
-    """Bring stage 1's training to its end, or search in the subspace of its snapshots; keep the network."""
+    """Bring stage 1's training to its end, search in the subspace of its snapshots, or both; save the network."""
     file = config or config_of_stage_2(weights, out, resume=resume)
     difference = load_stage_2(file, overrides)
     ranks = set_up(difference.seed, device_target, difference.all_reduce_split, difference.deterministic)

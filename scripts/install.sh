@@ -41,7 +41,7 @@ for text in requirements:
 }
 
 # Set PYTHON to DIMRED_PYTHON, or to the Python on the PATH if dimred[train] is installed there; else install .venv. An
-# image for Ascend brings a MindSpore that fits its driver, which an own .venv would not have.
+# image for Ascend brings a MindSpore that fits its driver, which a .venv of the clone would not have.
 choose_python() {
     local candidate missing
     if [ -n "${DIMRED_PYTHON:-}" ]; then

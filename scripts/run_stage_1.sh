@@ -2,4 +2,5 @@
 # Stage 1 on all devices: train, and keep snapshots of the weights.
 set -euo pipefail
 . "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/run_stage.sh"
-run_stage 1 "DATA" "  DATA      folder with train/<class>/*.JPEG and val/<class>/*.JPEG" "$@"
+run_stage 1 "DATA" "  DATA      folder with train/<class>/*.JPEG and val/<class>/*.JPEG" \
+    pipelines/configs/imagenet_stage_1.yaml "$@"

@@ -36,7 +36,7 @@ def init(
         typer.Option(help="A recipe, such as digits, or a YAML file whose values to write in place of the defaults."),
     ] = None,
     schema: Annotated[
-        bool, typer.Option("--schema", help="Write the JSON Schema of the configuration instead, for editors.")
+        bool, typer.Option("--schema", help="Write the configuration's JSON Schema instead, for editors.")
     ] = False,
 ) -> None:
     """Write a configuration file: every key, its meaning, the values allowed, and its default.

@@ -233,7 +233,16 @@ def _lines_of_table(table: Path) -> list[str]:
 
 
 def with_row(lines: list[str], head: list[str], row: str) -> list[str]:
-    """Add a row to the table with this head in a Markdown file, or begin such a table; return the file's lines."""
+    """Add a row to the table with this head in a Markdown file, or begin such a table at its end.
+
+    Args:
+        lines: the lines of the file.
+        head: the table's first two lines, its headings and the rule below them.
+        row: the line to add.
+
+    Returns:
+        The lines of the file with the row.
+    """
     if head[0] not in lines:
         return [*lines, *([""] if lines else []), *head, row]
     end = lines.index(head[0])

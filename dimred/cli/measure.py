@@ -40,6 +40,7 @@ def evaluate(
 ) -> None:
     """Measure accuracy, or your own metric, with the checkpoint's BatchNorm statistics and with re-estimated ones.
 
+    From 100 classes on, top5 is measured beside the accuracy.
     Statistics are re-estimated on as many training batches as reestimate_batches says. A merge of snapshots has none,
     and gets them here. --json prints accuracies as fractions. A warning is shown if the split that is measured also
     made choices in the run that WEIGHTS come from.

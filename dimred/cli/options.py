@@ -15,6 +15,9 @@ def options_in_errors(*arguments: str) -> Iterator[None]:
 
     Args:
         arguments: the arguments that errors may name.
+
+    Raises:
+        DimredError: the error from the block, of the same type, with the options in its message.
     """
     try:
         yield

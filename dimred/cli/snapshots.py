@@ -17,7 +17,7 @@ from dimred.errors import ConfigError
 from dimred.io.run_names import BASIS
 
 _log = logging.getLogger(__name__)
-# In Python's errors, where options have other names.
+# The arguments that errors of the Python functions may name, in place of which a command names its options.
 _ARGUMENTS_OF_PCA = ("out", "n_components", "kind", "overwrite", "skip_bad")
 _ARGUMENTS_OF_MERGE = (
     "out", "metric", "metric_command", "minimize", "maximize", "budget", "timeout", "profile", "last", "from_step",
@@ -204,31 +204,33 @@ def merge(
     order: Annotated[str, typer.Option(help="Sort by step (numbers in the names), name or mtime.")] = "step",
     profile: Annotated[
         str | None,
-        typer.Option(help=f"Without a metric, uniform by default: {PROFILES}."),
+        typer.Option(help=f"How checkpoints are weighted without a metric, by default uniform: {PROFILES}."),
     ] = None,
     dtype: Annotated[
-        str | None, typer.Option(help="Type of the result, such as float32; default that of the checkpoints.")
+        str | None, typer.Option(help="Type of the result, such as float32; by default that of the checkpoints.")
     ] = None,
     rest: Annotated[
         Path | None,
         typer.Option(
             help="Checkpoint to copy all else from, such as a full one beside snapshots of the trainable "
-            "weights; default the last."
+            "weights; by default the last."
         ),
     ] = None,
     lora_rank: Annotated[
         int | None, typer.Option(help="For LoRA adapters: largest rank of the result; exact by default.")
     ] = None,
     metric: Annotated[
-        str | None, typer.Option(metavar="FILE.py:NAME", help="Function that scores the path of a candidate.")
+        str | None,
+        typer.Option(metavar="FILE.py:NAME", help="Function that scores a candidate by its path or tensors."),
     ] = None,
     metric_command: Annotated[
         str | None, typer.Option(metavar="COMMAND", help="Command with {} for the path; its last line is the score.")
     ] = None,
-    minimize: Annotated[bool, typer.Option("--minimize", help="Lower is better.")] = False,
-    maximize: Annotated[bool, typer.Option("--maximize", help="Higher is better.")] = False,
+    minimize: Annotated[bool, typer.Option("--minimize", help="A lower score of the metric is better.")] = False,
+    maximize: Annotated[bool, typer.Option("--maximize", help="A higher score of the metric is better.")] = False,
     budget: Annotated[
-        int | None, typer.Option(help="At most this many evaluations on the split search; by default all candidates.")
+        int | None,
+        typer.Option(help="At most this many evaluations on the metric's split 'search'; by default all candidates."),
     ] = None,
     timeout: Annotated[float, typer.Option(help="Time limit of one evaluation, in seconds.")] = 3600.0,
     as_json: AsJson = False,

@@ -34,7 +34,8 @@ def train(
     config: Annotated[
         Path | None,
         typer.Option(
-            help="YAML file, or a recipe such as digits. By default imagenet_stage; stage 2 follows stage 1's recipe."
+            help="YAML file, or a recipe such as digits. By default stage 1 takes imagenet_stage, and stage 2 the one "
+            "that goes with stage 1's."
         ),
     ] = None,
     model: Annotated[str | None, _named("Network; your own as package.module:factory. Sets model.name.")] = None,
@@ -137,7 +138,11 @@ def train(
 
 
 def _try_out(job: Any, stall_timeout: float) -> int:
-    """Launch a ``Job`` in a folder on the disk that the run would use, remove the folder, and say that it worked."""
+    """Launch a ``Job`` in a folder on the disk that the run would use, remove the folder, and say how it went.
+
+    Returns:
+        The exit status of ``launch``.
+    """
     from dimred.launch.launcher import launch
 
     disk = next(path for path in (job.out, *job.out.parents) if path.is_dir())

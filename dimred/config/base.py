@@ -34,7 +34,15 @@ STARTS = ("best", "mean", "last")
 
 
 def known_or_own(names: Sequence[str], name: str) -> str:
-    """Refuse a name that is neither known nor ``package.module:factory``."""
+    """Return a name that is known, or of the form ``package.module:factory``.
+
+    Args:
+        names: the known names.
+        name: the name to check.
+
+    Raises:
+        ValueError: it is neither.
+    """
     if name not in names and not re.match(_FACTORY, name):
         raise ValueError(f"allowed: {', '.join(names)}, or your own by package.module:factory")
     return name
@@ -156,7 +164,12 @@ def _lines_of_unknown(unknown: str, value: Any, keys: Sequence[str], new_keys: M
 
 
 def unknown_key(unknown: str, keys: Sequence[str]) -> str:
-    """Suggest a similar key, here or in another section, in place of an unknown one, or else list the allowed keys."""
+    """Return a message about an unknown key, which suggests a similar one, or else lists the allowed ones.
+
+    Args:
+        unknown: the dotted key that is not known; a similar one may be in another section.
+        keys: the dotted names of all keys.
+    """
     if near := _similar_keys(unknown, keys):
         return f"unknown key {shown(unknown)}; did you mean {' or '.join(map(repr, near))}?"
     section = unknown[:80].rpartition(".")[0]

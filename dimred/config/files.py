@@ -37,6 +37,9 @@ def load_config(
         over: stage 1's configuration, from which a stage 2 takes over the keys that neither file nor overrides set, see
             ``taken_over``.
 
+    Returns:
+        The whole configuration, checked; keys that are set nowhere have their defaults.
+
     Raises:
         ConfigError: the file can't be read, a key is unknown or its value not allowed (the message names all of them),
             or the file or a key belongs to the other stage.
@@ -63,6 +66,9 @@ def taken_over(two: StageConfig, one: StageOneConfig) -> dict[str, Any]:
     Args:
         two: stage 2's own configuration; a key that is set there stays.
         one: stage 1's.
+
+    Returns:
+        Key -> value of what ``keys_taken_over`` lists, beside all keys of the two sections.
     """
     before, values = one.model_dump(mode="json"), two.model_dump(mode="json", include={*_SECTIONS})
     for key in keys_taken_over(two):
@@ -85,7 +91,15 @@ def keys_taken_over(two: StageConfig) -> list[str]:
 
 
 def load_any_config(path: Path, overrides: Sequence[str] = ()) -> StageConfig:
-    """Load a configuration of either stage; one that could belong to either is taken as stage 2's."""
+    """Load a configuration of either stage; one that could belong to either is taken as stage 2's.
+
+    Args:
+        path: a YAML file, or the name of a recipe, whose stage 1 is taken.
+        overrides: as in ``load_config``.
+
+    Raises:
+        ConfigError: as ``load_config``.
+    """
     values = _read(config_file(StageOneConfig, path))
     stage = _stage_of(values) or StageTwoConfig
     _override(stage, values, overrides)
@@ -104,7 +118,7 @@ def _override(stage: type[StageConfig], values: dict[str, Any], overrides: Seque
 
 
 def _with_the_name_of(values: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
-    """Return the overrides with that one of the names of ``search.n_components`` that the file has.
+    """Return the overrides, in which ``search.n_components`` has the name that the file uses.
 
     Raises:
         ConfigError: the overrides have both names.
@@ -147,7 +161,12 @@ def _stage_of(values: Mapping[str, Any]) -> type[StageConfig] | None:
 def config_file(stage: type[StageConfig], path: Path) -> Path:
     """Find the file that ``path`` stands for: the file itself, or this stage's file of the recipe with that name.
 
-    The name of a task alone, such as ``digits``, stands for its recipe without a horizon.
+    The name of a task alone, such as ``digits``, stands for its recipe without a horizon, ``digits_anytime``, in which
+    stage 1 has a constant rate and may end after any epoch.
+
+    Args:
+        stage: ``StageOneConfig`` or ``StageTwoConfig``.
+        path: the file, or the name. What has a suffix is taken for a file, whether it exists or not.
 
     Raises:
         ConfigError: there is no such recipe.
@@ -167,7 +186,14 @@ def config_file(stage: type[StageConfig], path: Path) -> Path:
 def following_stage_2(stage_1: Path) -> Path | None:
     """Find the file of the stage 2 that follows a stage 1: the recipe that its configuration names as ``stage_2``.
 
-    None stands for a file without keys, whose stage 2 is a cooldown.
+    Args:
+        stage_1: stage 1's YAML file, such as the ``config.yaml`` of its run.
+
+    Returns:
+        The file; None if no recipe is named. Then stage 2 has the defaults, a cooldown.
+
+    Raises:
+        ConfigError: stage 1's file can't be used, or there is no such recipe.
     """
     recipe = load_config(StageOneConfig, stage_1).stage_2
     return None if recipe is None else config_file(StageTwoConfig, Path(recipe))

@@ -164,7 +164,11 @@ class ScheduleConfig(Strict):
         return None if self.name == "constant" else self.total_epochs
 
     def horizon(self, n_epochs: int) -> int:
-        """Return how many epochs need rates: the schedule's; if constant, the run's, at least the warm-up's and one."""
+        """Return for how many epochs rates are made: total_epochs, or max(warmup_epochs + 1, n_epochs) if constant.
+
+        Args:
+            n_epochs: epochs of the run.
+        """
         return max(self.warmup_epochs + 1, n_epochs) if self.name == "constant" else self.total_epochs
 
 

@@ -27,15 +27,16 @@ class SearchOptions(Strict):
     sigma: OpenFraction = 0.4
     """Line search: fraction of the expected decrease that a trial must reach."""
     max_trials: Count = 10
-    """Line search: the most trials in a step; if all fail, it makes no move inside the subspace. No cap until H has
-    taken a first pair, because the gradient alone does not say how far to go."""
+    """Line search: the most trials in a step; if all fail, the step does not move inside the subspace. There is no cap
+    until bfgs has used a first pair, see min_cosine, because the gradient alone does not say how far to go."""
     initial_scaling: bool = False
-    """Whether bfgs scales its first H = I by y's / y'y, so that the first directions have about the right length."""
+    """Whether bfgs scales its first inverse Hessian H = I by y's / y'y, with its first step s and the change of the
+    gradient y, so that the first directions have about the right length."""
     min_cosine: Fraction = 0.01
     """bfgs uses a pair of a step s and a change of the gradient y if y's > min_cosine |y| |s|. The higher, the fewer
     noisy pairs; 1e-8 is for gradients without noise, of one batch."""
     max_rejected_steps: Count = 100
-    """Steps in a row without an accepted trial, or with a cooldown without a finite gradient, that end the search."""
+    """Steps in a row without an accepted trial (with a cooldown: without a finite gradient) that end the search."""
     gamma: Fraction = 0.9
     """Momentum of the step outside the subspace, unless an optimizer or a cooldown makes it."""
     alpha: NotNegative = 0.001

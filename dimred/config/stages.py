@@ -123,9 +123,10 @@ class StageOneConfig(StageConfig):
     checkpoints: CheckpointConfig = CheckpointConfig()
     snapshots: SnapshotConfig = SnapshotConfig()
     stage_2: Recipe | None = None
-    """The recipe of the stage 2 that follows, such as digits_stage, if none is named there; null for the cooldown."""
+    """The recipe that stage 2 takes if it is started without a configuration, such as digits_stage; null for the
+    cooldown by the defaults."""
     stop: StopConfig | None = None
-    """End stage 1 before epochs if its averaged weights stop improving: averaged, or a section; null for never."""
+    """End stage 1 early if its averaged weights no longer improve: averaged, or a section; null for never."""
 
     @field_validator("stop", mode="before", json_schema_input_type=StopConfig | Literal["averaged"] | None)
     @classmethod

@@ -1,6 +1,6 @@
 """A rank's reports to its launcher over a socket pair, and the detection of stalls from these reports.
 
-Each packet is a JSON list: ["at", DOING, STEP], ["alive"], ["bar", NAME, TOTAL, DONE, STATUS] or ["refused", WHY].
+Each packet is a JSON list: ["at", ACTIVITY, STEP], ["alive"], ["bar", NAME, TOTAL, DONE, STATUS] or ["refused", WHY].
 """
 
 import json
@@ -59,7 +59,12 @@ def tell_refusal(why: str) -> bool:
 
 
 def tell_position(activity: str, step: int) -> None:
-    """Report what this rank is about to do in a step, so that the launcher can name a rank that stalls."""
+    """Report what this rank is about to do, so that the launcher can name a rank that stalls.
+
+    Args:
+        activity: words before the step's number, such as ``READING`` or ``COMPUTING``.
+        step: number of the step, from 1, over all epochs.
+    """
     _tell("at", activity, step)
 
 
@@ -150,7 +155,10 @@ class StallDetector:
         self._last = self._last_turn = now()
 
     def heard(self, rank: int, activity: str, step: int) -> None:
-        """Record what a rank is about to do in a step; the order within one is reading, computing, anything else."""
+        """Record what a rank is about to do, see ``tell_position``.
+
+        Within a step ``READING`` comes first, then ``COMPUTING``, then any other activity.
+        """
         self._far[rank] = (step, {READING: 0, COMPUTING: 1}.get(activity, 2))
         self._activities[rank] = f"{activity} step {step}"
         self.alive()

@@ -41,6 +41,9 @@ def choose_devices(target: Target | None, devices: int | None, *, nodes: int | N
         target: ``--device-target``, or None.
         devices: ``--devices``, all hosts together, or None.
         nodes: number of hosts, which are taken to be alike; None for one.
+
+    Returns:
+        The kind of device, and the number of devices of all hosts together.
     """
     if target is not None and devices is not None:
         return target, devices

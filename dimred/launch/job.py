@@ -119,6 +119,9 @@ class Job:
     def check(self, resume: bool) -> None:
         """Check what can be checked before any rank is started.
 
+        Args:
+            resume: whether the ranks' folders may hold earlier results.
+
         Raises:
             MissingPackageError: MindSpore is not installed.
             ConfigError: the devices or CANN's module ``hccl`` are missing, the port can't be used, or a folder holds
@@ -163,6 +166,16 @@ def make_job(
 
     A rank table gives the devices, the hosts and, unless ``master_addr`` does, host 0's address, if that is in it.
     The default port is a free one for one host, and 8118 for several, because they have to agree on it.
+
+    Args:
+        program: module that each rank runs.
+        stage: suffix of the ranks' folders.
+        arguments: the program's arguments, all but ``--out``.
+        out: folder for the ranks' folders.
+        devices, device_target: number of ranks on all hosts, and the kind of device.
+        rank_table: path of a rank table.
+        nodes, node_rank: number of hosts, and the number of this one.
+        master_addr, master_port: address of host 0, and the port there through which the ranks find each other.
 
     Raises:
         ConfigError: a number is out of range or missing, the rank table is wrong or contradicts an option, or there are

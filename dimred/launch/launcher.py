@@ -33,7 +33,13 @@ _VARIABLES = ("ASCEND", "CUDA", "DEVICE", "DIMRED", "DNNL", "GLOG", "HCCL", "LD_
 
 
 class RankFailedError(DimredError):
-    """A rank failed, stalled or refused its input, or the scheduler ended; ``exit_status`` is that of the job."""
+    """A rank failed, stalled or refused its input, or the scheduler ended.
+
+    Args:
+        message: what happened.
+        exit_status: status that the launcher ends with, unless a rank refused its input: then it is 2.
+        is_refusal: whether a rank refused its input before it began.
+    """
 
     def __init__(self, message: str, exit_status: int = 1, is_refusal: bool = False):
         super().__init__(message)

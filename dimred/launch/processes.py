@@ -160,8 +160,11 @@ def show(text: str, stream: TextIO) -> None:
 class LogTail:
     """The text that another process appends to a log from now on; the file need not exist yet.
 
-    Attributes:
+    Args:
         path: path of the log.
+
+    Attributes:
+        path: the same path.
     """
 
     def __init__(self, path: Path):
@@ -199,6 +202,9 @@ class LogTail:
 def make_folders(job: Job) -> list[Path]:
     """Make the folders of this host's ranks, and return those that are new, parents included.
 
+    Args:
+        job: the job, see ``make_job``.
+
     Raises:
         ConfigError: a folder can't be made or written to; new ones are removed again.
     """
@@ -216,7 +222,7 @@ def make_folders(job: Job) -> list[Path]:
 
 
 def remove_folders(folders: Iterable[Path]) -> None:
-    """Remove folders that hold nothing but logs."""
+    """Remove those of the folders that hold nothing but logs, and the logs; others stay as they are."""
     for folder in sorted(folders, reverse=True):
         entries = list(folder.iterdir()) if folder.is_dir() else []
         if folder.is_dir() and {entry.name for entry in entries} <= NOT_RESULTS:

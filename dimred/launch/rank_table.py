@@ -71,6 +71,10 @@ def make_rank_table(servers: Sequence[str], device_ips: Sequence[str]) -> dict[s
 
     Ranks are numbered server by server, in the order of ``device_ips``; each server's devices are numbered from 0.
 
+    Args:
+        servers: the servers' addresses.
+        device_ips: the addresses of all devices, server by server, as many for each.
+
     Raises:
         ConfigError: the devices can't be divided equally, or an address is not valid or is given twice.
     """
@@ -102,6 +106,9 @@ def read_rank_table(path: Path, n_devices: int | None = None) -> list[Device]:
     Args:
         path: the JSON file.
         n_devices: how many devices there must be (``--devices``); None for any number.
+
+    Returns:
+        The devices, rank 0's first.
 
     Raises:
         ConfigError: the file can't be read as JSON; or fields are missing or of a wrong type; or, if there are none of
