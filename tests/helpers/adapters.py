@@ -20,7 +20,7 @@ LAYERS = ("dense", "embed", "conv")
 
 
 def names_of(layer: str) -> tuple[str, str]:
-    """Return the names of A and B."""
+    """Return the names of a layer's two factors, the tensors A and B."""
     start = f"base_model.model.{layer}.lora_"
     return (
         (f"{start}embedding_A", f"{start}embedding_B") if layer == "embed" else (f"{start}A.weight", f"{start}B.weight")
@@ -28,7 +28,7 @@ def names_of(layer: str) -> tuple[str, str]:
 
 
 def adapter(seed: int, dtype: type = np.float32, ranks: Mapping[str, int] | None = None) -> dict[str, np.ndarray]:
-    """Make the tensors of an adapter, of rank 4 except in ``ranks``."""
+    """Draw the tensors of an adapter by name; its layers have rank 4, except those whose rank is in ``ranks``."""
     tensors = {HEAD: draw((3, 9), dtype, 10 * seed)}
     shapes = {"dense": ((50,), (60,)), "embed": ((70,), (9,)), "conv": ((5, 3, 3), (8,))}
     for number, (layer, (inside, outside)) in enumerate(shapes.items(), start=1):
@@ -60,7 +60,12 @@ def read_adapter(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
 
 
 def deltas(tensors: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Compute what an adapter adds to each layer."""
+    """Compute what an adapter adds to each layer: layer -> matrix, by ``tests.oracles.merge.lora_delta``.
+
+    Args:
+        tensors: the adapter's tensors by name.
+        config: its configuration, with the ranks and the alphas.
+    """
     found = {}
     for layer in LAYERS:
         alpha = config.get("alpha_pattern", {}).get(f"^{layer}", config["lora_alpha"])

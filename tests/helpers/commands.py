@@ -20,7 +20,7 @@ STAGE_2 = CONFIGS / "digits_stage_2.yaml"
 N_SNAPSHOTS = 36
 SHORT = [f"--set={option}" for option in ("epochs=3", "snapshots.per_epoch=12", "snapshots.first_epoch=1")]
 DIMRED = Path(sys.executable).with_name("dimred")
-"""What a printed command begins with, where the environment is not active."""
+"""The installed command, with which the commands that a run prints begin unless the environment is active."""
 ON_PATH = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 TWO_RANKS = ("--devices", "2", "--device-target", "CPU")
 
@@ -52,7 +52,7 @@ def dimred(*arguments: object, **options: Any) -> subprocess.CompletedProcess[st
 def dimred_here(
     *arguments: object, cwd: Path | None = None, status: int | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run ``dimred`` in this process, which saves a second."""
+    """Run ``dimred`` in this process, which saves a second; otherwise as ``run``."""
     from dimred.cli.main import app
 
     out, err, typed = io.StringIO(), io.StringIO(), ["dimred", *map(str, arguments)]

@@ -1,4 +1,4 @@
-"""Disks that can't do what most can: a small library that fails in the C library's place, in processes of their own."""
+"""Disks on which an operation fails: a preloaded library, in a process of its own, returns an error for some calls."""
 
 import errno
 import os
@@ -67,7 +67,14 @@ def disk_library(folder: Path) -> Path:
 def on_disk(
     library: Path, *, fsync_of_folder: str | None = None, flock: str | None = None, read_only: Path | None = None
 ) -> dict[str, str]:
-    """Return the environment of a process whose calls fail with these errors, such as EINVAL."""
+    """Return the environment variables of a process in which some calls fail.
+
+    Args:
+        library: what ``disk_library`` compiled.
+        fsync_of_folder: name of the error of flushing a folder, such as EINVAL; None if it works.
+        flock: name of the error of locking a file; None if it works.
+        read_only: beginning of the paths that can't be opened to write; None for no such path.
+    """
     environment = {"LD_PRELOAD": str(library)}
     for name, error in (("DISK_FSYNC_OF_FOLDER", fsync_of_folder), ("DISK_FLOCK", flock)):
         environment |= {name: str(getattr(errno, error))} if error else {}

@@ -8,8 +8,16 @@ from sklearn.datasets import load_sample_images
 
 
 def write_imagenet_tree(root: Path, n_classes: int, train: int, val: int, seed: int = 1) -> None:
-    """``root/train/n0000000c/*.JPEG`` and ``root/validation_preprocess/...``: crops of various sizes; in each training
-    class the first image is grey, the second CMYK."""
+    """Write crops of various sizes to ``root/train/n0000000c/*.JPEG`` and ``root/validation_preprocess/...``.
+
+    In each training class the first image is grey, and the second is CMYK.
+
+    Args:
+        root: the folder to write to.
+        n_classes: number of classes, c = 0, 1, ...
+        train, val: images of each class in the two splits.
+        seed: the same seed gives the same images.
+    """
     photos = [Image.fromarray(photo) for photo in load_sample_images().images]
     rng = np.random.default_rng(seed)
     for split, n_images in (("train", train), ("validation_preprocess", val)):

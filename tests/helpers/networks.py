@@ -150,7 +150,7 @@ def image_batch(seed: int, n: int = 8) -> tuple[Tensor, Tensor]:
 
 
 class DropoutNet(nn.Cell):
-    """A network whose loss differs only by the masks when weights and input stay."""
+    """A network with dropout: for the same weights and input, its loss differs only by the masks that are drawn."""
 
     def __init__(self):
         super().__init__()

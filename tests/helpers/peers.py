@@ -1,6 +1,7 @@
-"""An environment of its own for the programs that dimred is compared with: PyTorch, transformers, PEFT, mergekit.
+"""An environment of its own for the packages that dimred is compared with: PyTorch, transformers, PEFT, mergekit.
 
-It is made once, 1.6 GB in the cache's folder ``dimred-peers``; the variable DIMRED_PEERS names another folder.
+It is made once and takes 1.6 GB, in the folder ``dimred-peers`` of the user's cache; the environment variable
+DIMRED_PEERS names another folder.
 """
 
 import os
@@ -20,7 +21,7 @@ PROGRAM = Path(__file__).parents[1] / "benchmarks" / "merge_peers.py"
 
 @cache
 def peers() -> Path:
-    """Return the folder with the environment's programs."""
+    """Make the environment unless it is there, and return the folder with its programs."""
     cached = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "dimred-peers"
     folder = Path(os.environ.get("DIMRED_PEERS", cached))
     if not (folder / "complete").exists():

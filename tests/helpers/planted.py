@@ -13,7 +13,17 @@ WALK_WIDTH = 2 * CHUNK + 4321  # columns of the fixture ``walk``: several blocks
 def planted(
     n_snapshots: int, n_weights: int, singular_values: np.ndarray, mean_size: float = 1.0, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return snapshots float32 (N, M) = 1 m' + U S V' with U'U = I, U'1 = 0, V V' = I; and V, float64 (r, M)."""
+    """Draw snapshots X = 1 m' + U S V with known singular values: U'U = I, U'1 = 0 and V V' = I.
+
+    Args:
+        n_snapshots, n_weights: N and M.
+        singular_values: the diagonal of S, (r,).
+        mean_size: standard deviation of the entries of the mean m.
+        seed: the same seed gives the same snapshots.
+
+    Returns:
+        X, float32 (N, M); and V, float64 (r, M).
+    """
     rng = np.random.default_rng(seed)
     rank = len(singular_values)
     scores = rng.standard_normal((n_snapshots, rank))
@@ -35,7 +45,7 @@ def random_walk(n_snapshots: int, n_weights: int, step: float = 0.01, seed: int 
 
 
 def as_weights(vector: np.ndarray) -> dict[str, np.ndarray]:
-    """Split a vector into three parameters, so that blocks of columns cross their borders."""
+    """Split a vector into three parameters by name, so that blocks of columns cross the parameters' borders."""
     third = vector.size // 3
     return {
         "conv.weight": vector[:third].reshape(1, third),

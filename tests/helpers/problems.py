@@ -40,7 +40,7 @@ def overflowing(seed: int) -> tuple[Tensor, Tensor]:
 
 
 def primitives(cell: nn.Cell) -> Counter[str]:
-    """Count each primitive in the graph of a cell, which was called once."""
+    """Count the primitives in the compiled graph of a cell by name; the cell must have been called, in graph mode."""
     (phase,) = cell.compile_cache
     model = ModelProto()
     model.ParseFromString(_cell_graph_executor._graph_executor.get_func_graph_proto(phase, "anf_ir", False))
@@ -48,7 +48,7 @@ def primitives(cell: nn.Cell) -> Counter[str]:
 
 
 class BareStep(nn.Cell):
-    """A step of gradient and optimizer alone."""
+    """A training step that has a gradient and an optimizer, but no other part."""
 
     def __init__(self, network: nn.Cell, optimizer: nn.Optimizer):
         super().__init__(auto_prefix=False)

@@ -26,7 +26,7 @@ def network_and_batches() -> tuple[nn.Cell, list[tuple[Tensor, Tensor]]]:
 
 
 class PlainGradient(nn.Cell):
-    """Compute loss and gradient, as any training step must."""
+    """A cell that computes loss and gradient, as any training step must."""
 
     def __init__(self, network: nn.Cell):
         super().__init__(auto_prefix=False)

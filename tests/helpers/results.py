@@ -23,7 +23,10 @@ MEASURED = "val_loss:"
 
 
 def results(folder: Path) -> dict[str, Any]:
-    """Read every file below a folder by name, without times; a state is read as its arrays."""
+    """Read every file below a run's folder by name, without times, locks and MindSpore's log.
+
+    Of the states only the newest is read, as its arrays; its losses of single samples stand under ``STATE_LOSSES``.
+    """
     found: dict[str, Any] = {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
@@ -61,7 +64,7 @@ def differing(found: dict[str, Any], expected: dict[str, Any]) -> list[str]:
 
 
 def same(name: str, found: dict[str, Any], expected: dict[str, Any]) -> bool:
-    """Compare to the last byte, but allow a loss in the log or the result to differ in its last bit.
+    """Return whether two runs have the same content under a name, to the last byte, but for the last bits of losses.
 
     MindSpore's CPU kernels time several ways to share out their work (``ParallelLaunchAutoSearch``), so that another
     process may sum the loss of the same batch in another order. The gradient is not made from this sum.
@@ -75,7 +78,7 @@ def same(name: str, found: dict[str, Any], expected: dict[str, Any]) -> bool:
 
 
 def near(one: Any, other: Any) -> bool:
-    """Compare for equality, with a tolerance of a millionth for floating-point numbers anywhere inside."""
+    """Return whether two JSON values are equal, but for a millionth of each floating-point number inside."""
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(
             one[key] == pytest.approx(other[key], abs=1e-6) if key in DIFFERENCES else near(one[key], other[key])

@@ -25,7 +25,7 @@ class RunFiles(NamedTuple):
 
 
 def write_run(folder: Path, epochs: int, per_epoch: int, first_epoch: int) -> RunFiles:
-    """Write a stage 1 of ``epochs`` epochs, whose snapshots begin at ``first_epoch``, and two steps of stage 2."""
+    """Write a stage 1 with ``per_epoch`` snapshots in each epoch from ``first_epoch``, and a stage 2 of two steps."""
     files = RunFiles(folder / "stage_1", folder / "stage_2")
     rng = np.random.default_rng(0)
     series = CheckpointSeries(files.stage_1 / "checkpoint_stage_1" / "checkpoint_pca", keep=None)
@@ -70,7 +70,7 @@ def write_run(folder: Path, epochs: int, per_epoch: int, first_epoch: int) -> Ru
 
 
 def accuracy(as_trained: float, reestimated: float | None = None) -> Figures:
-    """Make the figures of the accuracy."""
+    """Make the figures of the accuracy, as a record of a run has them."""
     return {"accuracy": {"as_trained": as_trained} | ({} if reestimated is None else {"reestimated": reestimated})}
 
 

@@ -21,7 +21,7 @@ TASK: dict[str, Any] = {
 
 
 def samples(data: Path, split: str, seed: int | None) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Draw 24 samples to train on, and 9 to measure on, which fill no whole batch."""
+    """Draw 24 samples to train on, or 9 to measure on, the last of which do not fill a batch."""
     rng = np.random.default_rng(len(split))
     n = 24 if split == "train" else 9
     first, second = rng.normal(size=(n, 3)), rng.normal(size=(n, 2))
@@ -44,7 +44,7 @@ def network(n_classes: int) -> nn.Cell:
 
 
 def absolute_error() -> Callable[[Tensor, Tensor], np.ndarray]:
-    """Return a metric in plain NumPy."""
+    """Return a metric in plain NumPy, |outputs - labels|."""
     return lambda outputs, labels: np.abs(outputs.asnumpy() - labels.asnumpy())
 
 
@@ -57,7 +57,7 @@ def callback(out: Path) -> Callable[[dict[str, Any]], None]:
 
 
 class Masked(nn.Cell):
-    """The squared errors of the labels above 0; for a mean their sum and their count."""
+    """A loss that counts the labels above 0: their squared errors, and for a mean the sum and the count of these."""
 
     def __init__(self, reduction: str):
         super().__init__()

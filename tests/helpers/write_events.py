@@ -1,6 +1,7 @@
 """Number the changes that a process makes on disk below a folder, and act at one of them.
 
-An event is: opening a file to write, flushing it to the disk, renaming, removing, truncating, making a folder.
+An event is: opening a file to write, renaming, removing, truncating, making or removing a folder, and, wherever the
+file is, flushing a file to the disk, which is one event before and one after it.
 
 python -m tests.helpers.write_events EVENT DELAY SIGNAL COUNT_FILE PROGRAM [ARGUMENTS ...]
 

@@ -14,7 +14,13 @@ _STEP = 1e-30
 
 
 class Problem(NamedTuple):
-    """A function of a vector, real or complex; where to begin; and the least value (of the valley it leads to)."""
+    """A problem of minimisation.
+
+    Attributes:
+        function: a vector x, real or complex, (n,) -> f(x).
+        start: the point to begin at, (n,).
+        least: the least value of f; if it has several minima, that of the one to which a descent from ``start`` leads.
+    """
 
     function: Callable[[np.ndarray], np.ndarray]
     start: np.ndarray

@@ -31,7 +31,13 @@ def from_bfloat16(bits: int) -> float:
 
 
 def power_function_average(values: np.ndarray, steps: Sequence[int], exponent: float) -> np.ndarray:
-    """Return EDM2's average (Karras et al., 2024, eq. 127): a <- b a + (1 - b) x, b = (1 - dt / t)^(g + 1)."""
+    """Return EDM2's average (Karras et al., 2024, eq. 127): a <- b a + (1 - b) x, b = (1 - dt / t)^(g + 1).
+
+    Args:
+        values: the values x in order of time, (n, M).
+        steps: the times t; dt is the time since the value before.
+        exponent: g.
+    """
     average = np.zeros(values.shape[1])
     before = 0
     for value, step in zip(values, steps, strict=True):
@@ -42,7 +48,7 @@ def power_function_average(values: np.ndarray, steps: Sequence[int], exponent: f
 
 
 def power_function_width(exponent: float) -> float:
-    """Return the standard deviation of the density (g + 1) t^g on [0, 1], by numerical integration."""
+    """Return the standard deviation of the density (g + 1) t^g on [0, 1], g the exponent, by numerical integration."""
     times = (np.arange(1_000_000) + 0.5) / 1_000_000
     density = (exponent + 1) * times**exponent / len(times)
     mean = float(np.sum(times * density))
@@ -50,7 +56,7 @@ def power_function_width(exponent: float) -> float:
 
 
 def decayed(values: np.ndarray, factors: Sequence[float]) -> np.ndarray:
-    """Return x_0 + sum_i w_i (x_i - x_(i-1)): each update is scaled by its decay (WSM, theorem 1)."""
+    """Return x_0 + sum_i w_i (x_i - x_(i-1)), in which the decay w_i scales each update (WSM: Tian et al., 2025)."""
     result = values[0].astype(np.float64)
     for number, factor in enumerate(factors, start=1):
         result = result + factor * (values[number] - values[number - 1])
@@ -58,7 +64,15 @@ def decayed(values: np.ndarray, factors: Sequence[float]) -> np.ndarray:
 
 
 def lora_delta(a: np.ndarray, b: np.ndarray, alpha: float, *, rslora: bool = False) -> np.ndarray:
-    """Return alpha / r B A, or alpha / sqrt(r) B A, an adapter's layer (Hu et al., 2021; Kalajdzievski, 2023)."""
+    """Return what an adapter adds to a layer, alpha / r B A (Hu et al., 2021), or alpha / sqrt(r) B A with rsLoRA.
+
+    (Kalajdzievski, A Rank Stabilization Scaling Factor for Fine-Tuning with LoRA, 2023.)
+
+    Args:
+        a, b: the factors; A with the rank r in its first dimension, B with it in its second.
+        alpha: the adapter's scale.
+        rslora: whether the scale is divided by the root of r.
+    """
     rank = len(a)
     scale = alpha / np.sqrt(rank) if rslora else alpha / rank
     return scale * (b.reshape(len(b), rank).astype(np.float64) @ a.reshape(rank, -1).astype(np.float64))
@@ -71,7 +85,17 @@ def nearest_of_rank(matrix: np.ndarray, rank: int) -> np.ndarray:
 
 
 def greedy_soup(vectors: np.ndarray, score) -> tuple[list[int], float]:
-    """Follow Model soups, recipe 1: from best to worst, the newer of equals first, add each that does no harm."""
+    """Make the greedy soup of Model soups (Wortsman et al., 2022, recipe 1).
+
+    From best to worst, the newer of equals first, each vector is added to the mean unless the score falls.
+
+    Args:
+        vectors: one for each checkpoint, oldest first, (n, M).
+        score: a vector -> its score; higher is better.
+
+    Returns:
+        The numbers of the members, and the score of their mean.
+    """
     alone = [score(vector) for vector in vectors]
     order = sorted(range(len(vectors)), key=lambda number: (alone[number], number), reverse=True)
     members, reached = [order[0]], alone[order[0]]

@@ -27,7 +27,8 @@ def gram_schmidt(rows: np.ndarray) -> np.ndarray:
 def subspace_distance(first: np.ndarray, second: np.ndarray) -> float:
     """Return the sine of the largest angle between the row spaces of two orthonormal bases of equal size.
 
-    Golub & Van Loan, section 2.5.3: dist = |(I - P P') Q'|_2, accurate for small angles.
+    With the rows P and Q of the bases, (k, M) each, it is |Q - (Q P') P|_2, which is accurate for small angles (Golub &
+    Van Loan, section 2.5.3).
     """
     first, second = first.astype(np.float64), second.astype(np.float64)
     return float(np.linalg.norm(second - (second @ first.T) @ first, ord=2))

@@ -1,8 +1,9 @@
 """A plain NumPy twin of the search in the subspace, in float64, written from the equations and not from the code.
 
-Equations: spec.md section 2, steps 1 to 6; Nocedal & Wright, Numerical Optimization (2nd edition), 3.4 (Armijo), 6.17
-(inverse BFGS), 6.20 (its first H); Li et al. (2022), P-SGD. With a cooldown, line 6 is an optimizer's step on
-g - P' g_k, from w + t d; ``tests.oracles.train_step`` has the optimizers' own equations.
+The lines 1 to 6 of ``Twin.step`` are the equations of Li et al., Low Dimensional Trajectory Hypothesis is True (2022),
+algorithm 2 (P-BFGS), and of its P-SGD, with Nocedal & Wright, Numerical Optimization (2nd edition), 3.4 (Armijo), 6.17
+(inverse BFGS) and 6.20 (its first H). With a cooldown, line 6 is an optimizer's step on g - P' g_k, from w + t d;
+``tests.oracles.train_step`` has the optimizers' own equations.
 """
 
 from dataclasses import dataclass, field
@@ -20,13 +21,16 @@ def bfgs_inverse(h, s, y):
 
 
 def cosine(s, y):
-    """Return the cosine that the relative guard compares."""
+    """Return y's / (|y| |s|), which the curvature guard compares with ``min_cosine``."""
     return (y @ s) / (np.linalg.norm(y) * np.linalg.norm(s))
 
 
 @dataclass
 class Twin:
-    """The search on a function of (w, batch), which returns loss and gradient in float64."""
+    """The search on a function of (w, batch), which returns loss and gradient in float64.
+
+    The fields from ``rho`` to ``min_cosine``, but not ``max_step``, are options of ``dimred.SubspaceTrainStep``.
+    """
 
     function: Any
     components: np.ndarray

@@ -4,7 +4,11 @@ import numpy as np
 
 
 def clip(gradients, norm):
-    """Scale all gradients as one vector to a length of at most ``norm`` (Pascanu et al., 2013, algorithm 1)."""
+    """Scale all gradients as one vector to a length of at most ``norm`` (Pascanu et al., 2013, algorithm 1).
+
+    Returns:
+        The scaled gradients, and the length before.
+    """
     before = np.sqrt(sum((g**2).sum() for g in gradients))
     if before > norm:
         gradients = [g * norm / before for g in gradients]
@@ -40,7 +44,7 @@ class LossScaleTwin:
 
 
 class Optimizer:
-    """One update rule over a list of arrays, each with its own weight decay."""
+    """One update rule over a list of arrays, each with its own weight decay; the rules cite their equations below."""
 
     def __init__(self, name, decays, rates, momentum=None, nesterov=False, beta1=0.9, beta2=0.999, eps=1e-8, beta=0.9):
         self.name, self.decays, self.rates = name, decays, rates
@@ -108,8 +112,8 @@ def cross_entropy(weights, x, labels, ignored=-100, class_weights=None, smoothin
 
     f = sum_i a_i' (-log p_i) / sum_i c(y_i),   a_i = (1 - s) c(y_i) e(y_i) + s c / C   (MindSpore's ``nll_loss``)
 
-    with class weights c, smoothing s, C classes, and the sums over the labels that are not ignored. x is (n, d, ...),
-    labels (n, ...).
+    with class weights c, the unit vector e(y) of class y, smoothing s, C classes, p_i the softmax of the logits, and
+    the sums over the labels y_i that are not ignored. W is (C, d), x (n, d, ...), labels (n, ...).
     """
     n_classes, n_features = weights.shape
     x, labels = np.moveaxis(x, 1, -1).reshape(-1, n_features)[labels.ravel() != ignored], labels[labels != ignored]
