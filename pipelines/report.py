@@ -16,6 +16,7 @@ from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageOneConfig, StageTwoConfig, load_config
+from dimred.io.metric import AS_TRAINED
 from dimred.io.run_names import CONFIG, RESULT, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS
 from dimred.report.plots import PlanePoints, PlaneView, Surface
 from dimred.report.record import StageTwoRecord, read_stage_1, read_stage_2
@@ -55,13 +56,13 @@ def report(folder: Path, out: Path, grid: int, n_batches: int) -> Path:
     make_report_folder(out)
     set_up(settings.seed)
     task = None
-    if "data" not in run.gone:
+    if "data" not in run.missing_sources:
         splits = {"train", settings.data.eval_split}
         task = build_task(settings, Path(str(run.result.sources["data"])), splits=splits)
-    last = None if task is None or "weights" in run.gone else _measure_last(run, task)
+    last = None if task is None or "weights" in run.missing_sources else _measure_last(run, task)
     snapshots = run.stage_1.snapshots if run.stage_1 else None
     plane = None
-    if snapshots and task is not None and not run.gone:
+    if snapshots and task is not None and not run.missing_sources:
         basis = fit_basis(snapshots, 2, network=task.network) if run.basis is None and len(snapshots) > 2 else run.basis
         if basis is not None and basis.mean is not None and len(basis.components) > 1:
             plane = _view(run, basis, snapshots, task, grid, n_batches)
@@ -97,7 +98,7 @@ def _view(
         return PlanePoints(np.array(along), np.array(off))
 
     snapshots = points(series.paths)
-    names = ["start", *(f"{epoch}_*" for epoch in run.by_point(reestimated=False) if epoch)]
+    names = ["start", *(f"{epoch}_*" for epoch in run.by_point(AS_TRAINED) if epoch)]
     stops = points(path for name in names for path in (run.folder / STAGE_2_CHECKPOINTS).glob(f"*-{name}.ckpt"))
     search = stops.along[0] + run.coordinates()[:, :2] if run.basis is not None else stops.along
 

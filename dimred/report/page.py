@@ -17,12 +17,19 @@ _TEMPLATE = ("page.html", "style.css")
 
 
 class Picture(NamedTuple):
-    """A picture on a page, and its texts."""
+    """A picture on a page, and its texts.
 
-    name: str  # of its files
-    drawn: Figure
-    says: str  # description for readers who can't see it
-    caption: str  # text below it
+    Attributes:
+        name: name of its files, without an ending.
+        figure: what it shows.
+        description: text for readers who can't see it.
+        caption: text below it.
+    """
+
+    name: str
+    figure: Figure
+    description: str
+    caption: str
 
 
 class Page:
@@ -38,12 +45,21 @@ class Page:
         self._sections: list[tuple[str, str]] = []
 
     def add(self, heading: str, pictures: Sequence[Picture], before: str = "", after: str = "") -> None:
-        """Add a section, and write its pictures; ``before`` and ``after`` are HTML around them."""
-        shown = ""
-        for name, drawn, says, caption in pictures:
-            svg = save_figure(drawn, self._out, name)
-            shown += figure(name, svg, says, f"{caption} ({name}.png, {name}.svg)")
-        grid = f'<div class="figures">{shown}</div>' if pictures else ""
+        """Add a section to the page, and write the files of its pictures.
+
+        Args:
+            heading: plain text.
+            pictures: the pictures of the section, in order.
+            before, after: HTML above and below the pictures.
+
+        Raises:
+            OSError: a file can't be written.
+        """
+        html = ""
+        for picture in pictures:
+            name, svg = picture.name, save_figure(picture.figure, self._out, picture.name)
+            html += figure(name, svg, picture.description, f"{picture.caption} ({name}.png, {name}.svg)")
+        grid = f'<div class="figures">{html}</div>' if pictures else ""
         self._sections.append((heading, f"{before}{grid}{after}"))
 
     def write(self, title: str, summary: str) -> Path:
@@ -52,6 +68,9 @@ class Page:
         Args:
             title: plain text.
             summary: HTML below the title.
+
+        Raises:
+            OSError: the file can't be written.
         """
         links, parts = [], []
         for heading, content in self._sections:
@@ -65,16 +84,22 @@ class Page:
         return path
 
 
-def figure(name: str, svg: str, says: str, caption: str) -> str:
+def figure(name: str, svg: str, description: str, caption: str) -> str:
     """Make the HTML of a picture from the text of its SVG file; the other arguments are as in ``Picture``."""
-    drawing = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
-    drawing = re.sub(r'(id="|href="#|url\(#)', rf"\g<1>{name}-", drawing)  # ids must be unique on the page
-    drawing = drawing.replace("<svg ", f'<svg role="img" aria-label="{escape(says, quote=True)}" ', 1)
-    return f'<figure id="figure-{name}">\n{drawing}\n<figcaption>{escape(caption)}</figcaption>\n</figure>'
+    image = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
+    image = re.sub(r'(id="|href="#|url\(#)', rf"\g<1>{name}-", image)  # ids must be unique on the page
+    image = image.replace("<svg ", f'<svg role="img" aria-label="{escape(description, quote=True)}" ', 1)
+    return f'<figure id="figure-{name}">\n{image}\n<figcaption>{escape(caption)}</figcaption>\n</figure>'
 
 
 def table(heading: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "") -> str:
-    """Make the HTML of a table of class ``kind``; a wide one scrolls sideways, and ``**text**`` becomes bold."""
+    """Make the HTML of a table; a wide one scrolls sideways.
+
+    Args:
+        heading: titles of the columns; empty for a table without a head.
+        rows: the cells as plain text, in which ``**text**`` becomes bold.
+        kind: class of the table in the style sheet.
+    """
 
     def text(cell: str) -> str:
         return re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", escape(cell))
@@ -86,12 +111,17 @@ def table(heading: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "")
 
 
 def details(summary: str, content: str) -> str:
-    """Fold HTML behind a summary line."""
+    """Make HTML in which ``content``, HTML too, is folded away behind a line of plain text, ``summary``."""
     return f"<details><summary>{escape(summary)}</summary>{content}</details>"
 
 
 def sentences(texts: Iterable[str], kind: str = "") -> str:
-    """Join sentences into an HTML paragraph of class ``kind``; return an empty text if there are none."""
+    """Join sentences, plain text, into an HTML paragraph; return an empty text if there are none.
+
+    Args:
+        texts: the sentences.
+        kind: class of the paragraph in the style sheet.
+    """
     text = escape(" ".join(texts))
     return f'<p class="{kind}">{text}</p>' if text else ""
 

@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 
 from dimred.io.atomic import atomic_write
 from dimred.io.metric import ACCURACY, Metric
-from dimred.report.trend import draw_trend, mean_width, thinned
+from dimred.report.trend import draw_trend, mean_width, places_to_draw
 
 # Okabe and Ito's colours can be told apart with every common kind of colour blindness; markers differ too.
 PLAIN, STAGE_2, AVERAGE, LIGHT, REJECTED = "#000000", "#D55E00", "#0072B2", "#56B4E9", "#CC79A7"
@@ -37,7 +37,10 @@ def new_figure(size: Size = NARROW, ratios: Sequence[float] = (1,)) -> tuple[Fig
 
     Args:
         size: width and height in inches.
-        ratios: relative heights of the axes, from the top; if there is more than one, the axes are an array.
+        ratios: relative heights of the axes, from the top.
+
+    Returns:
+        The figure; and its axes, an array if ``ratios`` has more than one entry.
     """
     with mpl.rc_context({"font.size": 11, "axes.spines.top": False, "axes.spines.right": False}):
         figure = Figure(figsize=size, dpi=150, layout="constrained")
@@ -45,7 +48,7 @@ def new_figure(size: Size = NARROW, ratios: Sequence[float] = (1,)) -> tuple[Fig
 
 
 def legend_below(figure: Figure, axes: Any, columns: int = 2) -> None:
-    """Put the legend of ``axes`` under the picture."""
+    """Put the legend of ``axes`` below the picture, with its entries in ``columns`` columns."""
     entries = axes.get_legend_handles_labels()
     figure.legend(*entries, loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
 
@@ -60,6 +63,9 @@ def save_figure(figure: Figure, folder: Path, name: str) -> str:
     """Write ``name.png`` and ``name.svg``; return the SVG text, which is the same for the same figure.
 
     The SVG has light and dark colours, and shows those that its reader prefers.
+
+    Raises:
+        OSError: a file can't be written.
     """
     png, svg = io.BytesIO(), io.StringIO()
     figure.savefig(png)
@@ -76,7 +82,7 @@ def plot_metric(
     metric: Metric,
     plain: Mapping[int, float],
     stage_2: Mapping[int, float],
-    snapshots_taken: tuple[int, int] | None,
+    snapshot_range: tuple[int, int] | None,
     statistics: str,
 ) -> Figure:
     """Draw a metric over epochs: stage 1, and stage 2 from the epoch at which it began.
@@ -85,19 +91,19 @@ def plot_metric(
         metric: the metric; a fraction is drawn in percent.
         plain: epoch -> value.
         stage_2: the same for stage 2, from the epoch at which it began; may be empty.
-        snapshots_taken: the first and the last epoch with a snapshot; None if not known.
+        snapshot_range: the first and the last epoch with a snapshot; None if not known.
         statistics: the kind of BatchNorm statistics of both curves, for their labels.
     """
     figure, axes = new_figure()
     label, factor = metric.axis
-    if snapshots_taken:
-        axes.axvspan(*snapshots_taken, color=LIGHT, alpha=0.12, lw=0, label="snapshots taken")
+    if snapshot_range:
+        axes.axvspan(*snapshot_range, color=LIGHT, alpha=0.12, lw=0, label="snapshots taken")
     for name, values, colour, width in (("stage 1", plain, PLAIN, 1), ("stage 2", stage_2, STAGE_2, 2)):
         if values:
             look = {"color": colour, "lw": width, "ms": 2 * width, "label": f"{name}, {statistics}"}
             axes.plot(list(values), factor * np.array(list(values.values())), "o-", **look)
     # One collapse would flatten the rest of the curve, so the axis leaves out the worst tenth of stage 1's late epochs.
-    first = snapshots_taken[0] if snapshots_taken else 0
+    first = snapshot_range[0] if snapshot_range else 0
     late = [value for epoch, value in plain.items() if epoch >= first] or list(plain.values())
     low, high = np.percentile(late, (10, 100) if metric.higher_is_better else (0, 90))
     low, high = min([low, *stage_2.values()]), max([high, *stage_2.values()])
@@ -134,12 +140,16 @@ def plot_losses(stage_1: tuple[np.ndarray, np.ndarray], stage_2: tuple[np.ndarra
     return figure
 
 
-def plot_spectrum(shares: np.ndarray) -> Figure:
-    """Draw the shares of the snapshots' variance along each direction, (k,) fractions of 1, and their running sum."""
+def plot_spectrum(fractions: np.ndarray) -> Figure:
+    """Draw the fraction of the snapshots' variance along each direction, and the running sum of these fractions.
+
+    Args:
+        fractions: (k,), between 0 and 1, from the first principal direction on.
+    """
     figure, axes = new_figure()
-    numbers = np.arange(1, len(shares) + 1)
-    axes.bar(numbers, 100 * shares, color=AVERAGE, label="each direction")
-    axes.plot(numbers, 100 * np.cumsum(shares), "o-", color=STAGE_2, ms=3, lw=1.5, label="running sum")
+    numbers = np.arange(1, len(fractions) + 1)
+    axes.bar(numbers, 100 * fractions, color=AVERAGE, label="each direction")
+    axes.plot(numbers, 100 * np.cumsum(fractions), "o-", color=STAGE_2, ms=3, lw=1.5, label="running sum")
     axes.set(xlabel="principal direction", ylabel="share of the variance, %", ylim=(0, 102))
     whole_numbers(axes.xaxis)
     legend_below(figure, axes)
@@ -174,7 +184,12 @@ class PlaneView(NamedTuple):
 
 
 def plot_plane(surface: Surface, view: PlaneView) -> Figure:
-    """Draw stage 1's trajectory and stage 2's path over a surface; losses are differences from its lowest one."""
+    """Draw stage 1's trajectory and stage 2's path over a surface; losses are differences from its lowest one.
+
+    Args:
+        surface: ``view.whole`` or ``view.near``.
+        view: the points to draw.
+    """
     figure, axes = new_figure((4.8, 4.9))
     loss = np.where(np.isfinite(surface.loss), surface.loss, np.nan)
     lowest, highest = float(np.nanmin(loss)), max(float(np.nanmax(loss) - np.nanmin(loss)), 1e-9)
@@ -183,14 +198,15 @@ def plot_plane(surface: Surface, view: PlaneView) -> Figure:
     # Levels are closer together near the lowest loss.
     levels = highest / 10**power * np.linspace(0, 1, 12) ** 2
     grid = (surface.first, surface.second, (loss - lowest) / 10**power)
-    drawn = axes.contourf(*grid, levels, cmap="cividis", alpha=0.45)
+    filling = axes.contourf(*grid, levels, cmap="cividis", alpha=0.45)
     axes.clabel(axes.contour(*grid, levels, colors="#666666", linewidths=0.4), fontsize=7, fmt="%.3g")
-    figure.colorbar(drawn, ax=axes, shrink=0.85, format="%.3g", label=f"loss above the lowest here, {lowest:.4g}{unit}")
+    label = f"loss above the lowest here, {lowest:.4g}{unit}"
+    figure.colorbar(filling, ax=axes, shrink=0.85, format="%.3g", label=label)
     snapshots, stops = view.snapshots.along, view.stops.along
     axes.plot(*snapshots.T, "o-", color=PLAIN, lw=0.8, ms=2.5, label="stage 1's snapshots, projected")
     axes.plot(*snapshots[-1], "s", color=PLAIN, ms=7, label="the last of them")
     axes.plot(0, 0, "P", color=AVERAGE, ms=9, mec="white", label="their mean")
-    axes.plot(*view.search[thinned(len(view.search))].T, "-", color=STAGE_2, lw=1.5, label="stage 2, each step")
+    axes.plot(*view.search[places_to_draw(len(view.search))].T, "-", color=STAGE_2, lw=1.5, label="stage 2, each step")
     axes.plot(*stops.T, "D", color=STAGE_2, mec="white", ms=6, label="its start and epochs")
     axes.set(xlim=surface.first[[0, -1]], ylim=surface.second[[0, -1]])
     axes.set(xlabel="along the first direction", ylabel="along the second direction")
@@ -199,7 +215,12 @@ def plot_plane(surface: Surface, view: PlaneView) -> Figure:
 
 
 def plot_comparison(rows: Sequence[tuple[str, float, float | None]], metric: Metric = ACCURACY) -> Figure:
-    """Draw the metric of each method, one below the other; rows are (name, mean, spread over seeds or None)."""
+    """Draw a metric on test for each method, one below the other.
+
+    Args:
+        rows: (name, mean, spread over the seeds) of each method, from the top; the spread is None for one seed.
+        metric: the metric; a fraction is drawn in percent.
+    """
     label, factor = metric.axis
     figure, axes = new_figure((4.8, 1.2 + 0.3 * len(rows)))
     for place, (name, mean, spread) in enumerate(reversed(rows)):

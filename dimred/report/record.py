@@ -35,25 +35,29 @@ class StageOneRecord:
     epochs: list[dict[str, Any]]  # its metrics, one record an epoch; at least one
     snapshots: CheckpointSeries | None  # those that existed when it was read; None before the first
 
-    def by_epoch(self, metric: Metric, *, reestimated: bool) -> dict[int, float]:
-        """Return epoch -> metric, without the epochs that did not measure it; see ``StageTwoRecord.by_point``."""
-        kind = REESTIMATED if reestimated else AS_TRAINED
+    def by_epoch(self, metric: Metric, kind: str) -> dict[int, float]:
+        """Return epoch -> value of a metric, without the epochs after which it was not measured.
+
+        Args:
+            metric: the metric.
+            kind: with which BatchNorm statistics it was measured, ``AS_TRAINED`` or ``REESTIMATED``.
+        """
         values = {record["epoch"]: record["metrics"].get(metric.name, {}).get(kind) for record in self.epochs}
         return {epoch: value for epoch, value in values.items() if value is not None}
 
     @property
-    def averaged(self) -> list[dict[str, Any]]:
-        """Return the records with a measurement of ``stop: averaged``."""
+    def average_records(self) -> list[dict[str, Any]]:
+        """Return the records of epochs after which ``stop: averaged`` measured an average of the snapshots."""
         return [record for record in self.epochs if "averaged_loss" in record]
 
     def stopping_passes(self, until_epoch: int) -> float:
-        """Return the cost of measuring for ``stop: averaged`` up to an epoch, as in ``StageTwoResult.passes``."""
+        """Return what ``stop: averaged`` spent on measuring until an epoch, in passes as ``StageTwoResult.passes``."""
         until = [record for record in self.epochs if record["epoch"] <= until_epoch]
         return FORWARD * sum(record.get("averaged_forward_passes", 0.0) for record in until)
 
     @property
     def seconds(self) -> float:
-        """Return the seconds of training, evaluation and measuring averages."""
+        """Return the wall seconds of training, evaluation and measuring averages."""
         return seconds_of_stage_1(self.epochs)
 
     @property
@@ -62,13 +66,13 @@ class StageOneRecord:
         return int(self.epochs[-1]["epoch"])
 
     def snapshot_epochs(self, basis: SubspaceBasis | None = None) -> list[int]:
-        """Return the epochs of the kept snapshots, or only of those that a basis was made from."""
+        """Return the epochs of the snapshots that exist, oldest first, or only of those that a basis was made from."""
         entries = self.snapshots.entries if self.snapshots else ()
-        used = None if basis is None else {source.file for source in basis.snapshots}
-        return [entry.epoch for entry in entries if used is None or entry.file in used]
+        files = None if basis is None else {source.file for source in basis.snapshots}
+        return [entry.epoch for entry in entries if files is None or entry.file in files]
 
-    def variance_shares(self) -> np.ndarray | None:
-        """Return the share of the variance along each principal direction, (N - 1,) for N snapshots.
+    def variance_fractions(self) -> np.ndarray | None:
+        """Return the fraction of the variance along each principal direction, (N - 1,) for N snapshots.
 
         None if there are fewer than two snapshots, or all of them are equal.
         """
@@ -86,22 +90,24 @@ class StageTwoRecord:
     folder: Path
     result: StageTwoResult  # of result.json
     steps: list[dict[str, Any]]  # its metrics, with a search one record a step, else one an epoch; at least one
-    basis: SubspaceBasis | None  # of the search; None without a search, or if its file is gone
-    stage_1: StageOneRecord | None  # the run that it began from; None if that is gone
-    gone: tuple[str, ...]  # which of its sources (data, weights, basis) are gone
+    basis: SubspaceBasis | None  # of the search; None without a search, or if its file no longer exists
+    stage_1: StageOneRecord | None  # the run that it began from; None if that no longer exists
+    missing_sources: tuple[str, ...]  # those of data, weights and basis that no longer exist
 
     @property
     def metric(self) -> Metric:
         """Return the main metric."""
         return self.result.main.metric
 
-    def by_point(self, *, reestimated: bool) -> dict[int, float]:
-        """Return epoch of stage 2 -> metric, with the start as epoch 0.
+    def by_point(self, kind: str) -> dict[int, float]:
+        """Return epoch of stage 2 -> main metric, with the start as epoch 0.
 
         Args:
-            reestimated: whether to take the metric with re-estimated BatchNorm statistics.
+            kind: with which BatchNorm statistics it was measured, ``AS_TRAINED`` or ``REESTIMATED``.
+
+        Raises:
+            KeyError: it was not measured with these.
         """
-        kind = REESTIMATED if reestimated else AS_TRAINED
         points = {0: self.result.main.by_point[START]} | self.result.by_epoch
         return {epoch: values[kind] for epoch, values in points.items()}
 
@@ -115,21 +121,28 @@ class StageTwoRecord:
 
     @property
     def final_weights(self) -> Path:
-        """Return the path of the network to use, or of the folder for it if the file is gone."""
+        """Return the path of the network to use, or of the folder that it was in if the file no longer exists."""
         folder = self.folder / STAGE_2_CHECKPOINTS
         return next(folder.glob("*-final.ckpt"), folder)
 
     def losses(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the epochs, which continue stage 1's, and the training losses of the records, each (n,).
+        """Return the epoch, counted from the beginning of stage 1, and the training loss of each of n records.
 
-        A step of a search lies within its epoch, and has the loss before it.
+        A step of a search has a fraction as its epoch, and its loss is that before the step.
+
+        Returns:
+            Epochs and losses, float64 (n,) each.
         """
         per_epoch = self.result.steps / self.result.epochs if self.result.basis else 1
         key = "step" if self.result.basis else "epoch"
         return self.stage_1_epochs + column(self.steps, key) / per_epoch, column(self.steps, "loss")
 
     def coordinates(self) -> np.ndarray:
-        """Return the subspace coordinates at the start and after each step, relative to the start, (n_steps + 1, k)."""
+        """Return the subspace coordinates at the start and after each step of a search, relative to the start.
+
+        Returns:
+            (n_steps + 1, k) float64.
+        """
         moves = np.array([step["subspace_step"] for step in self.steps], np.float64)
         return np.concatenate([np.zeros_like(moves[:1]), moves.cumsum(0)])
 
@@ -139,23 +152,29 @@ def on_equal_terms(
 ) -> tuple[dict[int, float], dict[int, float], str]:
     """Return the metric over the epochs of both stages, all with the same kind of BatchNorm statistics.
 
+    Args:
+        stage_1: a stage 1.
+        stage_2: a stage 2 that began from it; None for stage 1 alone.
+        metric: the metric; with a stage 2, its main one.
+
     Returns:
         Epoch -> value for stage 1; the same for stage 2, whose epochs continue stage 1's; and a description of the
         statistics, which are re-estimated ones if both stages measured with them.
     """
-    again = stage_1.by_epoch(metric, reestimated=True)
-    reestimated = bool(again) and (stage_2 is None or stage_2.result.is_reestimated)
-    searched = {}
-    if stage_2 is not None:
-        points = stage_2.by_point(reestimated=reestimated)
-        searched = {stage_2.stage_1_epochs + epoch: value for epoch, value in points.items()}
-    if reestimated:
-        return again, searched, "BatchNorm re-estimated"
-    return stage_1.by_epoch(metric, reestimated=False), searched, "statistics as trained"
+    both_reestimate = bool(stage_1.by_epoch(metric, REESTIMATED)) and (stage_2 is None or stage_2.result.is_reestimated)
+    kind = REESTIMATED if both_reestimate else AS_TRAINED
+    points = {} if stage_2 is None else stage_2.by_point(kind)
+    first = 0 if stage_2 is None else stage_2.stage_1_epochs
+    statistics = "BatchNorm re-estimated" if both_reestimate else "statistics as trained"
+    return stage_1.by_epoch(metric, kind), {first + epoch: value for epoch, value in points.items()}, statistics
 
 
 def seconds_of_stage_1(records: Iterable[Mapping[str, Any]]) -> float:
-    """Return the seconds that the records of stage 1's epochs hold: training, evaluation, and measuring averages."""
+    """Return the wall seconds of stage 1's epochs: of training, evaluation, and measuring averages.
+
+    Args:
+        records: the epochs' records in ``metrics.jsonl``.
+    """
     parts = ("seconds", "evaluation_seconds", "averaged_seconds")
     return float(sum(record.get(part) or 0.0 for record in records for part in parts))
 
@@ -201,8 +220,8 @@ def read_stage_2(folder: Path) -> StageTwoRecord:
     if not steps:
         raise ConfigError(f"RUN is {str(folder)!r}, whose stage 2 took no step; there is nothing to report")
     sources = {name: Path(source) for name, source in result.sources.items() if source}
-    gone = tuple(name for name, source in sources.items() if not source.exists())
+    missing = tuple(name for name, source in sources.items() if not source.exists())
     checkpoints = sources["weights"].parent
     has_stage_1 = (checkpoints.parent / METRICS).is_file() and checkpoints.name == STAGE_1_CHECKPOINTS
-    basis = load_basis(sources["basis"]) if result.basis and "basis" not in gone else None
-    return StageTwoRecord(folder, result, steps, basis, read_stage_1(checkpoints) if has_stage_1 else None, gone)
+    basis = load_basis(sources["basis"]) if result.basis and "basis" not in missing else None
+    return StageTwoRecord(folder, result, steps, basis, read_stage_1(checkpoints) if has_stage_1 else None, missing)

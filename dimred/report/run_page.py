@@ -25,7 +25,7 @@ from dimred.report.trend import column, trend_in_words
 from dimred.report.words import duration, in_words, kept_in_words, run_verdict, start_in_words
 
 PAGE = "report.html"
-_SHOWN = 6  # candidates of a choice that are not folded away
+_MOST_ROWS = 6  # candidates of a choice that are not folded away
 
 
 def make_report_folder(out: Path) -> None:
@@ -62,6 +62,10 @@ def write_report(
 
     Returns:
         The page's path.
+
+    Raises:
+        CheckpointError: a snapshot can't be read.
+        OSError: a file can't be written.
     """
     page, result, stage_1 = Page(out, PAGE), run.result, run.stage_1
     _add_choices(page, result)
@@ -69,7 +73,7 @@ def write_report(
     if run.basis is not None:
         _add_spectrum(page, run.basis.explained_variance_ratio)
     elif stage_1 is not None:
-        _add_spectrum(page, stage_1.variance_shares())
+        _add_spectrum(page, stage_1.variance_fractions())
     if plane is not None:
         _add_plane(page, plane)
     add_search(page, run)
@@ -80,10 +84,20 @@ def write_report(
 
 
 def write_stage_1_report(out: Path, run: StageOneRecord, settings: StageOneConfig) -> Path:
-    """Write ``report.html`` of a stage 1, finished or not; return its path."""
+    """Write ``report.html`` of a stage 1, finished or not, and each picture as PNG and SVG.
+
+    Args:
+        out, run, settings: as for ``write_report``.
+
+    Returns:
+        The page's path.
+
+    Raises:
+        CheckpointError, OSError: as for ``write_report``.
+    """
     page, metrics = Page(out, PAGE), metrics_of(settings.metric, settings.model.n_classes)
     _add_curves(page, run, metrics[0], None)
-    _add_spectrum(page, run.variance_shares())
+    _add_spectrum(page, run.variance_fractions())
     _add_configuration(page, {}, {"stage 1": run.folder})
     facts = [(str(run.last_epoch), "epochs done"), (str(len(run.snapshot_epochs())), "snapshots kept")]
     for place, metric in enumerate(metrics):
@@ -92,16 +106,17 @@ def write_stage_1_report(out: Path, run: StageOneRecord, settings: StageOneConfi
             epoch, value = list(values.items())[-1]
             words = f"{metric.name} on {settings.data.eval_split} after epoch {epoch}, {statistics}"
             facts.insert(place, (metric.text(value), words))
-    if records := run.averaged:
+    if records := run.average_records:
         loss, epoch, width = (records[-1][name] for name in ("averaged_loss", "epoch", "averaged_window"))
         facts.append((f"{loss:.4f}", f"loss on val of the mean of {width} snapshots, after epoch {epoch}"))
-    said = [
+    verdict = [
         f"Stage 1 has done {run.last_epoch} epochs in {duration(run.seconds)}.",
         "This is not the end: dimred train stage-2 continues from its last full checkpoint and averages its snapshots.",
         *([settings.eval_split_warning] if settings.eval_split_warning else []),
     ]
     where = {"run": str(run.folder.resolve()), "last epoch": _when(run.folder / METRICS)}
-    return page.write(f"Stage 1: {run.folder.name}", sentences(said, "verdict") + _named(where) + key_figures(facts))
+    head = sentences(verdict, "verdict") + _names_table(where)
+    return page.write(f"Stage 1: {run.folder.name}", head + key_figures(facts))
 
 
 def _summary(run: StageTwoRecord, settings: StageTwoConfig, last: float | None) -> str:
@@ -128,26 +143,27 @@ def _summary(run: StageTwoRecord, settings: StageTwoConfig, last: float | None) 
         )
     if result.stopped:
         words.append(f"The search ended early: {result.stopped}.")
-    if run.gone:
-        words.append(f"Parts that need the {' and the '.join(run.gone)} are left out, because these no longer exist.")
-    took = f"stage 2 {duration(result.seconds)}"
+    if run.missing_sources:
+        sources = " and the ".join(run.missing_sources)
+        words.append(f"Parts that need the {sources} are left out, because these no longer exist.")
+    durations = f"stage 2 {duration(result.seconds)}"
     if run.stage_1 is not None:
-        took = f"stage 1 {duration(run.stage_1.seconds)}, {took}"
+        durations = f"stage 1 {duration(run.stage_1.seconds)}, {durations}"
     where = {"run": str(run.folder.resolve()), "data": str(result.sources["data"]), "ended": _when(run.folder / RESULT)}
-    opening = sentences(run_verdict(run, split, last), "verdict") + _named(
-        where | {"took": took} | search_options(settings, result)
+    head = sentences(run_verdict(run, split, last), "verdict") + _names_table(
+        where | {"took": durations} | search_options(settings, result)
     )
-    return opening + key_figures(facts) + sentences(words)
+    return head + key_figures(facts) + sentences(words)
 
 
-def _named(facts: Mapping[str, str]) -> str:
+def _names_table(facts: Mapping[str, str]) -> str:
     return table((), facts.items(), kind="names")
 
 
 def _when(path: Path) -> str:
     """Format the date and time of a file's last change."""
-    written = datetime.fromtimestamp(path.stat().st_mtime)
-    return f"{written.day} {written:%B %Y, %H:%M}"
+    time = datetime.fromtimestamp(path.stat().st_mtime)
+    return f"{time.day} {time:%B %Y, %H:%M}"
 
 
 def _add_choices(page: Page, result: StageTwoResult) -> None:
@@ -170,12 +186,12 @@ def _add_choices(page: Page, result: StageTwoResult) -> None:
             for one in sorted(choice.candidates, key=lambda one: math.inf if one["loss"] is None else one["loss"])
         ]  # fmt: skip
         always = ("**", in_words("last"))
-        shown = [row for place, row in enumerate(rows) if place < _SHOWN or row[0].startswith(always)]
+        visible = [row for place, row in enumerate(rows) if place < _MOST_ROWS or row[0].startswith(always)]
         headings = (heading, "effective number", "loss on val", f"{metric.name} on val", "behind the lowest")
         worth = f"{choice.forward_passes:.1f} forward passes over the training split"
-        said = f"{choice.n_measured} networks were measured: {worth}, {duration(choice.seconds)}."
-        parts.append(table(headings, shown) + sentences([said]))
-        if len(rows) > len(shown):
+        cost = f"{choice.n_measured} networks were measured: {worth}, {duration(choice.seconds)}."
+        parts.append(table(headings, visible) + sentences([cost]))
+        if len(rows) > len(visible):
             parts.append(details(f"All {len(rows)}", table(headings, rows)))
     if parts:
         rules = [
@@ -188,21 +204,21 @@ def _add_choices(page: Page, result: StageTwoResult) -> None:
 def _add_curves(page: Page, run: StageOneRecord | None, metric: Metric, stage_2: StageTwoRecord | None) -> None:
     """Add the curves of both stages' metric and training loss; a stage that is not there is left out."""
     pictures = [] if run is None else _metric_picture(run, metric, stage_2)
-    begins, ends = (
+    losses_1, losses_2 = (
         (column(run.epochs, "epoch"), column(run.epochs, "loss")) if run else (np.empty(0), np.empty(0)),
         stage_2.losses() if stage_2 else (np.empty(0), np.empty(0)),
     )
     courses = [
         f"{stage} from {losses[0]:.3g} to {losses[-1]:.3g}"
-        for stage, (_, losses) in (("stage 1", begins), ("stage 2", ends))
+        for stage, (_, losses) in (("stage 1", losses_1), ("stage 2", losses_2))
         if len(losses)
     ]
     caption = "Training loss of single batches."
     if stage_2 is not None and stage_2.result.basis:
-        caption += f" Stage 2's is that before each step. {trend_in_words(len(ends[1]))}"
-    says = f"Training loss over epochs: {'; '.join(courses)}."
-    pictures.append(Picture("loss", plots.plot_losses(begins, ends), says, caption))
-    page.add("Curves", pictures, after="" if run is None else _averaged(run))
+        caption += f" Stage 2's is that before each step. {trend_in_words(len(losses_2[1]))}"
+    description = f"Training loss over epochs: {'; '.join(courses)}."
+    pictures.append(Picture("loss", plots.plot_losses(losses_1, losses_2), description, caption))
+    page.add("Curves", pictures, after="" if run is None else _averages_table(run))
 
 
 def _metric_picture(run: StageOneRecord, metric: Metric, stage_2: StageTwoRecord | None) -> list[Picture]:
@@ -211,41 +227,41 @@ def _metric_picture(run: StageOneRecord, metric: Metric, stage_2: StageTwoRecord
     if not plain:
         return []
     snapshot_epochs = run.snapshot_epochs(None if stage_2 is None else stage_2.basis)
-    says = (
+    description = (
         f"{metric.name.capitalize()} over epochs, {statistics}. Stage 1 ends at {metric.text(list(plain.values())[-1])}"
     )
     if later:
         values = list(later.values())
-        says += f"; stage 2 starts at {metric.text(values[0])} and ends at {metric.text(values[-1])}"
-    taken = (snapshot_epochs[0], snapshot_epochs[-1]) if snapshot_epochs else None
-    if taken:
-        says += f"; snapshots were taken in epochs {taken[0]} to {taken[1]}"
-    drawn = plots.plot_metric(metric, plain, later, taken, statistics)
+        description += f"; stage 2 starts at {metric.text(values[0])} and ends at {metric.text(values[-1])}"
+    ends = (snapshot_epochs[0], snapshot_epochs[-1]) if snapshot_epochs else None
+    if ends:
+        description += f"; snapshots were taken in epochs {ends[0]} to {ends[1]}"
+    figure = plots.plot_metric(metric, plain, later, ends, statistics)
     caption = f"{metric.name.capitalize()} over epochs, {statistics} in every point. "
-    return [Picture("metric", drawn, f"{says}.", caption + "The axis leaves out single collapses.")]
+    return [Picture("metric", figure, f"{description}.", caption + "The axis leaves out single collapses.")]
 
 
-def _averaged(run: StageOneRecord) -> str:
-    """Make the table of the measurements of ``stop: averaged``; empty if there are none."""
+def _averages_table(run: StageOneRecord) -> str:
+    """Make the HTML of the measurements of ``stop: averaged``; empty if there are none."""
     rows = []
-    for one in run.averaged:
+    for one in run.average_records:
         loss, gain = f"{one['averaged_loss']:.4f} ± {one['averaged_standard_error']:.4f}", one["averaged_gain"]
-        gained = "" if gain is None else f"{gain:.4f} ± {one['averaged_gain_standard_error']:.4f}"
-        rows.append([str(one["epoch"]), str(one["averaged_window"]), loss, gained])
+        gain_text = "" if gain is None else f"{gain:.4f} ± {one['averaged_gain_standard_error']:.4f}"
+        rows.append([str(one["epoch"]), str(one["averaged_window"]), loss, gain_text])
     heading = ("after epoch", "snapshots averaged", "loss on val", "gain over the best before")
     return details("The averaged weights, measured by stop: averaged", table(heading, rows)) if rows else ""
 
 
-def _add_spectrum(page: Page, shares: np.ndarray | None) -> None:
-    """Add the shares (k,) of the snapshots' variance along each direction, if they are known."""
-    if shares is None:
+def _add_spectrum(page: Page, fractions: np.ndarray | None) -> None:
+    """Add the fractions (k,) of the snapshots' variance along each direction, if they are known."""
+    if fractions is None:
         return
-    needed, k = int(np.searchsorted(np.cumsum(shares), 0.9 * shares.sum())) + 1, len(shares)
+    n_most, k = int(np.searchsorted(np.cumsum(fractions), 0.9 * fractions.sum())) + 1, len(fractions)
     page.add("Subspace", [Picture(
-        "spectrum", plots.plot_spectrum(shares),
-        f"Share of the snapshots' variance along each of {k} directions: the first has {100 * shares[0]:.2f} %, all "
-        f"together {100 * shares.sum():.2f} %.",
-        f"How much of the snapshots' variance each direction holds. The first {needed} hold nine tenths of what all "
+        "spectrum", plots.plot_spectrum(fractions),
+        f"Share of the snapshots' variance along each of {k} directions: the first has {100 * fractions[0]:.2f} %, all "
+        f"together {100 * fractions.sum():.2f} %.",
+        f"How much of the snapshots' variance each direction holds. The first {n_most} hold nine tenths of what all "
         f"{k} hold.",
     )])  # fmt: skip
 

@@ -11,7 +11,12 @@ from dimred.report.trend import column, mean_width, running_mean, trend_in_words
 
 
 def search_options(settings: StageTwoConfig, result: StageTwoResult) -> dict[str, str]:
-    """Return the options of a search, by the names of the configuration, for the first table; {} without a search."""
+    """Return the options of a search for the first table of a page: heading -> text; {} without a search.
+
+    Args:
+        settings: stage 2's configuration.
+        result: its result, which knows the size of the basis.
+    """
     search, basis = settings.search, result.basis
     if search is None or basis is None:
         return {}
@@ -28,7 +33,7 @@ def search_options(settings: StageTwoConfig, result: StageTwoResult) -> dict[str
 
 
 def add_search(page: Page, run: StageTwoRecord) -> None:
-    """Add the pictures of the steps, if stage 2 searched."""
+    """Add a section with the pictures of the search's steps to a page; nothing if stage 2 had no search."""
     result, steps = run.result, run.steps
     if not result.basis:
         return
@@ -42,7 +47,7 @@ def add_search(page: Page, run: StageTwoRecord) -> None:
     }
     outcome = f"{result.totals['accepted_steps']} of {result.steps} steps were accepted"
     outcome += "".join(f"; {count} {words_of}" for words_of, count in failures.items() if count)
-    captured = f"{np.nanmean(fractions):.2g} %" if np.isfinite(fractions).any() else "unknown"
+    inside_text = f"{np.nanmean(fractions):.2g} %" if np.isfinite(fractions).any() else "unknown"
     first, last = (running_mean(gain, mean_width(len(gain)))[place] for place in (0, -1))
     inside, outside = (np.nansum(column(steps, key)) for key in ("moved_inside", "moved_outside"))
     away = float(np.linalg.norm(coordinates[-1]))
@@ -70,7 +75,7 @@ def add_search(page: Page, run: StageTwoRecord) -> None:
         ),
         Picture(
             "captured", search_plots.plot_captured(steps),
-            f"Part of the gradient inside the subspace, {captured} on average.",
+            f"Part of the gradient inside the subspace, {inside_text} on average.",
             f"Part of the gradient's squared length that lies inside the subspace. {words}",
         ),
     ])  # fmt: skip

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from dimred.report.plots import AVERAGE, LIGHT, PLAIN, REJECTED, STAGE_2, legend_below, new_figure, whole_numbers
-from dimred.report.trend import MOST_POINTS, column, draw_trend, thinned
+from dimred.report.trend import MOST_POINTS, column, draw_trend, places_to_draw
 
 Steps = Sequence[Mapping[str, Any]]
 
@@ -21,12 +21,16 @@ _STEP = "step of stage 2"
 
 
 def gains(steps: Steps) -> np.ndarray:
-    """Return f(w) - f(w + t d) of each step on its own batch, (n,); 0 if no trial was accepted."""
+    """Return f(w) - f(w + t d) of each step on its own batch, (n,); 0 if no trial was accepted, NaN if not finite."""
     return column(steps, "loss") - column(steps, "loss_after")
 
 
 def plot_gains(steps: Steps) -> Figure:
-    """Draw the gain of each step, the accepted t, and the number of trials; failed steps are marked at t = 0."""
+    """Draw the gain of each step, the accepted t, and the number of trials; failed steps are marked at t = 0.
+
+    Args:
+        steps: the steps' records, see ``SearchResult.record``.
+    """
     figure, (upper, middle, lower) = new_figure((4.8, 5.6), ratios=(1.6, 1.2, 1))
     numbers, sizes = column(steps, "step"), column(steps, "step_size")
     draw_trend(upper, numbers, gains(steps), STAGE_2)
@@ -47,20 +51,20 @@ def plot_gains(steps: Steps) -> Figure:
 
 
 def plot_movement(steps: Steps, coordinates: np.ndarray) -> Figure:
-    """Draw how far each step moves inside and outside the subspace, and how far all of them have.
+    """Draw how far each step moves inside and outside the subspace, and the distances up to each step.
 
     Args:
-        steps: records of the steps, n of them.
+        steps: the n steps' records, see ``SearchResult.record``.
         coordinates: points of the search relative to its start, (n + 1, k).
     """
     figure, (upper, lower) = new_figure((4.8, 4.8), ratios=(1, 1.2))
-    numbers, places = column(steps, "step"), thinned(len(steps))
+    numbers, places = column(steps, "step"), places_to_draw(len(steps))
     away = np.linalg.norm(coordinates[1:], axis=1)
     lines = [(away, "--", STAGE_2, "distance from the start, inside")]
     for key, colour, label in (("moved_inside", STAGE_2, "inside"), ("moved_outside", AVERAGE, "outside")):
-        moved = column(steps, key)
-        draw_trend(upper, numbers, _positive(moved), colour)
-        lines.append((np.nancumsum(moved), "-", colour, f"path {label} the subspace"))
+        distances = column(steps, key)
+        draw_trend(upper, numbers, _positive(distances), colour)
+        lines.append((np.nancumsum(distances), "-", colour, f"path {label} the subspace"))
     for values, style, colour, label in lines:
         if (values > 0).any():  # not for the path outside with alpha = 0
             lower.plot(numbers[places], _positive(values)[places], style, color=colour, lw=1.6, label=label)
@@ -86,7 +90,7 @@ def plot_coordinates(coordinates: np.ndarray) -> Figure:
         coordinates: points of the search relative to its start, (n + 1, k).
     """
     figure, axes = new_figure()
-    places = thinned(len(coordinates))
+    places = places_to_draw(len(coordinates))
     farthest = np.argsort(-np.abs(coordinates[-1]), kind="stable")[: len(_FARTHEST)]
     others = np.delete(coordinates, farthest, axis=1)[places]
     for number, line in enumerate(others.T):

@@ -1,4 +1,4 @@
-"""Draw the values of many steps so that their course shows: points or a band, and their running mean."""
+"""Draw the values of many steps, as points or a band, with their running mean, so that the trend can be seen."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,12 +16,12 @@ def column(steps: Sequence[Mapping[str, Any]], key: str) -> np.ndarray:
 
 
 def mean_width(n_values: int) -> int:
-    """Return over how many values the running mean goes: an odd number, about a fifteenth of all, at least 5."""
+    """Return how many values one running mean of n values includes: an odd number, about n / 15, at least 5."""
     return max(5, n_values // 15 | 1)
 
 
 def running_mean(values: np.ndarray, width: int) -> np.ndarray:
-    """Return the mean of the ``width`` values around each value, of those that exist and are finite; else NaN.
+    """Return the mean of those of the ``width`` values around each value that exist and are finite; NaN without any.
 
         mean_i = sum of finite values_j / their number,   |i - j| <= width // 2
 
@@ -37,8 +37,8 @@ def running_mean(values: np.ndarray, width: int) -> np.ndarray:
     return np.where(n_finite > 0, (sums[end] - sums[first]) / np.maximum(n_finite, 1), np.nan)
 
 
-def thinned(n_values: int, most: int = MOST_POINTS) -> np.ndarray:
-    """Return the places of at most ``most`` evenly spaced values of n, the first and the last among them."""
+def places_to_draw(n_values: int, most: int = MOST_POINTS) -> np.ndarray:
+    """Return the indices of at most ``most`` evenly spaced ones of n values, the first and the last among them."""
     return np.unique(np.linspace(0, n_values - 1, min(n_values, most)).round().astype(int))
 
 
@@ -46,8 +46,8 @@ def band(numbers: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarra
     """Return where the middle 80 % of the values lie, window by window.
 
     Args:
-        numbers: of the steps, (n,), increasing.
-        values: of the steps, (n,).
+        numbers: numbers of the steps, (n,), increasing.
+        values: values of the steps, (n,); those that are not finite are left out.
 
     Returns:
         The windows' mean numbers, and the 10th and the 90th percentile of their finite values, each (m,).
@@ -62,16 +62,26 @@ def band(numbers: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 
 def draw_trend(axes: Any, numbers: np.ndarray, values: np.ndarray, colour: str, label: str = "") -> None:
-    """Draw values (n,) over step numbers (n,): each as a point, or a band of the middle 80 %, and the running mean."""
+    """Draw the values of steps and their running mean.
+
+    Up to ``MOST_POINTS`` values are points; more are a band, in which the middle 80 % of neighbouring values lie.
+
+    Args:
+        axes: matplotlib's axes to draw on.
+        numbers: numbers of the steps, (n,), increasing.
+        values: their values, (n,).
+        colour: colour of points, band and line.
+        label: label of the running mean in a legend.
+    """
     if len(values) <= MOST_POINTS:
         axes.plot(numbers, values, "o", color=colour, ms=2.5, mew=0, alpha=0.4)
     else:
         axes.fill_between(*band(numbers, values), color=colour, alpha=0.25, lw=0)
-    places, mean = thinned(len(values)), running_mean(values, mean_width(len(values)))
+    places, mean = places_to_draw(len(values)), running_mean(values, mean_width(len(values)))
     axes.plot(numbers[places], mean[places], color=colour, lw=1.6, label=label)
 
 
 def trend_in_words(n_values: int) -> str:
     """Explain what ``draw_trend`` has drawn of n values, for a caption."""
-    shown = "Points: each step" if n_values <= MOST_POINTS else "Band: the middle 80 % of neighbouring steps"
-    return f"{shown}; line: mean of {mean_width(n_values)} steps."
+    marks = "Points: each step" if n_values <= MOST_POINTS else "Band: the middle 80 % of neighbouring steps"
+    return f"{marks}; line: mean of {mean_width(n_values)} steps."

@@ -6,7 +6,11 @@ from dimred.report.record import StageTwoRecord
 
 
 def in_words(point: str) -> str:
-    """Name one of stage 2's points in words: its start, an epoch, or an average."""
+    """Return a name for readers of one of stage 2's points or candidates; an unknown one is returned as it is.
+
+    Args:
+        point: ``start``, the number of an epoch, ``average``, ``final``, ``last`` or ``mean``.
+    """
     words = {
         "start": "its start", "average": "the best average of the snapshots",
         "last": "the last weights of stage 1", "mean": "the mean of the snapshots", "final": "stage 2's last weights",
@@ -25,7 +29,13 @@ def kept_in_words(result: StageTwoResult) -> str:
 
 
 def run_verdict(run: StageTwoRecord, split: str, last: float | None) -> list[str]:
-    """Write which network to use, its metric, its gains over others, and its cost; arguments as in ``write_report``."""
+    """Return sentences about which network to use, its metric, its gains over others, and its cost.
+
+    Args:
+        run: contents of the run's files.
+        split: the split that the metric was measured on.
+        last: metric of stage 1's last weights, as for ``write_report``; None to leave it out.
+    """
     result, metric, main = run.result, run.metric, run.result.main
     ours = main.at(FINAL)
     statistics = ", BatchNorm re-estimated" if REESTIMATED in main.by_point[FINAL] else ""
@@ -40,19 +50,19 @@ def run_verdict(run: StageTwoRecord, split: str, last: float | None) -> list[str
         if other is not None
     ]
     name = "" if metric.is_fraction else f"{metric.name} "
-    said = [f"Use {run.final_weights}: {name}{metric.text(ours)} on {split}{statistics}."]
+    statements = [f"Use {run.final_weights}: {name}{metric.text(ours)} on {split}{statistics}."]
     if gains:
-        said.append(f"That is {' and '.join(gains)}.")
+        statements.append(f"That is {' and '.join(gains)}.")
     of_stage_1 = f" after the {run.stage_1_epochs} of stage 1" if run.stage_1_epochs else ""
-    said.append(f"Stage 2 cost {result.passes:.1f} passes{of_stage_1}, and {duration(result.seconds)}.")
+    statements.append(f"Stage 2 cost {result.passes:.1f} passes{of_stage_1}, and {duration(result.seconds)}.")
     if result.kept in (START, AVERAGE):
-        kept = kept_in_words(result)
-        said.append(f"The val split preferred {kept} to every epoch of stage 2, so no epoch of stage 2 is used.")
+        preference = f"The val split preferred {kept_in_words(result)} to every epoch of stage 2"
+        statements.append(f"{preference}, so no epoch of stage 2 is used.")
     if (beside := result.choices.get(BEST_AVERAGE)) is not None:
         passes = result.choosing_passes(BEST_AVERAGE)
         better = "none is better" if beside.name == FINAL else f"one is better: {beside.name}"
-        said.append(f"A look at averages of the snapshots cost {passes:.1f} passes more; on val, {better}.")
-    return said
+        statements.append(f"A look at averages of the snapshots cost {passes:.1f} passes more; on val, {better}.")
+    return statements
 
 
 def duration(seconds: float) -> str:
@@ -64,7 +74,12 @@ def duration(seconds: float) -> str:
 
 
 def gain_text(difference: float, spread: float | None = None) -> str:
-    """Format the difference of two fractions in points, with a spread if there is one."""
+    """Format the difference of two fractions in percentage points: ``1.20 points above``, or ``level with``.
+
+    Args:
+        difference: a fraction minus the other.
+        spread: standard deviation of the difference over the seeds, as a fraction; None without one.
+    """
     if abs(difference) < 0.00005:  # they are shown equal
         return "level with"
     error = "" if spread is None else f" ± {100 * spread:.2f}"

@@ -11,7 +11,7 @@ import pytest
 
 from dimred.config import StageOneConfig, StageTwoConfig, load_config
 from dimred.errors import ConfigError
-from dimred.io.metric import ACCURACY, TOP5
+from dimred.io.metric import ACCURACY, AS_TRAINED, TOP5
 from dimred.io.stage_two_result import ChoiceResult, MetricResult
 from dimred.report.page import Page, details, figure, table
 from dimred.report.record import on_equal_terms, read_stage_1, read_stage_2
@@ -60,7 +60,7 @@ def test_a_running_stage_1_may_be_in_the_middle_of_a_line_and_before_its_first_s
 
 def test_snapshots_that_are_equal_have_no_spectrum(run: RunFiles, tmp_path: Path) -> None:
     equal = write_series(tmp_path / "equal", np.ones((3, 20)))
-    assert replace(read_stage_1(run.stage_1 / "checkpoint_stage_1"), snapshots=equal).variance_shares() is None
+    assert replace(read_stage_1(run.stage_1 / "checkpoint_stage_1"), snapshots=equal).variance_fractions() is None
 
 
 def test_the_measurements_of_the_averaged_weights_are_shown(run: RunFiles, tmp_path: Path) -> None:
@@ -189,12 +189,12 @@ def test_both_stages_are_drawn_with_the_same_kind_of_statistics(run: RunFiles) -
     points = {"start": accuracy(0.6, 0.62)["accuracy"], "1": accuracy(0.65, 0.7)["accuracy"]}
     both = replace(stage_2, result=replace(stage_2.result, metrics=[MetricResult(ACCURACY, points)]))
     assert on_equal_terms(stage_1, both, ACCURACY) == (
-        stage_1.by_epoch(ACCURACY, reestimated=False), {50: 0.6, 51: 0.65}, "statistics as trained"
+        stage_1.by_epoch(ACCURACY, AS_TRAINED), {50: 0.6, 51: 0.65}, "statistics as trained"
     )  # fmt: skip
     reestimated = replace(stage_1, epochs=[one | {"metrics": accuracy(0.5, 0.9)} for one in stage_1.epochs])
     assert on_equal_terms(reestimated, stage_2, ACCURACY)[2] == "statistics as trained"
-    plain, searched, statistics = on_equal_terms(reestimated, both, ACCURACY)
-    assert (set(plain.values()), searched, statistics) == ({0.9}, {50: 0.62, 51: 0.7}, "BatchNorm re-estimated")
+    plain, later, statistics = on_equal_terms(reestimated, both, ACCURACY)
+    assert (set(plain.values()), later, statistics) == ({0.9}, {50: 0.62, 51: 0.7}, "BatchNorm re-estimated")
 
 
 def test_a_figure_of_the_split_that_chose_is_said_to_be_too_good(run: RunFiles, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from dimred.report.plots import save_figure
 from dimred.report.search_plots import plot_captured, plot_coordinates, plot_gains, plot_movement
-from dimred.report.trend import MOST_POINTS, band, mean_width, running_mean, thinned, trend_in_words
+from dimred.report.trend import MOST_POINTS, band, mean_width, places_to_draw, running_mean, trend_in_words
 
 
 def step(number: int, outcome: str = "accepted", **changes: object) -> dict[str, Any]:
@@ -104,9 +104,9 @@ def test_the_band_holds_the_middle_of_each_window_and_leaves_out_what_is_not_fin
 
 
 def test_thinning_keeps_both_ends() -> None:
-    assert thinned(5).tolist() == [0, 1, 2, 3, 4]
-    assert thinned(6001).tolist()[::299] == [0, 6000]
-    assert len(thinned(6001)) == MOST_POINTS
+    assert places_to_draw(5).tolist() == [0, 1, 2, 3, 4]
+    assert places_to_draw(6001).tolist()[::299] == [0, 6000]
+    assert len(places_to_draw(6001)) == MOST_POINTS
 
 
 def test_a_long_search_has_a_band_and_pictures_of_bounded_size(tmp_path: Path) -> None:
