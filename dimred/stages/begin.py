@@ -23,7 +23,11 @@ def build_stage_2(
         run: the run, whose task may be shortened.
         task: the whole task, whose steps determine the rates.
         parent: the run that WEIGHTS come from.
-        basis: the basis of a search, or the snapshots to fit one on, on rank 0.
+        basis: what ``check_stage_2`` returned: the basis of a search, or the snapshots to fit one on, on rank 0.
+
+    Raises:
+        ConfigError: cooldown and search are both null, or the cooldown can't be planned, see ``plan_cooldown``.
+        CheckpointError: the arrays of WEIGHTS do not fit the network.
     """
     settings, network, ranks = task.settings, task.network, task.ranks
     parent.put_weights(network, ranks)

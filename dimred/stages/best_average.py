@@ -12,7 +12,7 @@ from dimred.vectors.parameters import to_arrays
 
 
 class BestAverage:
-    """Finds the best average of the snapshots on ``val``.
+    """A search for the best average of stage 1's snapshots on ``val``; all ranks call its methods.
 
     Args:
         run: the run of stage 2, whose network is measured.
@@ -24,7 +24,7 @@ class BestAverage:
 
     @property
     def has_snapshots(self) -> bool:
-        """Return whether there are snapshots, on every rank what rank 0 sees."""
+        """Return whether rank 0 has snapshots; every rank gets the same answer."""
         ranks = self._run.ranks
         return ranks.any(bool(ranks.run_on_rank_zero(lambda: self._parent.has_snapshots)))
 
@@ -35,7 +35,14 @@ class BestAverage:
         return Choice(passes_each=passes_each, metric=run.figures.metrics[0])
 
     def put(self, what: str) -> tuple[Candidate, ChoiceResult]:
-        """Put the best of the last weights and the averages into the network; return it, and the choice to record."""
+        """Put the best among the network's weights and the averages of the snapshots into the network.
+
+        Args:
+            what: what the choice is for, in the log.
+
+        Returns:
+            The best candidate, named ``last`` if that is the network as it was; and the choice, to record.
+        """
         choice, evaluator = self.new_choice(), self._run.evaluator
         last = evaluator.layout.flatten(to_arrays(evaluator.network.trainable_params()))
         best, weights = choose_average(self._averages(), evaluator.measure_val_of, last, choice)
@@ -44,7 +51,9 @@ class BestAverage:
         return best, choice.result()
 
     def put_if_better(self) -> tuple[Candidate, Candidate | None, ChoiceResult | None]:
-        """Compare the network with averages, and put the best one into it if that is better; else it is left anyhow.
+        """Look for an average that is better than the network, and put the best one into it.
+
+        If none is better, the network keeps the weights that were measured last: the caller restores its own.
 
         Returns:
             The network as it was; the average, None if none is better; and the choice to record, None if no loss is

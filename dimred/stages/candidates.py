@@ -46,7 +46,12 @@ class Candidates:
         return self._folder / f"{self._prefix}-{name}.ckpt"
 
     def save(self, point: str | int, parameters: Sequence[Parameter]) -> None:
-        """Write a point's checkpoint."""
+        """Write a point's checkpoint; all ranks call this, and rank 0 writes.
+
+        Args:
+            point: the point; a number is an epoch's.
+            parameters: what to write.
+        """
         arrays = to_arrays(parameters)
 
         def write() -> None:
@@ -56,11 +61,17 @@ class Candidates:
         self._ranks.run_on_rank_zero(write)
 
     def measure(self, point: str | int, effective_size: float, evaluator: Evaluator) -> None:
-        """Measure the network, which is at this point, on ``val``, and add it."""
+        """Measure the network on ``val``, and add it to the choice.
+
+        Args:
+            point: the point that the network is at, and whose checkpoint was saved.
+            effective_size: how many equal snapshots the network is worth as an average; 1 for weights of one step.
+            evaluator: measures the network.
+        """
         self.choice.measure(str(point), effective_size, evaluator.measure_val, self.path(point))
 
     def add_average(self, candidate: Candidate) -> None:
-        """Add the average of snapshots that was chosen before, and saved."""
+        """Add the best average of the snapshots to the choice, with the losses by which it was found before."""
         self.choice.add(AVERAGE, candidate, self.path(AVERAGE))
 
     def state_arrays(self) -> dict[str, np.ndarray]:
@@ -77,7 +88,12 @@ class Candidates:
         }
 
     def restore(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
-        """Restore the measurements from a state."""
+        """Restore the measurements from a state.
+
+        Args:
+            arrays: the state's arrays, with those of ``state_arrays``.
+            values: what ``state_values`` returned.
+        """
         measured = {name.removeprefix(VAL_LOSSES): arrays[name] for name in arrays if name.startswith(VAL_LOSSES)}
         self.choice.candidates = []
         for name, losses in measured.items():
@@ -110,7 +126,17 @@ class Candidates:
 
 
 def put_file(parameters: Sequence[Parameter], file: Path, source: str, ranks: Ranks) -> None:
-    """Set parameters on every rank to the values in a checkpoint that rank 0 reads; ``source`` names it in errors."""
+    """Set parameters on every rank to the values in a checkpoint that rank 0 reads; all ranks call this.
+
+    Args:
+        parameters: the parameters.
+        file: the checkpoint.
+        source: what it is, for errors.
+        ranks: the ranks of the job.
+
+    Raises:
+        CheckpointError: the file can't be read, or does not fit; on the other ranks it is a DimredError.
+    """
     ranks.run_on_rank_zero(lambda: from_arrays(parameters, read_checkpoint(file), source))
     ranks.broadcast(parameters)
 

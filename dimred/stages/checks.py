@@ -44,6 +44,7 @@ def check_stage_1(
 
     Raises:
         ConfigError: there is a problem; the message lists all of them.
+        DimredError, DataError: as ``Task.check``, which comes last.
     """
     disk = disk_of_stage_1(task.settings, task.network)
     _check_run(task, problems, out, disk, resume=resume)
@@ -85,6 +86,7 @@ def check_stage_2(
 
     Raises:
         ConfigError: a check failed on this rank or on rank 0; the message lists all problems.
+        DimredError, DataError: as ``Task.check``, which comes last.
     """
     settings, network, ranks = task.settings, task.network, task.ranks
 
@@ -143,7 +145,7 @@ _STATES = 3  # the newest two, and the one being written
 
 
 def say_plan_of_stage_1(config: StageOneConfig, steps_per_epoch: int, disk: int) -> None:
-    """Log what a whole stage 1 takes, and whether it leaves the snapshots that a stage 2 needs."""
+    """Log what a whole stage 1 takes, see ``say_plan``, and whether it leaves the snapshots that a stage 2 needs."""
     say_plan(config, steps_per_epoch, disk)
     n_snapshots = snapshots_in_the_end(config, steps_per_epoch)
     if n_snapshots == 0:
@@ -157,7 +159,13 @@ def say_plan_of_stage_1(config: StageOneConfig, steps_per_epoch: int, disk: int)
 
 
 def say_plan(config: StageOneConfig | StageTwoConfig, steps_per_epoch: int, disk: int) -> None:
-    """Log how many steps a whole run makes, and how many bytes of ``disk`` it takes."""
+    """Log how many steps a whole run makes, and how much disk it takes.
+
+    Args:
+        config: the configuration of the run.
+        steps_per_epoch: steps in an epoch.
+        disk: bytes that the run takes at most, see ``disk_of_stage_1`` and ``disk_of_stage_2``.
+    """
     n_epochs = config.n_epochs
     ends = "up to " if isinstance(config, StageOneConfig) and config.stop else ""
     _log.info(
@@ -181,7 +189,7 @@ def disk_of_stage_1(config: StageOneConfig, network: nn.Cell) -> int:
 
 
 def disk_of_stage_2(config: StageTwoConfig, network: nn.Cell, pca_mat: Path | None) -> int:
-    """Estimate the bytes of a stage 2 on disk: checkpoints and states, and the basis if it has to fit one."""
+    """Estimate the bytes of a stage 2 on disk: checkpoints and states, and a search's basis unless PCA_MAT is given."""
     weights, everything = _sizes(network)
     state = 2 * everything + (1 if config.cooldown is None else 2) * weights  # AdamW keeps two moments
     basis = (config.search.n_components + 2) * weights if config.search and pca_mat is None else 0

@@ -34,7 +34,8 @@ class Cooldown(NamedTuple):
         updates: updates that the optimizer has made; its bias correction and its rates go on from there. 0 if its
             state begins anew.
         taken_from: where optimizer and rate come from, in words.
-        steps_per_epoch: stage 1's, to notice batches of a different size; None if the settings give the rate.
+        steps_per_epoch: stage 1's, to notice batches of a different size; None if the settings give the rate, or the
+            name of WEIGHTS does not tell.
     """
 
     factor: float
@@ -61,8 +62,11 @@ def plan_cooldown(config: CooldownConfig, network: nn.Cell, parent: StageOneRun)
 
     Args:
         config: section ``cooldown`` of stage 2.
-        network: the network that has these weights.
+        network: the network of stage 2.
         parent: the run that WEIGHTS come from.
+
+    Returns:
+        The cooldown as it begins.
 
     Raises:
         ConfigError: WEIGHTS lack the optimizer's state, or are not in a stage 1 run that has optimizer and rate, and
@@ -117,8 +121,8 @@ def build_cooldown_step(
 ) -> TrainStep:
     """Build stage 2's step without a search: stage 1's step, whose rate is brought to 0.
 
-    The optimizer, the loss scale and the EMA each go on with their state from WEIGHTS, if these have it; otherwise
-    they begin anew.
+    The optimizer goes on with its state from WEIGHTS, if these have it; then so do the loss scale and the EMA, each if
+    WEIGHTS have its state. What does not go on begins anew.
 
     Args:
         config: configuration of stage 2.
@@ -135,7 +139,14 @@ def build_cooldown_step(
 
 
 def take_over_parts(step: nn.Cell, cooldown: Cooldown, parent: StageOneRun, ranks: Ranks) -> None:
-    """Set the loss scale and the EMA of a step to their state from stage 1, each if WEIGHTS have it."""
+    """Set the loss scale and the EMA of a step to their state from stage 1, if the optimizer's state goes on, too.
+
+    Args:
+        step: the step; a part whose state WEIGHTS lack stays as it is.
+        cooldown: the cooldown as it begins.
+        parent: the run that WEIGHTS come from; rank 0 has the arrays.
+        ranks: the ranks of the job, all of which call this.
+    """
     for prefix in _PARTS_STATE:
         part = [parameter for parameter in step.get_parameters() if parameter.name.startswith(prefix)]
         is_there = parent.names.issuperset(parameter.name for parameter in part)

@@ -72,7 +72,10 @@ def set_up(
 
 
 def set_precision(settings: StageConfig) -> None:
-    """Set how graphs are compiled and whether float32 may become HF32; log the settings that this device ignores."""
+    """Set how graphs are compiled, and whether a device may compute float32 products in HF32, as ``precision`` says.
+
+    Log which of these settings, ``deterministic`` and ``all_reduce_split`` have no effect on CPU.
+    """
     precision, on_ascend = settings.precision, ms.get_context("device_target") == "Ascend"
     if precision.jit_level is not None:
         ms.set_context(jit_config={"jit_level": precision.jit_level})

@@ -52,7 +52,10 @@ class RunFigures:
                 self._note(EMA)
 
     def measure_final(self) -> None:
-        """Measure the network as it is, and with re-estimated BatchNorm statistics, which it keeps."""
+        """Measure the network as it is, and with re-estimated BatchNorm statistics, which it then keeps.
+
+        Without ``reestimates`` the second measurement is left out, and the network stays as it is.
+        """
         self.values = {}
         self._note(AS_TRAINED)
         if self.reestimates:
@@ -70,7 +73,11 @@ class RunFigures:
             self.values.setdefault(metric.name, {})[kind] = value
 
     def text(self, decimals: int) -> str:
-        """Format the metrics, and in brackets the re-estimated ones, if there are any; "" if nothing was measured."""
+        """Format the metrics, and in brackets the re-estimated ones, if there are any; "" if nothing was measured.
+
+        Args:
+            decimals: digits behind the point of a metric that is a percentage, see ``Metric.text``.
+        """
         texts = []
         for metric in self.metrics:
             if (values := self.values.get(metric.name)) is not None:

@@ -52,7 +52,7 @@ class Observer(Protocol):
         """Return whether ``after_step`` must run right after step ``done`` of an epoch, before the next one starts."""
 
     def after_launch(self) -> None:
-        """Count a step that was handed to the device; its results may not be read yet."""
+        """Note that a step was handed to the device; to read its result here would wait for the device."""
 
     def after_step(self, result: Result, progress: Progress) -> str | None:
         """Record a step that was made, and return a new status for the progress bar, or None to leave it.
@@ -105,11 +105,15 @@ class EpochLoop:
     signals: StopSignals = field(default_factory=StopSignals)
 
     def run(self, progress: Progress, observer: Observer) -> None:
-        """Run from ``progress`` to the end of the last epoch, or until ``observer`` has ended; update ``progress``.
+        """Run from ``progress`` to the end of the last epoch, or until ``observer.has_ended``; update ``progress``.
+
+        Args:
+            progress: how far the run is.
+            observer: the stage, whose hooks are called beside the steps.
 
         Raises:
             DataError: a rank could not read its batch; the state was saved.
-            StoppedError: a rank received SIGTERM or ctrl-C; the state was saved.
+            StoppedError: a rank received SIGTERM, ctrl-C or SIGHUP; the state was saved.
         """
         per_epoch = self.images.steps_per_epoch
         if self.step.ballot is not None:

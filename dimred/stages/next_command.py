@@ -26,6 +26,7 @@ def say_commands(commands: Sequence[Sequence[str]]) -> None:
 def commands_after_stage_1(task: Task[StageOneConfig], weights: Path, run_folder: Path) -> list[list[str]]:
     """Return the words of the commands that come next: a PCA, if stage 2 searches, and stage 2; or else the report.
 
+    It is the report if there are too few snapshots to search, or the schedule has left no rate to cool down.
     Stage 2 takes over the rest from the run of stage 1. A search has no more directions than the snapshots give.
 
     Args:

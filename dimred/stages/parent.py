@@ -216,13 +216,21 @@ def _task_keys(settings: StageTwoConfig) -> Sequence[str]:
 
 
 def config_of_stage_2(weights: Path, out: Path, *, resume: bool) -> Path | None:
-    """Find the configuration of a stage 2 that is begun or resumed without one; None for a cooldown by the defaults.
+    """Find the configuration of a stage 2 that is started without ``--config``.
 
     A run that is resumed has its own; a new one takes the stage 2 of the recipe that stage 1 was run with. Each rank
     looks in its own host's folders, because the answer is needed before the ranks join.
 
+    Args:
+        weights: WEIGHTS.
+        out: folder of the run.
+        resume: whether the run may be resumed.
+
+    Returns:
+        The file; None for a cooldown by the defaults.
+
     Raises:
-        ConfigError: there is no such run, as seen from this host.
+        ConfigError: this host has no run of stage 1 with these WEIGHTS, and none of stage 2 to resume.
     """
     if resume and (out / CONFIG).is_file():
         return out / CONFIG
@@ -238,7 +246,16 @@ def config_of_stage_2(weights: Path, out: Path, *, resume: bool) -> Path | None:
 def load_stage_2(
     config: Path | None, overrides: Sequence[str] | None = None, parent: StageOneRun | None = None
 ) -> StageTwoConfig:
-    """Load stage 2's configuration; with its parent the whole of it, which takes over what it does not set.
+    """Load stage 2's configuration, which takes over from stage 1 what it does not set; log what that is.
+
+    Args:
+        config: the file; None for one without keys.
+        overrides: see ``load_config``.
+        parent: the run that WEIGHTS come from; None to load only what stage 2 sets itself, which is needed to join the
+            ranks.
+
+    Returns:
+        The configuration; with a parent, ``epochs`` is a number.
 
     Raises:
         ConfigError: it is wrong, or the number of epochs can't be known; see ``load_config``.

@@ -83,7 +83,7 @@ class Run(Generic[Settings]):
         return self.progress.epoch if self.progress.done == self.task.steps_per_epoch else self.progress.epoch - 1
 
     def loop(self, name: str, step: Step, n_epochs: int, first_order: int = 0) -> EpochLoop:
-        """Return the loop over the remaining epochs, see ``EpochLoop``."""
+        """Make the loop over the epochs with the run's settings; see ``EpochLoop`` for the arguments."""
         settings = self.settings
         return EpochLoop(
             name, step, self.task.trained, seed=settings.seed, n_epochs=n_epochs, first_order=first_order,
@@ -152,7 +152,10 @@ class Run(Generic[Settings]):
         self.ranks.run_on_rank_zero(lambda: retry(lambda: self.states.save(self.n_steps, arrays, known)))
 
     def arrays_of(self, step: Step) -> dict[str, np.ndarray]:
-        """Note the last step's loss, average BatchNorm's statistics over the ranks, and return the step's state."""
+        """Return the step's state, to save; before, note its last loss, and average BatchNorm's statistics.
+
+        The statistics are averaged over the ranks, all of which call this.
+        """
         if self._result is not None:
             self.last = self._last_of(self._result)
         self.average_statistics(step)
@@ -164,7 +167,12 @@ class Run(Generic[Settings]):
         self.ranks.all_reduce_mean([*moving_statistics(self.task.network), *averaged])
 
     def see(self, result: Result, *, diverges: bool = True) -> None:
-        """Note the result of a step; check its loss for divergence, unless a step that diverges changes nothing."""
+        """Note the result of a step, and check its loss for divergence.
+
+        Args:
+            result: what the step returned.
+            diverges: whether to check; false for a search, whose step changes nothing if its loss is not finite.
+        """
         self._result = result
         if diverges:
             self.divergence.see(float(result.loss), self.n_steps)
@@ -186,7 +194,10 @@ class Run(Generic[Settings]):
 
     @contextmanager
     def open_records(self) -> Iterator[None]:
-        """Open the file of records, cut to its length when the state was saved; to nothing for a new run."""
+        """Open the file of records inside the block; first cut it to its length when the restored state was saved.
+
+        In a new run nothing of an earlier file is left.
+        """
         file = self.folder / METRICS
         cut_metrics(file, self._records_length, self.ranks)
         listeners: list[Any] = []

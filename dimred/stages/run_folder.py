@@ -20,7 +20,12 @@ _BEGINNINGS = (CONFIG, BASIS_METADATA)  # what a run writes first; the basis may
 
 @contextmanager
 def run_folder(out: Path) -> Iterator[Path]:
-    """Make and lock a run's folder; if the run fails without results, remove the lock, and the folder if it is empty.
+    """Make and lock a run's folder inside the block, which gets its path.
+
+    If the block fails without results, the lock is removed, and the folder if it is empty.
+
+    Args:
+        out: the folder.
 
     Raises:
         ConfigError: the folder can't be made.

@@ -40,6 +40,7 @@ def find_basis(
         The basis, or the snapshots to fit one on.
 
     Raises:
+        ConfigError: PCA_MAT has fewer directions than ``search.n_components``.
         SeriesError: the snapshots are too few, or can't be read.
         BasisMismatchError: the basis is missing or damaged, or belongs to a different network.
     """
@@ -61,9 +62,15 @@ def find_basis(
 
 
 def check_search_memory(config: StageTwoConfig, network: nn.Cell, ranks: Ranks) -> None:
-    """Raise ConfigError unless what the ranks on this host keep for a search fits into the host's free memory.
+    """Check that what the ranks on this host keep for a search fits into the host's free memory; all ranks call this.
 
-    All ranks call this. Each rank keeps its part of the basis and the vectors beside it.
+    Args:
+        config: configuration of stage 2, with a search.
+        network: the network.
+        ranks: the ranks of the job; each keeps its part of the basis and some vectors, see ``search_memory``.
+
+    Raises:
+        ConfigError: it does not fit.
     """
     here = ranks_on_this_host(ranks)
     n_bytes = here * search_memory(config, network, ranks.group_size)
@@ -103,6 +110,11 @@ def fit_and_share(
         network: the network that the basis must fit.
         out: folder of the run, which gets a basis that is fitted.
         ranks: all of them call this.
+
+    Raises:
+        SeriesError: the snapshots are too few, or can't be read; on the other ranks it is a DimredError.
+        BasisMismatchError: the basis does not fit the network on this rank; on the other ranks it is a DimredError.
+        DimredError: a host lacks the file of the basis, or has another one under its path.
     """
 
     def fit() -> SubspaceBasis | None:

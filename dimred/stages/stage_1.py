@@ -210,6 +210,6 @@ class StageOne:
 
 
 def snapshot_steps(settings: StageOneConfig, steps_per_epoch: int) -> frozenset[int]:
-    """Return the steps of an epoch after which a snapshot is taken, once the first epoch with snapshots has come."""
+    """Return the numbers of the steps, from 1, after which a snapshot is taken in each epoch that has snapshots."""
     count = settings.snapshots.per_epoch
     return frozenset(round(steps_per_epoch * part / count) for part in range(1, count + 1))

@@ -43,7 +43,7 @@ class StageTwo:
 
     Args:
         run: the run.
-        step: the step, whichever it is; a step that reads its numbers itself has a record of its own.
+        step: the step. Each step of a search is recorded; other steps are recorded by epochs.
         parent: the run of stage 1 that is continued.
         cooldown: the cooldown as it begins; None without one.
         basis: the basis that the step searches in, on every rank; None without one.

@@ -30,7 +30,15 @@ from dimred.train_step.step import TrainStep
 
 
 def build_parts(config: StageConfig, network: nn.Cell) -> dict[str, Any]:
-    """Build the parts of a step, by the names of its arguments; None for a part that is off."""
+    """Build the optional parts of a step.
+
+    Args:
+        config: configuration of either stage.
+        network: the network, of which the EMA is.
+
+    Returns:
+        Name of the step's argument -> the part; None for a part that is off.
+    """
     clipping, ema = config.clipping, config.ema
     return {
         "loss_scale": build_loss_scale(config.loss_scale),
@@ -83,13 +91,30 @@ def build_optimizer(config: OptimizerConfig, network: nn.Cell, rates: float | Se
 
 
 def build_train_step(config: StageOneConfig, network: nn.Cell, steps_per_epoch: int, ranks: Ranks = ALONE) -> TrainStep:
-    """Build stage 1's step: loss, optimizer with its decay groups and schedule, and the parts."""
+    """Build stage 1's step: loss, optimizer with its decay groups and schedule, and the parts.
+
+    Args:
+        config: configuration of stage 1.
+        network: the network, without its loss.
+        steps_per_epoch: steps in an epoch, by which the schedule counts.
+        ranks: the ranks of the job.
+
+    Raises:
+        ConfigError: the optimizer can't be built, see ``build_optimizer``, or the loss can't, see ``build_loss``.
+    """
     rates = build_rates(config.schedule, steps_per_epoch, config.epochs).tolist()
     return join_step(config, network, build_optimizer(config.optimizer, network, rates), ranks)
 
 
 def join_step(config: StageConfig, network: nn.Cell, optimizer: nn.Optimizer, ranks: Ranks) -> TrainStep:
-    """Join loss, optimizer and parts into a step, for either stage."""
+    """Join the network, its loss, the optimizer and the parts into a training step, for either stage.
+
+    Args:
+        config: configuration of the stage; names the loss and the parts.
+        network: the network, without its loss.
+        optimizer: the optimizer of its trainable weights.
+        ranks: the ranks of the job, whose gradients are averaged and which vote on each step.
+    """
     parts = build_parts(config, network)
     return TrainStep(build_loss(config, network), optimizer, reduce=ranks.mean(), ballot=ranks.ballot(), **parts)
 
@@ -110,7 +135,13 @@ class _WithLoss(nn.Cell):
 
 
 def build_loss(config: StageConfig, network: nn.Cell) -> nn.Cell:
-    """Build a cell from inputs and labels to the scalar mean loss; by default cross entropy with label smoothing."""
+    """Build a cell from inputs and labels to the mean loss; by default cross entropy with label smoothing.
+
+    A user's own loss may give a pair (sum, count) in place of the mean, see ``TrainStep``.
+
+    Raises:
+        ConfigError: a user's own loss can't be found or made.
+    """
     return _WithLoss(network, _mean_loss(config))
 
 

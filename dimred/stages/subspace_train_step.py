@@ -76,7 +76,7 @@ class SubspaceTrainStep(SearchStep):
 
 
 def build_rule(options: SearchOptions, n_components: int) -> tuple[Direction, LineSearch]:
-    """Build the direction and the line search that ``rule`` stands for."""
+    """Build the direction and the line search that ``rule`` stands for, in a subspace of so many dimensions."""
     if options.rule == "sgd":
         return ProjectedSGD(n_components, options.learning_rate, options.momentum), FixedStep()
     direction = InverseBFGS(n_components, options.initial_scaling, options.min_cosine)
@@ -84,7 +84,11 @@ def build_rule(options: SearchOptions, n_components: int) -> tuple[Direction, Li
 
 
 def build_outside(options: SearchOptions, network: nn.Cell, optimizer: nn.Optimizer | None) -> MoveOutside | None:
-    """Build the step outside the subspace; None if there is none."""
+    """Build the step outside the subspace: by the optimizer if one is given, otherwise by ``gamma`` and ``alpha``.
+
+    Returns:
+        The step; None if there is no optimizer and ``alpha`` is 0.
+    """
     if optimizer is not None:
         return OptimizerOutside(optimizer, network.trainable_params())
     return ResidualMomentum(options.gamma, options.alpha) if options.alpha > 0 else None

@@ -95,7 +95,11 @@ class Task(Generic[Settings]):
         self.ranks.broadcast(list(self.network.get_parameters()))
 
     def shortened(self, settings: Settings) -> "Task[Settings]":
-        """Return the task of a run of one step, with the same network."""
+        """Return the task with the same network and one step in each split's epoch.
+
+        Args:
+            settings: the settings of the short run, see ``one_step_of``.
+        """
         return replace(self, settings=settings, images={split: one.shortened(1) for split, one in self.images.items()})
 
 
@@ -115,6 +119,9 @@ def build_task(
         problems: gets a problem with the data, so that it can be reported with others. The caller refuses these, and
             then calls ``Task.check``, which is done here otherwise.
         splits: names of the splits; by default those that a run of the stage reads.
+
+    Returns:
+        The task; without images if ``problems`` got one with the data.
 
     Raises:
         ConfigError, DataError: network, data, loss or metric can't be made, or don't fit; see ``build_splits``.
