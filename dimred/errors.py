@@ -126,7 +126,7 @@ class Problems:
 
 
 def shown(value: Any, longest: int = 80) -> str:
-    """Return ``repr(value)`` for an error message, shortened to one line."""
+    """Return ``repr(value)`` for an error message, on one line, with texts cut to about ``longest`` characters."""
     brief = reprlib.Repr()
     brief.maxlevel, brief.maxstring, brief.maxother = 2, longest, longest
     try:
@@ -183,6 +183,12 @@ def check_type(name: str, value: Any, kind: type | tuple[type, ...], wanted: str
 
 
 def check_choice(name: str, value: Any, choices: Collection[str]) -> None:
-    """Check that an argument is one of some words; raise ConfigError that lists them if it is not."""
+    """Check that an argument is one of some words; raise ConfigError that lists them if it is not.
+
+    Args:
+        name: the argument, as the user typed it.
+        value: its value.
+        choices: the words.
+    """
     if not (isinstance(value, str) and value in choices):
         raise ConfigError(f"{name} is {shown(value)}; allowed: {', '.join(choices)}")

@@ -71,7 +71,11 @@ def init(
 
 
 def configuration_schema(model: Any) -> dict[str, Any]:
-    """Return the JSON Schema of what a configuration file may have, other names of keys included."""
+    """Return the JSON Schema of what a stage's configuration file may have, with the other name of ``n_components``.
+
+    Args:
+        model: ``StageOneConfig`` or ``StageTwoConfig``.
+    """
     from dimred.config import N_COMPONENTS_NAMES
 
     schema: dict[str, Any] = model.model_json_schema()

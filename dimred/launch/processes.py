@@ -104,7 +104,7 @@ class Child:
                 yield json.loads(packet)
 
     def status(self, wait_seconds: float = 0.0) -> int | None:
-        """Return the exit status, -n for a kill by signal n, or None while the process runs."""
+        """Wait for the end up to ``wait_seconds``; return the exit status, -n for a kill by signal n, else None."""
         with suppress(subprocess.TimeoutExpired):
             return self._process.wait(wait_seconds)
         return None

@@ -175,12 +175,15 @@ def say_plan(config: StageOneConfig | StageTwoConfig, steps_per_epoch: int, disk
 
 
 def counted(n: int, what: str) -> str:
-    """Format a number with the noun that it counts: 1 epoch, 2 epochs."""
+    """Return a number with the noun ``what`` that it counts: 1 epoch, 2 epochs."""
     return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"
 
 
 def disk_of_stage_1(config: StageOneConfig, network: nn.Cell) -> int:
-    """Estimate the bytes of a stage 1 on disk: snapshots, full checkpoints and states, with one more of each."""
+    """Return about how many bytes a whole stage 1 takes on disk: snapshots, full checkpoints and states.
+
+    Each is counted with the one more that is there while an old one is replaced.
+    """
     weights, everything = _sizes(network)
     state = everything + 2 * weights + (everything if config.ema.decay else 0)  # AdamW keeps two moments
     checkpoints = min(config.checkpoints.keep, config.epochs // config.checkpoints.every_epochs + 1) + 1
@@ -189,7 +192,10 @@ def disk_of_stage_1(config: StageOneConfig, network: nn.Cell) -> int:
 
 
 def disk_of_stage_2(config: StageTwoConfig, network: nn.Cell, pca_mat: Path | None) -> int:
-    """Estimate the bytes of a stage 2 on disk: checkpoints and states, and a search's basis unless PCA_MAT is given."""
+    """Return about how many bytes a whole stage 2 takes on disk: checkpoints, states, and the basis of a search.
+
+    The basis is not counted if ``pca_mat``, PCA_MAT, is given, as then none is fitted.
+    """
     weights, everything = _sizes(network)
     state = 2 * everything + (1 if config.cooldown is None else 2) * weights  # AdamW keeps two moments
     basis = (config.search.n_components + 2) * weights if config.search and pca_mat is None else 0

@@ -102,7 +102,12 @@ def plan_cooldown(config: CooldownConfig, network: nn.Cell, parent: StageOneRun)
 
 
 def check_cooldown_state(cooldown: Cooldown, network: nn.Cell, parent: StageOneRun) -> None:
-    """Check on rank 0 that the optimizer's state in WEIGHTS fits this network.
+    """Check on rank 0 that the optimizer's state in WEIGHTS fits this network, if it is to go on.
+
+    Args:
+        cooldown: the cooldown as it begins.
+        network: the network of stage 2.
+        parent: the run that WEIGHTS come from.
 
     Raises:
         CheckpointError: it belongs to a different network.

@@ -98,7 +98,15 @@ class EarlyStop:
         }
 
     def see(self, average: Candidate, epoch: int) -> Behind | None:
-        """Record a measurement as a gain or not; return how far the best so far is behind it, None for the first."""
+        """Record a measurement as a gain or not.
+
+        Args:
+            average: the average that was measured.
+            epoch: the epoch after which it was measured.
+
+        Returns:
+            How far the best measurement before is behind this one; None for the first.
+        """
         gain = None if self.best is None else behind(self.best, average)
         if gain is None or gain.loss > gain.standard_error:
             self.best, self.best_epoch, self.n_without_gain = average, epoch, 0

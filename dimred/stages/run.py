@@ -209,7 +209,7 @@ class Run(Generic[Settings]):
             yield
 
     def measure(self, step: Step, choose: Callable[[], object] | None = None) -> None:
-        """Measure the network, see ``RunFigures.measure``."""
+        """Tell the launcher that the run evaluates, and measure the network; see ``RunFigures.measure``."""
         tell_position("evaluating after", self.n_steps)
         self.figures.measure(step, choose)
 

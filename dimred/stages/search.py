@@ -84,7 +84,7 @@ def check_search_memory(config: StageTwoConfig, network: nn.Cell, ranks: Ranks) 
 
 
 def ranks_on_this_host(ranks: Ranks) -> int:
-    """Count the ranks that have this host's name; all ranks call this."""
+    """Return how many ranks have this host's name; all ranks call this."""
     names = np.zeros(ranks.group_size)
     names[ranks.rank] = 1 + zlib.crc32(platform.node().encode()) % 2**23  # which float32 holds exactly
     names = ranks.sum(names)
@@ -92,7 +92,13 @@ def ranks_on_this_host(ranks: Ranks) -> int:
 
 
 def search_memory(config: StageTwoConfig, network: nn.Cell, group_size: int) -> int:
-    """Estimate the bytes of a rank's part of the basis and of the vectors that a search step keeps beside it."""
+    """Return about how many bytes a rank keeps for a search: its part of the basis, and the vectors of a step.
+
+    Args:
+        config: configuration of stage 2.
+        network: the network, whose trainable weights a row of the basis and a vector have.
+        group_size: number of ranks, each of which has an equal part of the rows.
+    """
     n_components = config.search.n_components if config.search else 0
     vectors = 8 if config.cooldown is None else 11
     n_weights = sum(weight.size for weight in network.trainable_params())

@@ -195,7 +195,7 @@ class StageTwo:
         self.run.profiler.after_step()
 
     def after_step(self, result: Result, progress: Progress) -> str | None:
-        """Check the loss for divergence; or record the step, if it has a record of its own."""
+        """Note the step: check its loss for divergence; or, in a search, record it and return a status."""
         self.run.see(result, diverges=not self.step.reads_each_step)
         if not self.step.reads_each_step:
             return None

@@ -49,7 +49,7 @@ def build_parts(config: StageConfig, network: nn.Cell) -> dict[str, Any]:
 
 
 def build_loss_scale(config: LossScaleConfig) -> StaticLossScale | None:
-    """Build the loss scale; None if it is off."""
+    """Build the loss scale from its section; return None if it is off."""
     if config.name == "none":
         return None
     if config.name == "static":
@@ -81,6 +81,11 @@ def build_rates(schedule: ScheduleConfig, steps_per_epoch: int, n_epochs: int) -
 
 def build_optimizer(config: OptimizerConfig, network: nn.Cell, rates: float | Sequence[float]) -> nn.Optimizer:
     """Build the optimizer of the network's trainable weights, with its decay groups; a user's own by its factory.
+
+    Args:
+        config: the section ``optimizer``.
+        network: the network.
+        rates: the learning rate, or one for each update.
 
     Raises:
         ConfigError: an option does not go with the optimizer, or a user's own can't be found or used.
@@ -157,6 +162,9 @@ def build_scores(config: StageConfig) -> Scores:
     The loss is the one that is trained, including label smoothing. A network trained with smoothed labels is
     underconfident, and an average of such networks a little less so. Measured by plain cross entropy, this difference
     in calibration outweighed up to 0.9 points of accuracy on real images (tests/benchmarks/choice_study.md).
+
+    Args:
+        config: configuration of either stage.
 
     Raises:
         ConfigError: a factory can't be imported or called, or makes something else.

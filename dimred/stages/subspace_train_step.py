@@ -76,7 +76,12 @@ class SubspaceTrainStep(SearchStep):
 
 
 def build_rule(options: SearchOptions, n_components: int) -> tuple[Direction, LineSearch]:
-    """Build the direction and the line search that ``rule`` stands for, in a subspace of so many dimensions."""
+    """Build the direction and the line search that ``rule`` stands for.
+
+    Args:
+        options: the options of the search.
+        n_components: number of directions to search in, k.
+    """
     if options.rule == "sgd":
         return ProjectedSGD(n_components, options.learning_rate, options.momentum), FixedStep()
     direction = InverseBFGS(n_components, options.initial_scaling, options.min_cosine)
@@ -85,6 +90,11 @@ def build_rule(options: SearchOptions, n_components: int) -> tuple[Direction, Li
 
 def build_outside(options: SearchOptions, network: nn.Cell, optimizer: nn.Optimizer | None) -> MoveOutside | None:
     """Build the step outside the subspace: by the optimizer if one is given, otherwise by ``gamma`` and ``alpha``.
+
+    Args:
+        options: the options of the search.
+        network: the network, whose trainable weights move.
+        optimizer: the optimizer, or None.
 
     Returns:
         The step; None if there is no optimizer and ``alpha`` is 0.

@@ -251,9 +251,16 @@ def _most_workers() -> int:
 
 
 def build_data(config: DataConfig, data: Path, split: str, ranks: Ranks = ALONE, accumulation: int = 1) -> Batches:
-    """Build this rank's part of one split; a training batch is a group of ``accumulation`` micro-batches.
+    """Build this rank's part of one split.
 
     There are no more workers than this host has processors.
+
+    Args:
+        config: the section ``data``.
+        data: DATA, as the user typed it.
+        split: name of the split.
+        ranks: the ranks of the job.
+        accumulation: micro-batches of ``config.batch_size`` samples in a training batch.
 
     Raises:
         ConfigError: ``sink`` is set on CPU, or a factory can't be found.

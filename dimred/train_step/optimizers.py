@@ -18,7 +18,7 @@ UPDATES = "global_step"  # the count of updates in the state of every MindSpore 
 
 
 def decays(parameter: Parameter, no_decay: Sequence[str]) -> bool:
-    """Return whether weight decay applies to a parameter, which is so if no pattern matches the parameter's name."""
+    """Return whether weight decay applies to a parameter: its name matches none of the patterns in ``no_decay``."""
     return not any(fnmatch(parameter.name, pattern) for pattern in no_decay)
 
 

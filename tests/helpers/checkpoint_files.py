@@ -39,7 +39,7 @@ def write_shards(folder: Path, shards: Sequence[Mapping[str, np.ndarray]]) -> Pa
 
 
 def read_file(path: Path) -> dict[str, np.ndarray]:
-    """Read every tensor with the library; bfloat16 as its bits."""
+    """Read every tensor of a ``.safetensors`` file with the library, by name; bfloat16 as its bits."""
     return {
         name: np.frombuffer(bytes(entry["data"]), CODES[entry["dtype"]]).reshape(entry["shape"])
         for name, entry in deserialize(path.read_bytes())
@@ -52,7 +52,7 @@ def metadata_of(path: Path) -> dict[str, str] | None:
 
 
 def draw(shape: tuple[int, ...], dtype: type, seed: int) -> np.ndarray:
-    """Draw normal numbers of a type; ``BITS`` for bfloat16."""
+    """Draw normal numbers in an array of a type; ``BITS`` stands for bfloat16, whose bits are returned."""
     values = np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
     return (values.view(np.uint32) >> 16).astype(BITS) if dtype is BITS else values.astype(dtype)
 
@@ -63,7 +63,7 @@ def as_float(array: np.ndarray) -> np.ndarray:
 
 
 def in_type(values: np.ndarray, dtype: type) -> np.ndarray:
-    """Round float64 values to a type by the oracle."""
+    """Round float64 values to a type; for ``BITS``, bfloat16, by the oracle."""
     if dtype is BITS:
         return oracle.to_bfloat16(values)
     return values.astype(dtype)

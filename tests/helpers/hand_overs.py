@@ -17,7 +17,7 @@ NAMES = ("weights", "handover", "parent")
 
 
 def files_of(root: Path) -> dict[str, Path]:
-    """Find the modules of the stages and stage 2's program, by name."""
+    """Find the files of the stages' modules and of stage 2's program in a checkout, by the modules' names."""
     found = {
         f"dimred.{package}.{path.stem}": path
         for package in PACKAGES
@@ -37,7 +37,7 @@ def hand_overs(tree: ast.AST) -> int:
 
 
 def imported(name: str, files: dict[str, Path], seen: set[str]) -> set[str]:
-    """Collect the modules of the stages that are imported when a module is loaded."""
+    """Collect the modules of the stages that are loaded with a module, itself included; ``seen`` gets their names."""
     seen.add(name)
     for node in ast.parse(files[name].read_text()).body:
         if isinstance(node, ast.ImportFrom) and node.module in files and node.module not in seen:
@@ -64,7 +64,7 @@ def repeated_methods(trees: list[ast.Module]) -> Iterator[str]:
 
 
 def main(root: Path) -> None:
-    """Print the counts."""
+    """Print the counts for a checkout."""
     files = files_of(root)
     trees = {name: ast.parse(path.read_text()) for name, path in files.items()}
     print(f"calls that hand WEIGHTS on: {sum(map(hand_overs, trees.values()))}")

@@ -78,7 +78,7 @@ def stage_2_run(
 
 @contextmanager
 def dying(kind: type, method: str) -> Iterator[None]:
-    """Let the run in the block die where it calls this method."""
+    """Let the run in the block die where it calls this method of the class ``kind``; the block must end by that."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kind, method, lambda *_, **__: 1 // 0)
         with pytest.raises(ZeroDivisionError):

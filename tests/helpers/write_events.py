@@ -50,7 +50,7 @@ class WriteEvents:
 
     @contextmanager
     def watched(self) -> Iterator["WriteEvents"]:
-        """Count while the block lasts."""
+        """Count, and act, while the block lasts."""
         _watched.append(self)
         try:
             yield self

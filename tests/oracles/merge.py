@@ -6,7 +6,7 @@ import numpy as np
 
 
 def weighted_mean(arrays: Sequence[np.ndarray], coefficients: Sequence[float]) -> np.ndarray:
-    """Return sum(c_i x_i) / sum(c_i) in float64, summed in order."""
+    """Return sum_i c_i x_i / sum_i c_i of arrays x_i with coefficients c_i, in float64, summed in order."""
     total = np.zeros(arrays[0].shape)
     for array, coefficient in zip(arrays, coefficients, strict=True):
         total = total + coefficient * array.astype(np.float64)

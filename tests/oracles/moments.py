@@ -20,7 +20,7 @@ def moments(x: np.ndarray) -> Moments:
 
 
 def merge(a: Moments, b: Moments) -> Moments:
-    """Merge the moments of two parts."""
+    """Return the moments of two parts together, by the equations above."""
     n, delta = a[0] + b[0], b[1] - a[1]
     return n, a[1] + delta * b[0] / n, a[2] + b[2] + delta**2 * a[0] * b[0] / n
 

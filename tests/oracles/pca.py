@@ -4,7 +4,7 @@ import numpy as np
 
 
 def principal_components(snapshots: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return mean, first k principal directions (k, M) and all singular values, by SVD of the centred matrix.
+    """Return mean (M,), first k principal directions (k, M) and all singular values, by SVD of the centred snapshots.
 
     Jolliffe, Principal Component Analysis (2nd ed.), equation 3.5.1: X = U L A'.
     """
@@ -14,7 +14,10 @@ def principal_components(snapshots: np.ndarray, k: int) -> tuple[np.ndarray, np.
 
 
 def gram_schmidt(rows: np.ndarray) -> np.ndarray:
-    """Apply modified Gram-Schmidt twice: Golub & Van Loan, Matrix Computations (4th ed.), algorithm 5.2.6."""
+    """Make rows orthonormal by modified Gram-Schmidt, applied twice; the first row keeps its direction.
+
+    Golub & Van Loan, Matrix Computations (4th ed.), algorithm 5.2.6.
+    """
     basis = rows.astype(np.float64)
     for _ in range(2):
         for i in range(len(basis)):

@@ -61,7 +61,7 @@ class Twin:
         self.h = np.eye(len(self.components))
 
     def step(self, batch):
-        """Take one step, and return what happened as a dictionary."""
+        """Take one step on a batch, and return the fields of a ``SearchResult`` that the tests compare, by name."""
         p, w = self.components, self.weights
         loss, g = self.function(w, batch)
         g_k = p @ g  # 1

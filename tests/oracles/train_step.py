@@ -16,7 +16,13 @@ def clip(gradients, norm):
 
 
 def ema(start, values, decay, ramp):
-    """Return sum over updates s of (1 - d_s) prod_{r > s} d_r value_s, and prod d_r start: the recursion solved."""
+    """Return prod_r d_r start + sum_s (1 - d_s) prod_{r > s} d_r value_s, the average's recursion solved.
+
+    Args:
+        start: the average before the first update.
+        values: the values at the updates s = 1, 2, ...
+        decay, ramp: d_s is ``decay``, with the ramp times 1 - exp(-s / 2000).
+    """
     steps = np.arange(1, len(values) + 1)
     decays = decay * (1 - np.exp(-steps / 2000)) if ramp else np.full(len(values), decay)
     total = start * np.prod(decays)
@@ -88,7 +94,7 @@ class Optimizer:
 
 
 def rates(name, peak, warmup, total, milestones=(), factor=0.1):
-    """Return the rate of each step, one at a time, from the definitions."""
+    """Compute what ``make_rates`` of ``dimred.train_step.schedule`` returns, from the definitions, step by step."""
     found = []
     for i in range(total):
         x = (i - warmup) / (total - warmup)
