@@ -26,6 +26,7 @@ from dimred.stages.steps import build_loss
 from dimred.stages.task import Task, build_task
 from dimred.subspace.basis import SubspaceBasis
 from dimred.subspace.fit import fit_basis
+from dimred.train_step.counted import WeighedLoss
 from dimred.train_step.network_state import batch_norms, moving_statistics
 from dimred.vectors.parameters import from_arrays
 
@@ -126,7 +127,7 @@ def loss_in_plane(
     evaluation mode. Every call changes the network's weights and statistics.
 
     Args:
-        loss: network and loss in one cell; returns the scalar mean loss of a batch.
+        loss: network and loss in one cell; returns the mean loss of a batch, or (sum, count), see ``WeighedLoss``.
         batches: the batches, the same in every call.
         origin: the plane's origin, (M,).
         directions: its directions, (2, M).
@@ -135,14 +136,15 @@ def loss_in_plane(
         The function; it takes one forward pass over each batch.
     """
     layout, parameters = WeightLayout.from_network(loss), loss.trainable_params()
-    loss.set_train(False)
+    mean_loss = WeighedLoss(loss, weighs=False)
+    mean_loss.set_train(False)
     for norm in batch_norms(loss):
         norm.set_train(True)
 
     def at(x: float, y: float) -> float:
         weights = (origin + x * directions[0] + y * directions[1]).astype(np.float32)
         from_arrays(parameters, layout.unflatten(weights), "the plane")
-        return float(np.mean([float(loss(*batch).asnumpy()) for batch in batches]))
+        return float(np.mean([float(mean_loss(*batch)[0].asnumpy()) for batch in batches]))
 
     return at
 

@@ -57,6 +57,27 @@ def test_the_loss_is_that_of_the_weights_whatever_the_statistics_are() -> None:
     np.testing.assert_allclose(found, np.mean(expected), rtol=1e-4)
 
 
+class SumAndCount(nn.Cell):
+    """The squared errors' sum and number, as a user's own loss may give them."""
+
+    def construct(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        errors = (outputs - targets) ** 2
+        return errors.sum(), Tensor(errors.size, ms.int32)
+
+
+def test_a_loss_that_gives_sum_and_count_has_the_surface_of_its_mean() -> None:
+    ms.set_seed(2)
+    rng = np.random.default_rng(2)
+    network = nn.Dense(4, 2)
+    batch = tuple(Tensor(rng.normal(size=(8, n)).astype(np.float32)) for n in (4, 2))
+    directions = rng.normal(size=(2, 10))
+    surfaces = [
+        loss_in_plane(nn.WithLossCell(network, loss), [batch], np.zeros(10), directions)
+        for loss in (SumAndCount(), nn.MSELoss())
+    ]
+    np.testing.assert_allclose(surfaces[0](0.5, 2.0), surfaces[1](0.5, 2.0), rtol=1e-5)
+
+
 def test_a_point_has_the_coordinates_that_it_was_made_from() -> None:
     rng = np.random.default_rng(3)
     rows = np.linalg.qr(rng.normal(size=(50, 4)))[0].T
