@@ -1,9 +1,10 @@
 """``dimred compare``: compare stage 2 with its rivals, for the same stage 1.
 
-Stage 1 is taken to end at some epoch, with its full checkpoint and its snapshots until then. Methods start there, or
-train from the beginning for as many passes. Networks are trained by stage 1's or stage 2's program, in folders of their
-own, and measured here. BatchNorm is re-estimated in every row, the split ``val`` chooses, and the split ``test``
-reports. Each finished row is a file, and is not run again.
+Stage 1 is treated as if it had ended at some epoch, with its full checkpoint and its snapshots until then. A method
+starts there, or trains from the beginning for as many passes. Its network is trained by stage 1's or stage 2's program,
+in a folder of its own, and measured here, with BatchNorm statistics re-estimated. The split ``val`` chooses among
+networks, and the split ``test`` says how good they are. The result of a method is a row, which is kept in a file, so
+that the next call does not run the method again.
 """
 
 import json
@@ -57,8 +58,8 @@ def compare(
         config: stage 2's YAML file, or the name of a recipe.
         out: folder for the results, ``compare.json``, ``compare.md`` and ``compare.html``.
         methods: names from ``METHODS``; by default all that apply. Those whose result they need are run too.
-        at: epochs at which to take stage 1 as ended; by default its last.
-        overrides: ``key=value``, over the configuration.
+        at: epochs at which to treat stage 1 as ended; by default its last.
+        overrides: ``key=value``, in place of entries of the configuration.
 
     Returns:
         The contents of ``compare.json``, see ``dimred.comparison.summary.collect``.
@@ -67,7 +68,8 @@ def compare(
         DataError: a split is missing.
         ConfigError: an argument is not allowed; a run is of a different network, or has not kept what is needed.
         SeriesError: a run has no snapshots, or too few for the search.
-        FaultError: stage 2 diverged, or a training run failed otherwise. A rival that diverges is left out, and said.
+        FaultError: stage 2 diverged, or a training run failed otherwise. A rival that diverges is left out of the
+            tables, and a sentence says so.
     """
     epochs = sorted(set(at))
     if strangers := [name for name in methods or () if name not in METHODS]:
@@ -104,7 +106,7 @@ def _jobs(
     methods: Sequence[str] | None,
     seeds: dict[int, Path],
 ) -> Iterator[Callable[[], None]]:
-    """Check a stage 1, and yield a job for each epoch taken as its end, unless no row is missing for that epoch."""
+    """Check a stage 1, and yield a job for each epoch at which it is treated as ended, if a row is missing there."""
     if (run / STAGE_2_CHECKPOINTS).is_dir():
         raise ConfigError(f"RUN is {str(run)!r}, a run of stage 2; give the folder of the stage 1 that it began from")
     if not (run / CONFIG).is_file():
@@ -118,20 +120,20 @@ def _jobs(
         )
     if (other := seeds.setdefault(one.seed, run)) is not run:
         raise ConfigError(f"RUN is {str(run)!r}, of seed {one.seed}, which {str(other)!r} has too; give one run a seed")
-    ended = max(full_checkpoints(run / STAGE_1_CHECKPOINTS), default=0) if one.stop else one.epochs
-    for at in epochs or [ended]:
+    last_epoch = max(full_checkpoints(run / STAGE_1_CHECKPOINTS), default=0) if one.stop else one.epochs
+    for at in epochs or [last_epoch]:
         images, place = Path(data.replace("{seed}", str(one.seed))), out / f"seed_{one.seed}" / f"at_{at}"
         _check_rows(place, images, run)
-        wanted = set(methods or METHODS)
-        if wanted.intersection(AFTER_STAGE_2):
-            wanted.add("stage_2")
+        names = set(methods or METHODS)
+        if names.intersection(AFTER_STAGE_2):
+            names.add("stage_2")
         if one.optimizer.name not in ("momentum", "sgd"):
-            wanted.discard("schedule_free")  # it is SGD, and no counterpart of other optimizers
+            names.discard("schedule_free")  # it is SGD, and no counterpart of other optimizers
         if at >= (one.schedule.last_epoch or 0):
-            wanted.discard("plain_to_the_end")
+            names.discard("plain_to_the_end")
         if two.search is None:
-            wanted.discard("cooldown")
-        missing = [name for name in METHODS if name in wanted and not (place / f"{name}.json").exists()]
+            names.discard("cooldown")
+        missing = [name for name in METHODS if name in names and not (place / f"{name}.json").exists()]
         if missing:
             _check_comparable(images, run, one, two, at, missing)
             yield partial(_run, partial(Comparison, images, run, one, two, at, place), missing, one.seed)
@@ -151,7 +153,7 @@ def _run(begin: Callable[[], Comparison], missing: Sequence[str], seed: int) -> 
         }  # fmt: skip
         try:
             result = getattr(comparison, method)()
-            record |= {**result._asdict(), **comparison.measured(result.network)}
+            record |= {**result._asdict(), **comparison.measure(result.network)}
         except DivergedRunError as fault:
             if method == "stage_2":  # others need its result
                 raise

@@ -35,10 +35,11 @@ class MethodResult(NamedTuple):
 
     Attributes:
         network: path of a checkpoint with parameters and statistics.
-        passes: cost of the training that led to it, stage 1's included, in epochs of ordinary training. A forward pass
-            for a choice counts a third; whole training runs that ``val`` did not choose are not counted.
-        seconds: the method's own time, without stage 1's; it includes choices, and training runs that were not chosen
-            or diverged.
+        passes: cost of the training that led to it, stage 1's included, in epochs of ordinary training, each a forward
+            and a backward pass. A forward pass for a choice counts a third; whole training runs that ``val`` did not
+            choose are not counted.
+        seconds: wall seconds of the method, without stage 1; they include choices, and training runs that were not
+            chosen or diverged.
         chosen: what ``val`` chose, in words; empty if there was nothing to choose.
         choice: the chosen rate, if other seeds are to use it too.
         diverged: with which rates training diverged, in words; empty if it did with none.
@@ -53,17 +54,24 @@ class MethodResult(NamedTuple):
 
 
 class Comparison:
-    """One stage 1, taken to end at a given epoch, and the methods that are compared for it.
+    """The methods that are compared for one stage 1, which is treated as if it had ended at a given epoch.
 
     A stage 1 of several ranks is continued by one process, with their batches as micro-batches.
 
     Args:
         data: folder with train/, val/ and test/.
         run: folder of the stage 1.
-        one: its configuration.
-        two: stage 2's, whole; its network and loss must be stage 1's, and its seed is replaced by stage 1's.
+        one: stage 1's configuration.
+        two: stage 2's configuration, whole; its network and loss must be stage 1's, and its seed is replaced by stage
+            1's.
         at: the epoch.
         folder: folder for the rows and runs.
+
+    Attributes:
+        passes_of_stage_1: what stage 1 cost until that epoch, as ``MethodResult.passes``.
+        checkpoint: its full checkpoint of that epoch.
+        measure: path of a checkpoint -> its figures on ``val`` and ``test``, as a row has them; measured once for each.
+        network, evaluator, metrics: see ``Task``.
 
     Raises:
         ConfigError: stage 1 has no full checkpoint of that epoch, or was trained on other data.
@@ -71,10 +79,10 @@ class Comparison:
 
     def __init__(self, data: Path, run: Path, one: StageOneConfig, two: StageTwoConfig, at: int, folder: Path):
         self.data, self.run, self.at, self.folder = data, run, at, folder
-        self.spent = at + read_stage_1(run / STAGE_1_CHECKPOINTS).stopping_passes(at)
+        self.passes_of_stage_1 = at + read_stage_1(run / STAGE_1_CHECKPOINTS).stopping_passes(at)
         self.checkpoint = checkpoint_of(run, at)
-        measuring = {"data": two.data, "metric": two.metric, "reestimate_batches": two.reestimate_batches}
-        task = build_task(one.model_copy(update=measuring), data, splits=SPLITS)
+        options = {"data": two.data, "metric": two.metric, "reestimate_batches": two.reestimate_batches}
+        task = build_task(one.model_copy(update=options), data, splits=SPLITS)
         n_ranks = ranks_of(one, task.images["train"].n_images, self.checkpoint)
         if n_ranks > 1:
             _log.info(
@@ -84,9 +92,9 @@ class Comparison:
         two = two.with_epochs_after(at).model_copy(update={"seed": one.seed})
         self.two = two.model_copy(update=on_one_process(two, n_ranks))
         self.network, self.evaluator, self.metrics = task.network, task.evaluator, task.metrics
-        self.measured = cache(self._measured)
+        self.measure = cache(self._measure)
 
-    def _measured(self, network: str) -> dict[str, Any]:
+    def _measure(self, network: str) -> dict[str, Any]:
         """Measure on ``val`` and ``test``: the metrics, and metrics and loss with BatchNorm re-estimated."""
         from_arrays(self.network.get_parameters(), read_checkpoint(Path(network)), network)
         figures: dict[str, list[float]] = {split: self.evaluator.metrics(split) for split in SPLITS[1:]}
@@ -100,8 +108,8 @@ class Comparison:
         return main | means | {"other_metrics": dict(zip(names, others, strict=True))}
 
     def last(self) -> MethodResult:
-        """Take stage 1's last weights."""
-        return MethodResult(str(self.checkpoint), self.spent)
+        """Take stage 1's weights at the epoch of the comparison."""
+        return MethodResult(str(self.checkpoint), self.passes_of_stage_1)
 
     def average(self) -> MethodResult:
         """Take the average of snapshots that ``val`` chooses, or the last weights if these are better."""
@@ -111,25 +119,25 @@ class Comparison:
         averages = SnapshotAverages.of_series(parent.snapshots() if parent.has_snapshots else None, evaluator.layout)
         choice = Choice(passes_each=evaluator.passes_each, metric=self.metrics[0])
         last = evaluator.layout.flatten(to_arrays(network.trainable_params()))
-        chosen, weights = choose_average(averages, evaluator.measure_val_of, last, choice)
+        best, weights = choose_average(averages, evaluator.measure_val_of, last, choice)
         evaluator.put(weights)
         file = self.folder / "average.ckpt"
         self.folder.mkdir(parents=True, exist_ok=True)
         write_checkpoint(file, to_arrays(network.get_parameters()))
         cost = FORWARD * choice.forward_passes
-        return MethodResult(str(file), self.spent + cost, choice.seconds, chosen.name)
+        return MethodResult(str(file), self.passes_of_stage_1 + cost, choice.seconds, best.name)
 
     def stage_2(self) -> MethodResult:
         """Run stage 2 as it is configured."""
         return self._run_stage_2("stage_2", self.two)
 
     def cooldown(self) -> MethodResult:
-        """Run stage 2 with a cooldown in place of its search, for as many training passes, in stage 1's batches."""
-        searched = self._result("stage_2")
+        """Run stage 2 with a cooldown in place of its search, for as many passes, with batches and parts of stage 1."""
+        search = self._result("stage_2")
         changes: dict[str, Any] = {
             "search": None,
             "cooldown": self.two.cooldown or CooldownConfig(),
-            "epochs": math.ceil(searched.training_passes(searched.epochs) - 1e-9),
+            "epochs": math.ceil(search.training_passes(search.epochs) - 1e-9),
             "start": "last" if self.two.start == "mean" else self.two.start,
             "data": self.two.data.model_copy(update={"batch_size": self.one.data.batch_size}),
         }
@@ -160,7 +168,8 @@ class Comparison:
         """Train from the beginning with schedule-free SGD for the passes of both stages, rounded up.
 
         Its rate is chosen like the peak of ``plain_for_total``, around r / (1 - momentum) for stage 1's peak r: with
-        that rate the weights move as far in the long run as in stage 1. The network is its averaged point.
+        that rate the weights move as far in the long run as in stage 1. The network has the averaged weights of
+        schedule-free SGD.
 
         Raises:
             DivergedRunError: training diverged with every rate.
@@ -169,8 +178,8 @@ class Comparison:
 
         def train(rate: float) -> MethodResult:
             schedule = self.one.schedule.model_copy(update={"name": "constant", "peak": rate, "milestones": ()})
-            kept = self.one.optimizer.model_dump(include={"weight_decay", "no_decay"})
-            optimizer = OptimizerConfig(name="schedule_free", **kept)
+            decay = self.one.optimizer.model_dump(include={"weight_decay", "no_decay"})
+            optimizer = OptimizerConfig(name="schedule_free", **decay)
             changes = {"schedule": schedule, "optimizer": optimizer}
             result = self._run_stage_1(f"schedule_free_{rate:g}", changes, self._total())
             return result._replace(network=str(next(Path(result.network).parent.glob("*-final.ckpt"))))
@@ -189,28 +198,28 @@ class Comparison:
         """
         rows = map(_read_row, sorted(self.folder.parent.parent.glob(f"seed_*/{self.folder.name}/{method}.json")))
         earlier, seed = next(((row["choice"], row["seed"]) for row in rows if row.get("choice")), (None, None))
-        rates, diverged, seconds = [factor * middle for factor in PEAK_FACTORS], list[str](), 0.0
+        rates, failures, seconds = [factor * middle for factor in PEAK_FACTORS], list[str](), 0.0
         results: dict[float, MethodResult] = {}
         for rate in rates if earlier is None else [earlier, *(rate for rate in rates if rate != earlier)]:
             try:
                 results[rate] = train(rate)
             except DivergedRunError as fault:
-                diverged.append(f"{rate:g}" + (f" (which seed {seed} chose)" if rate == earlier else ""))
+                failures.append(f"{rate:g}" + (f" (which seed {seed} chose)" if rate == earlier else ""))
                 seconds += fault.seconds
                 _log.info(f"{what} with the peak {rate:g} is left out: {fault}")
             if earlier in results:
                 break
         seconds += sum(result.seconds for result in results.values())
-        words = f"with the peak {' and '.join(diverged)}" if diverged else ""
+        words = f"with the peak {' and '.join(failures)}" if failures else ""
         if not results:
             raise DivergedRunError(f"{what} diverged {words}; see the logs in {self.folder}", seconds, words)
-        best = min(results, key=lambda rate: self.measured(results[rate].network)["val_loss"])
+        best = min(results, key=lambda rate: self.measure(results[rate].network)["val_loss"])
         return results[best]._replace(seconds=seconds, chosen=f"peak {best:g}", choice=best, diverged=words)
 
     def _total(self) -> int:
         """Return the passes of both stages, choices included, rounded up."""
         passes = self._result("stage_2").passes
-        return math.ceil(self.spent + passes - 1e-9)
+        return math.ceil(self.passes_of_stage_1 + passes - 1e-9)
 
     def plain_to_the_end(self) -> MethodResult:
         """Train stage 1 itself, optimizer state included, to the end of its schedule."""
@@ -221,7 +230,8 @@ class Comparison:
         self._run_program("stage_2", name, settings, [str(self.checkpoint)])
         result = self._result(name)
         network = next((self.folder / name / STAGE_2_CHECKPOINTS).glob("*-final.ckpt"))
-        return MethodResult(str(network), self.spent + result.passes, result.seconds, kept_in_words(result))
+        passes = self.passes_of_stage_1 + result.passes
+        return MethodResult(str(network), passes, result.seconds, kept_in_words(result))
 
     def _run_stage_1(self, name: str, changes: dict[str, Any], total: int, options: Sequence[str] = ()) -> MethodResult:
         """Train to epoch ``total`` with changed options, without snapshots, and with no evaluation before the end."""
@@ -243,6 +253,6 @@ class Comparison:
 
 
 def _read_row(file: Path) -> dict[str, Any]:
-    """Read what a comparison has written of one method, one seed, and one length of stage 1."""
+    """Read the row of one method, one seed, and one epoch at which stage 1 is treated as ended."""
     row: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return row

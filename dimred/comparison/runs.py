@@ -20,7 +20,13 @@ _log = logging.getLogger(__name__)
 
 
 class DivergedRunError(DivergedError):
-    """A run of a comparison diverged, after ``seconds``; ``rates`` says with which, if several were tried."""
+    """The training of a comparison's run diverged.
+
+    Args:
+        message: the error's text.
+        seconds: wall seconds until then.
+        rates: the rates with which it diverged, in words; empty if only one was tried.
+    """
 
     def __init__(self, message: str, seconds: float, rates: str = ""):
         super().__init__(message)
@@ -30,7 +36,7 @@ class DivergedRunError(DivergedError):
 def run_program(
     program: str, data: Path, out: Path, settings: StageOneConfig | StageTwoConfig, options: Sequence[str], title: str
 ) -> None:
-    """Run a program of ``dimred.pipelines`` in a folder, with its log beside it, or resume it there.
+    """Run a program of ``dimred.pipelines`` in a folder, or resume it there, and write its log beside the folder.
 
     Args:
         program: ``stage_1`` or ``stage_2``.
@@ -50,26 +56,26 @@ def run_program(
     _log.info(f"{title}, see {log}")
     _log.debug(title)
     command = [sys.executable, "-m", f"dimred.pipelines.{program}", data, *options, f"--config={config}"]
-    began = time.time()
-    with ExitStack() as running:
-        status = start(running, [*command, f"--out={out}", "--resume"], log).wait()
+    start_seconds = time.time()
+    with ExitStack() as stack:
+        status = start(stack, [*command, f"--out={out}", "--resume"], log).wait()
     message = f"{title} ended with status {status}; {log} says why"
     if status == DivergedError.exit_status:
-        raise DivergedRunError(message, _seconds_until_now(out, began))
+        raise DivergedRunError(message, _seconds_until_now(out, start_seconds))
     if status != 0:
         raise FaultError(message)
 
 
-def _seconds_until_now(run: Path, began: float) -> float:
+def _seconds_until_now(run: Path, start_seconds: float) -> float:
     """Return the seconds of a stage 1 run whose last epoch has no record, because training diverged in it.
 
     That epoch began when the record before it was written, or when the file of records was made, but not before the
-    program that trained it was started, at ``began`` (seconds since 1970).
+    program that trained it was started, at ``start_seconds`` (seconds since 1970).
     """
     metrics = run / METRICS
     if not metrics.exists():
-        return time.time() - began
-    return seconds_of_stage_1(read_metrics(metrics)) + time.time() - max(began, metrics.stat().st_mtime)
+        return time.time() - start_seconds
+    return seconds_of_stage_1(read_metrics(metrics)) + time.time() - max(start_seconds, metrics.stat().st_mtime)
 
 
 def checkpoint_of(run: Path, epoch: int) -> Path:
@@ -90,6 +96,11 @@ def checkpoint_of(run: Path, epoch: int) -> Path:
 
 def ranks_of(one: StageOneConfig, n_images: int, checkpoint: Path) -> int:
     """Compute how many ranks trained a stage 1: the smallest number that gives its steps per epoch.
+
+    Args:
+        one: its configuration.
+        n_images: number of images in its training split.
+        checkpoint: one of its full checkpoints, whose name has the steps per epoch.
 
     Raises:
         ConfigError: no number gives these steps, so the run had other data.

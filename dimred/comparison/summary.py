@@ -1,4 +1,4 @@
-"""Sum up a comparison: turn the files of its rows into one JSON object, tables, and a page."""
+"""Sum up a comparison: turn the files of its rows into one JSON object, tables in Markdown, and an HTML page."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ from dimred.report.page import Page, Picture, details, sentences, table
 from dimred.report.plots import plot_comparison, plot_curve
 from dimred.report.words import duration, gain_text
 
-# Method -> its title; that of stage 2 is completed by what the configuration makes it. The order is that of the table.
+# Method -> its title, to which ``title_of`` adds the parts of stage 2. The order is that of the table.
 TITLES = {
     "last": "last weights of stage 1",
     "average": "best average of its snapshots",
@@ -32,7 +32,12 @@ Row = dict[str, Any]
 
 
 def title_of(method: str, two: StageTwoConfig) -> str:
-    """Return the title of a method; stage 2's says what its configuration makes it."""
+    """Return the title of a method; that of stage 2 lists its parts: search, cooldown and choice.
+
+    Args:
+        method: one of ``METHODS``.
+        two: stage 2's configuration.
+    """
     if method != "stage_2":
         return TITLES[method]
     parts = {"search": two.search is not None, "cooldown": two.cooldown is not None, "choice": two.keep_best}
@@ -44,11 +49,12 @@ def collect(folder: Path) -> dict[str, Any]:
     """Sum up the files ``folder/seed_S/at_EPOCH/METHOD.json``.
 
     Returns:
-        ``seeds``; ``at``, the epochs at which stage 1 ends; ``metrics``, the main one first; ``batch_norm``, whether
-        the network has any; ``rows``; ``runs``, the files' contents; and ``diverged``, those of the methods that left
-        no network. There is a row for each method and each of ``at``, with the mean of ``passes`` and ``seconds`` (see
-        ``MethodResult``), and the ``mean`` and ``spread`` of each score over the seeds. The spread is the standard
-        deviation, None for one seed.
+        A dictionary of ``seeds``; ``at``, the epochs at which stage 1 is treated as ended; ``metrics``, the main one
+        first; ``batch_norm``, whether the network has BatchNorm; ``rows``; ``runs``, the contents of the files; and
+        ``diverged``, the contents of those whose method left no network, because its training diverged. ``rows`` has
+        an entry for each method and each of ``at``, with the mean of ``passes`` and ``seconds`` (see ``MethodResult``),
+        and the ``mean`` and ``spread`` of each score over the seeds. The spread is the standard deviation, None for
+        one seed.
 
     Raises:
         ConfigError: the folder has no such file.
@@ -94,17 +100,25 @@ def _mean_and_spread(values: Sequence[float]) -> dict[str, float | None]:
 
 
 def metrics_in(summary: dict[str, Any]) -> list[Metric]:
-    """Return the metrics of a summary, the main one first."""
+    """Return the metrics of a summary, see ``collect``, the main one first."""
     return [Metric(**metric) for metric in summary["metrics"]]
 
 
 def rows_at(summary: dict[str, Any], at: int) -> list[Row]:
-    """Return the rows in which stage 1 ends at epoch ``at``."""
+    """Return the rows of a summary, see ``collect``, in which stage 1 is treated as ended at epoch ``at``."""
     return [row for row in summary["rows"] if row["at"] == at]
 
 
 def best_row(rows: Iterable[Row], split: str, metric: Metric) -> Row:
-    """Return the row with the best mean metric on a split; if it is not known which is better, with the lowest loss."""
+    """Return the row with the best mean of a metric on a split.
+
+    If it is not known whether a higher value is better, it is the row with the lowest mean loss on the split.
+
+    Args:
+        rows: rows of a summary, at least one.
+        split: ``val`` or ``test``.
+        metric: the main metric.
+    """
     if metric.higher_is_better is not None:
         best = max if metric.higher_is_better else min
         return best(rows, key=lambda row: float(row[f"{split}_reestimated"]["mean"]))
@@ -112,7 +126,7 @@ def best_row(rows: Iterable[Row], split: str, metric: Metric) -> Row:
 
 
 def curves(summary: dict[str, Any]) -> dict[str, list[Row]]:
-    """Group the rows by method title, and sort each group by passes."""
+    """Group the rows of a summary by the title of their method, each group in the order of passes."""
     groups: dict[str, list[Row]] = {}
     for row in sorted(summary["rows"], key=lambda row: row["passes"]):
         groups.setdefault(row["title"], []).append(row)
@@ -120,14 +134,20 @@ def curves(summary: dict[str, Any]) -> dict[str, list[Row]]:
 
 
 def headings(metrics: Sequence[Metric]) -> list[str]:
-    """Return the headings of a table."""
+    """Return the headings of the columns of ``table_rows``; the metrics are those of ``metrics_in``."""
     unit = "%" if metrics[0].is_fraction else metrics[0].name
     others = [f"test {metric.axis[0]}" for metric in metrics[1:]]
     return ["", "passes", *(f"{split}, {unit}" for split in ("val", "test")), *others, "seconds"]
 
 
 def table_rows(rows: Sequence[Row], n_seeds: int, metrics: Sequence[Metric]) -> list[list[str]]:
-    """Write the cells of each row; the best row's test score is bold (``**``), and rows of fewer seeds are marked."""
+    """Return the cells of each row as text; the best score on ``test`` is bold (``**``).
+
+    Args:
+        rows: rows of a summary.
+        n_seeds: number of seeds of the summary; rows of fewer seeds say so in their first cell.
+        metrics: the metrics, the main one first.
+    """
     best, lines = best_row(rows, "test", metrics[0])[_SCORE]["mean"], []
     for row in rows:
         title = f"**{row['title']}**" if row["method"] == "stage_2" else row["title"]
@@ -141,13 +161,13 @@ def table_rows(rows: Sequence[Row], n_seeds: int, metrics: Sequence[Metric]) -> 
 
 
 def score_text(score: dict[str, float | None], metric: Metric) -> str:
-    """Write a score's mean and spread, without the unit."""
+    """Format the mean and the spread of a score, such as ``93.10 ± 0.20``, without the unit."""
     mean, spread = (None if value is None else metric.text(value).removesuffix(" %") for value in score.values())
     return f"{mean}" + ("" if spread is None else f" ± {spread}")
 
 
 def markdown(summary: dict[str, Any]) -> str:
-    """Write the tables in Markdown, one for each epoch of stage 1."""
+    """Return a summary as Markdown: a table for each epoch at which stage 1 is treated as ended."""
     text = "BatchNorm statistics are re-estimated in every row.\n" if summary["batch_norm"] else ""
     for at in summary["at"]:
         names, rows = headings(metrics_in(summary)), rows_at(summary, at)
@@ -158,7 +178,7 @@ def markdown(summary: dict[str, Any]) -> str:
 
 
 def divergences(summary: dict[str, Any]) -> list[str]:
-    """Write a sentence for each run in which training diverged, with a rate that was tried or altogether."""
+    """Return a sentence for each row for which training diverged, whether with some rates or with all of them."""
     ends = [(run, "") for run in summary["runs"] if run["diverged"]]
     ends += [(run, f" and left no network in {duration(run['seconds'])}") for run in summary["diverged"]]
     return [
@@ -169,7 +189,18 @@ def divergences(summary: dict[str, Any]) -> list[str]:
 
 
 def write_comparison_page(out: Path, summary: dict[str, Any]) -> Path:
-    """Write a summary (see ``collect``) as ``compare.html``, with pictures, into a folder; return the page's path."""
+    """Write a summary as ``compare.html`` and its pictures into a folder.
+
+    Args:
+        out: the folder.
+        summary: see ``collect``.
+
+    Returns:
+        The page's path.
+
+    Raises:
+        OSError: a file can't be written.
+    """
     page = Page(out, PAGE)
     at, n_seeds, metrics = summary["at"], len(summary["seeds"]), metrics_in(summary)
     metric = metrics[0]
@@ -184,8 +215,8 @@ def write_comparison_page(out: Path, summary: dict[str, Any]) -> Path:
         *divergences(summary),
     ]
     tables = {epochs: table(headings(metrics), table_rows(rows_at(summary, epochs), n_seeds, metrics)) for epochs in at}
-    shown = sentences([f"Stage 1 to epoch {at[-1]}:"]) + tables.pop(at[-1])
-    shown += "".join(details(f"Stage 1 to epoch {epochs}", one) for epochs, one in tables.items())
+    tables_html = sentences([f"Stage 1 to epoch {at[-1]}:"]) + tables.pop(at[-1])
+    tables_html += "".join(details(f"Stage 1 to epoch {epochs}", one) for epochs, one in tables.items())
     scores = [(row["title"], *row["test_reestimated"].values()) for row in last]
     best = best_row(last, "test", metric)
     pictures = [
@@ -201,43 +232,43 @@ def write_comparison_page(out: Path, summary: dict[str, Any]) -> Path:
             f"Test {metric.name} over all forward and backward passes, one line for each method; bands are the spread.",
         ),
     ]  # fmt: skip
-    page.add("Methods", pictures, before=sentences(words) + shown)
+    page.add("Methods", pictures, before=sentences(words) + tables_html)
     rows = [[run["title"], str(run["at"]), str(run["seed"]), run["chosen"]] for run in summary["runs"]]
     runs = sorted({f"{run['run']}, data {run['data']}" for run in summary["runs"]})
-    listed = table(("method", "stage 1's epochs", "seed", "val chose"), [row for row in rows if row[-1]], kind="names")
-    page.add("Runs", [], sentences([f"Stage 1: {'; '.join(runs)}."]) + details("What val chose in each", listed))
+    choices = table(("method", "stage 1's epochs", "seed", "val chose"), [row for row in rows if row[-1]], kind="names")
+    page.add("Runs", [], sentences([f"Stage 1: {'; '.join(runs)}."]) + details("What val chose in each", choices))
     return page.write(f"Comparison: {out.resolve().name}", sentences(comparison_verdict(summary), "verdict"))
 
 
 def comparison_verdict(summary: dict[str, Any]) -> list[str]:
-    """Write which method ``val`` chooses after the longest stage 1, its gains over other methods, and its cost."""
+    """Return sentences about the method that ``val`` chooses after the longest stage 1: its gains and its cost."""
     at, n_seeds, metric = summary["at"][-1], len(summary["seeds"]), metrics_in(summary)[0]
     rows = {row["method"]: row for row in rows_at(summary, at)}
-    chosen, best = (best_row(rows.values(), split, metric) for split in ("val", "test"))
+    choice, best = (best_row(rows.values(), split, metric) for split in ("val", "test"))
     unit = " %" if metric.is_fraction else f" ({metric.name})"
     seeds = f"over {n_seeds} seeds" if n_seeds > 1 else "of one seed"
-    said = [
-        f"After {at} epochs of stage 1 the val split takes: {chosen['title']}, which has "
-        f"{score_text(chosen[_SCORE], metric)}{unit} on test {seeds}"
+    lines = [
+        f"After {at} epochs of stage 1 the val split takes: {choice['title']}, which has "
+        f"{score_text(choice[_SCORE], metric)}{unit} on test {seeds}"
         f"{', BatchNorm re-estimated' if summary['batch_norm'] else ''}."
     ]
-    others = [rows[name] for name in ("last", "average", "cooldown") if name in rows and name != chosen["method"]]
+    others = [rows[name] for name in ("last", "average", "cooldown") if name in rows and name != choice["method"]]
     if others:
         if metric.is_fraction:
-            gains = [f"{_paired_gain(summary, chosen, other)} {other['title']}" for other in others]
+            gains = [f"{_paired_gain(summary, choice, other)} {other['title']}" for other in others]
         else:
             gains = [f"against {score_text(one[_SCORE], metric)} for {one['title']}" for one in others]
-        said.append(f"That is {', '.join(gains[:-1])}{' and ' if gains[1:] else ''}{gains[-1]}.")
-    said.append(f"It took {chosen['passes']:.1f} passes in all, and {duration(chosen['seconds'])} beside stage 1.")
-    if best is not chosen:
-        said.append(f"The best on test would have been: {best['title']}, {metric.text(best[_SCORE]['mean'])}.")
+        lines.append(f"That is {', '.join(gains[:-1])}{' and ' if gains[1:] else ''}{gains[-1]}.")
+    lines.append(f"It took {choice['passes']:.1f} passes in all, and {duration(choice['seconds'])} beside stage 1.")
+    if best is not choice:
+        lines.append(f"The best on test would have been: {best['title']}, {metric.text(best[_SCORE]['mean'])}.")
     if n_seeds == 1 and metric.is_fraction:
-        said.append("With one seed, differences below half a point mean nothing.")
-    return said
+        lines.append("With one seed, differences below half a point mean nothing.")
+    return lines
 
 
 def _paired_gain(summary: dict[str, Any], one: Row, other: Row) -> str:
-    """Write how far one method is above another: mean and spread of the differences over the seeds of both."""
+    """Return in words how far one method is above another: mean and spread of the differences for the same seed."""
     scores = [
         {run["seed"]: run[_SCORE] for run in summary["runs"] if all(run[key] == row[key] for key in ("method", "at"))}
         for row in (one, other)
