@@ -105,7 +105,8 @@ class LossScaleConfig(Strict):
     scale: Annotated[float, Field(gt=0, lt=2.0**126)] | None = None
     """The scale, or for dynamic the first one; if null, 1024 (static) or 65536 (dynamic)."""
     drop_overflow: bool = True
-    """For static: drop a step whose gradient is not finite; false applies every gradient. A search always skips it."""
+    """For static: drop a step whose gradient is not finite; false applies every gradient. A search skips such steps
+    anyway."""
     factor: Annotated[float, Field(gt=1)] = 2.0
     """For dynamic: the factor by which the scale shrinks and grows."""
     window: Count = 2000

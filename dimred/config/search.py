@@ -60,7 +60,7 @@ class SearchConfig(SearchOptions):
     """A search in the directions of stage 1's snapshots, by default with a quasi-Newton rule and a line search."""
 
     n_components: Annotated[Count, Field(validation_alias=_N_COMPONENTS)] = N_COMPONENTS
-    """Number of leading directions to search in, and of those in a basis that is fitted for the search."""
+    """Number of leading directions to search in; a basis that is fitted for the search has as many."""
     basis: Literal["pca", "snapshots"] = "pca"
     """The basis that is fitted if PCA_MAT is not given: principal directions, or the raw snapshots orthonormalised."""
     split: Literal["train", "val"] = "train"

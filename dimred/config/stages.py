@@ -1,4 +1,4 @@
-"""One model for each stage."""
+"""The configuration of each stage as a model: its keys with their types, defaults and meanings, and what must fit."""
 
 import math
 from fractions import Fraction as ExactFraction
@@ -51,15 +51,15 @@ class StageConfig(Strict):
     """Your own metric to report, by package.module:factory, see pipelines/TUTORIAL.md; null for the built-in
     ones: accuracy, and from 100 classes on top5 beside it."""
     all_reduce_split: tuple[Count, ...] = ()
-    """Ascend, several ranks: the numbers of the gradients that end a fused all-reduce; an empty list fuses none."""
+    """Ascend, several ranks: numbers of the gradients, in order, at which a fused all-reduce ends; [] fuses none."""
     deterministic: bool = False
     """Ascend: use slower kernels and collectives that give the same bits in every run; not run on a device yet."""
     profile: ProfileConfig | None = None
     accumulation: Count = 1
     """Micro-batches of data.batch_size in each step; the last step of an epoch may have fewer."""
     save_every_steps: Count | None = None
-    """Steps of an epoch between saved states for --resume; one is saved at the end of each epoch anyway. null for only
-    those."""
+    """Steps from one saved state for --resume to the next within an epoch; null saves one at the end of each epoch only,
+    which is saved in any case."""
     read_every_steps: Count = 10
     """Steps between reads of the device, for the losses and the votes of several ranks: after a fault or a signal on
     one rank, all ranks save the state from before it within this many steps. The launcher waits 60 s after a signal,

@@ -56,8 +56,8 @@ class BestAverage:
         If none is better, the network keeps the weights that were measured last: the caller restores its own.
 
         Returns:
-            The network as it was; the average, None if none is better; and the choice to record, None if no loss is
-            finite.
+            The candidate that is the network as it was; the best average, None if none is better; and the choice to
+            record, None if no loss is finite.
         """
         choice, evaluator = self.new_choice(), self._run.evaluator
         network = choice.measure("final", 1.0, evaluator.measure_val)

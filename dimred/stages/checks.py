@@ -203,7 +203,11 @@ def disk_of_stage_2(config: StageTwoConfig, network: nn.Cell, pca_mat: Path | No
 
 
 def check_space(out: Path, n_bytes: int) -> None:
-    """Check that ``n_bytes`` bytes, less those already in ``out``, are free on its disk; ``out`` need not exist.
+    """Check that a run has room on its disk.
+
+    Args:
+        out: folder of the run, which need not exist.
+        n_bytes: bytes that the whole run takes; those already in ``out`` count as its own.
 
     Raises:
         ConfigError: fewer bytes are free.

@@ -63,7 +63,7 @@ class RunFigures:
             self._note(REESTIMATED)
 
     def of_average(self) -> Figures:
-        """Measure the network, whose BatchNorm statistics were re-estimated, and return the figures."""
+        """Measure a network whose BatchNorm statistics the caller has re-estimated; return figures, and keep none."""
         kind = REESTIMATED if self._task.evaluator.has_batch_norm else AS_TRAINED
         values = self._task.evaluator.metrics(self._split)
         return {metric.name: {kind: value} for metric, value in zip(self.metrics, values, strict=True)}

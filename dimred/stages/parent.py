@@ -63,6 +63,9 @@ class StageOneRun:
             ranks: the ranks of the job.
             resumed: folder of a stage 2 that is resumed. Its state tells what it needs to know if WEIGHTS are gone.
 
+        Returns:
+            The run, the same on every rank, but the arrays; a file that can't be read is its ``fault``.
+
         Raises:
             ConfigError: stage 1's configuration can't be read.
         """

@@ -180,7 +180,9 @@ class TrainStep(nn.Cell):
 
 
 class _Finish(nn.Cell):
-    """A cell that does the rest of the step once loss and gradient of this rank's batch, times its weight, are known.
+    """A cell that finishes a step, given loss and gradient of this rank's batch, both times the batch's weight.
+
+    It reduces over the ranks, divides by the weight, clips, updates the weights, and moves the average.
 
     With ``untrained_parameters``, a step can be dropped: by the loss scale if its gradient is not finite, or by a
     rank's vote to leave. Then nothing is updated, and what the forward pass changed, such as BatchNorm's statistics,

@@ -46,7 +46,10 @@ def write_adapter(folder: Path, tensors: Mapping[str, np.ndarray], **changes: ob
 
 
 def write_adapters(folder: Path, n: int, dtype: type = np.float32, **changes: object) -> list[dict[str, np.ndarray]]:
-    """Write ``checkpoint-100`` and so on, as a trainer leaves them, and return their tensors."""
+    """Write ``n`` adapters as ``checkpoint-100`` and so on, as a trainer leaves them, and return the tensors of each.
+
+    The ``changes`` are made in the configuration of each.
+    """
     written = [adapter(seed, dtype) for seed in range(n)]
     for number, tensors in enumerate(written, start=1):
         write_adapter(folder / f"checkpoint-{number}00", tensors, **changes)

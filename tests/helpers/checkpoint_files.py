@@ -16,7 +16,15 @@ CODES = {"BF16": np.uint16, "U16": np.uint16, "F16": np.float16, "F32": np.float
 
 
 def write_file(path: Path, tensors: Mapping[str, np.ndarray], metadata: dict[str, str] | None = None) -> Path:
-    """Write a ``.safetensors`` file; the library's NumPy side has no bfloat16, so the header gets it afterwards."""
+    """Write a ``.safetensors`` file, and return its path.
+
+    Arrays of the type ``BITS`` become bfloat16: the library can't write that from NumPy, so the header is changed.
+
+    Args:
+        path: the file; folders above it are made.
+        tensors: the arrays by name.
+        metadata: metadata of the file; None for those that PyTorch writes.
+    """
     content = save(dict(tensors), metadata={"format": "pt"} if metadata is None else metadata)
     size = int.from_bytes(content[:8], "little")
     head = content[8 : 8 + size].rstrip().replace(b'"U16"', b'"BF16"')
@@ -27,7 +35,7 @@ def write_file(path: Path, tensors: Mapping[str, np.ndarray], metadata: dict[str
 
 
 def write_shards(folder: Path, shards: Sequence[Mapping[str, np.ndarray]]) -> Path:
-    """Write numbered shards with their index, as transformers does."""
+    """Write arrays by name as numbered shards with their index, as transformers does; return the folder."""
     weight_map = {}
     for number, tensors in enumerate(shards, start=1):
         name = f"model-{number:05}-of-{len(shards):05}.safetensors"
@@ -70,7 +78,7 @@ def in_type(values: np.ndarray, dtype: type) -> np.ndarray:
 
 
 def network(seed: int, dtype: type = np.float32) -> dict[str, np.ndarray]:
-    """Make a network with BatchNorm as PyTorch saves it, large enough for several blocks."""
+    """Draw the arrays of a network with BatchNorm, named as PyTorch names them, large enough for several blocks."""
     return {
         "conv.weight": draw((7, 3, 3), dtype, seed),
         "bn.running_mean": draw((7,), dtype, seed + 1000),
@@ -81,7 +89,14 @@ def network(seed: int, dtype: type = np.float32) -> dict[str, np.ndarray]:
 
 
 def write_run(folder: Path, n: int, dtype: type = np.float32, *, sharded: bool = False) -> list[dict[str, np.ndarray]]:
-    """Write ``checkpoint-1000`` and so on, as a trainer leaves them, and return their tensors."""
+    """Write ``checkpoint-1000`` and so on, as a trainer leaves them, and return their tensors, oldest first.
+
+    Args:
+        folder: gets the ``n`` checkpoints.
+        n: number of checkpoints.
+        dtype: type of the weights.
+        sharded: whether each checkpoint is two shards with an index.
+    """
     written = [network(seed, dtype) for seed in range(n)]
     for number, tensors in enumerate(written, start=1):
         one = folder / f"checkpoint-{number}000"

@@ -32,7 +32,15 @@ def run(
     timeout_seconds: float = 600,
     status: int | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command as a person would type it, in a process of its own, and check its exit ``status`` if given."""
+    """Run a command as a person would type it, in a process of its own, and return it once it has ended.
+
+    Args:
+        command: the words of the command.
+        cwd: folder to run it in; None for the present one.
+        environment: variables in addition to those of this process.
+        timeout_seconds: time after which it is killed, and the test fails.
+        status: the exit status that it must end with; None for any.
+    """
     done = subprocess.run(
         [str(part) for part in command], cwd=cwd, env=os.environ | (environment or {}), capture_output=True, text=True,
         check=False, timeout=timeout_seconds,

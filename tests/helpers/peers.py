@@ -39,7 +39,7 @@ class Cost(NamedTuple):
 
 
 def measured(command: Sequence[object]) -> Cost:
-    """Run a command in one process, and measure it."""
+    """Run a command, and return what its process cost; it must end with status 0."""
     peak, started = 0, time.perf_counter()
     with TemporaryFile("w+") as said:
         with subprocess.Popen(list(map(str, command)), stdout=said, stderr=said) as process:
@@ -54,5 +54,9 @@ def measured(command: Sequence[object]) -> Cost:
 
 
 def program(*arguments: object) -> Cost:
-    """Run a function of ``merge_peers.py`` in the environment."""
+    """Run a function of ``merge_peers.py`` in the environment, and return what the process cost.
+
+    Args:
+        arguments: the function's name and its arguments, as on the command line.
+    """
     return measured([peers() / "python", "-W", "ignore", PROGRAM, *arguments])

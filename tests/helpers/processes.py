@@ -35,7 +35,7 @@ target = Path(sys.argv[1])
 
 @contextmanager
 def held(code: str, target: Path) -> Iterator[subprocess.Popen[str]]:
-    """Run the code in a process until it calls ``wait()``, and kill it when the block ends."""
+    """Run code in a process until it calls ``wait()``, and kill it when the block ends; it has ``target`` as a name."""
     with subprocess.Popen([sys.executable, "-c", _HELD + code, target], stdout=subprocess.PIPE, text=True) as process:
         process.stdout.readline()
         yield process

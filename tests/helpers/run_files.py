@@ -25,7 +25,17 @@ class RunFiles(NamedTuple):
 
 
 def write_run(folder: Path, epochs: int, per_epoch: int, first_epoch: int) -> RunFiles:
-    """Write a stage 1 with ``per_epoch`` snapshots in each epoch from ``first_epoch``, and a stage 2 of two steps."""
+    """Write a finished stage 1, a stage 2 with a search of two steps, and the basis of that search.
+
+    Args:
+        folder: gets ``stage_1``, ``stage_2`` and ``pca_mat.npy``.
+        epochs: epochs of stage 1.
+        per_epoch: snapshots in each of its epochs from ``first_epoch`` on.
+        first_epoch: the first epoch with snapshots.
+
+    Returns:
+        The folders of the two stages.
+    """
     files = RunFiles(folder / "stage_1", folder / "stage_2")
     rng = np.random.default_rng(0)
     series = CheckpointSeries(files.stage_1 / "checkpoint_stage_1" / "checkpoint_pca", keep=None)
@@ -81,7 +91,16 @@ def _candidate(name: str, effective_size: float, loss: float, behind: float) -> 
 
 
 def write_compared(folder: Path, seed: int, method: str, test: float, at: int = 70, **changes: object) -> None:
-    """Write what ``dimred compare`` leaves of one method, one seed, and one length of stage 1."""
+    """Write what ``dimred compare`` leaves of one method, one seed, and one length of stage 1.
+
+    Args:
+        folder: the folder of the comparison.
+        seed: seed of the stage 1.
+        method: name of the method, a key of ``TITLES``.
+        test: the re-estimated accuracy on ``test``.
+        at: epochs of the stage 1.
+        changes: other fields of the file, in place of those written here.
+    """
     record = {
         "method": method, "title": TITLES[method], "seed": seed, "at": at,
         "passes": at + 2.0, "chosen": "epoch 1", "diverged": "", "seconds": 10.0,
