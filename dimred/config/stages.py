@@ -58,8 +58,8 @@ class StageConfig(Strict):
     accumulation: Count = 1
     """Micro-batches of data.batch_size in each step; the last step of an epoch may have fewer."""
     save_every_steps: Count | None = None
-    """Steps from one saved state for --resume to the next within an epoch; null saves one at the end of each epoch only,
-    which is saved in any case."""
+    """Steps from one saved state for --resume to the next within an epoch. One is saved at the end of each epoch, too;
+    null saves no others."""
     read_every_steps: Count = 10
     """Steps between reads of the device, for the losses and the votes of several ranks: after a fault or a signal on
     one rank, all ranks save the state from before it within this many steps. The launcher waits 60 s after a signal,

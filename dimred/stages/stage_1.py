@@ -57,6 +57,7 @@ class StageOne:
         Raises:
             ConfigError: another key has changed; ``epochs`` leaves nothing to do, or is below what the run has done; or
                 ``first`` belongs to a run whose epochs have a different number of steps.
+            RunError, CheckpointError: the state can't be restored, see ``Run.restore``.
         """
         self._restore(first, allowed)
         self.run.write_configuration()

@@ -86,7 +86,9 @@ class StageTwo:
             allowed: keys that may differ from before.
 
         Raises:
-            ConfigError: another key or the metric has changed; see ``Run.restore``.
+            ConfigError: another key or the metric has changed, see ``Run.restore``.
+            RunError, CheckpointError: the state can't be restored, see there.
+            FaultError: no candidate has a finite loss on ``val``.
         """
         run, progress = self.run, self._progress
         state = run.restore(self.step, allowed, self._n_epochs)
@@ -262,7 +264,7 @@ class StageTwo:
             _log.info(f"next: {shlex.join([*words_of_dimred(), 'report', str(run.folder.absolute())])}")
 
     def _better_average(self) -> str:
-        """Save the best average of the snapshots if it is better than the last network, and say so; "" if not."""
+        """Save the best average of the snapshots if it is better than the network; return a line for the log, or ""."""
         settings = self._settings
         is_wanted = settings.looks_for_average and "val" in self._task.images
         if not is_wanted or not self._averages.has_snapshots:

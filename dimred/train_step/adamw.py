@@ -22,7 +22,7 @@ class AdamW(nn.Optimizer):
         v <- beta2 v + (1 - beta2) g^2
         w <- w - r_t ((m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps) + decay w)
 
-    ``nn.AdamWeightDecay`` of MindSpore leaves the bias correction, the factors with t, out. t is one more than
+    ``nn.AdamWeightDecay`` of MindSpore leaves out the bias correction, which is the factors with t. t is one more than
     ``global_step``, which a checkpoint of the optimizer holds.
 
     Args:

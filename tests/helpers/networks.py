@@ -105,7 +105,7 @@ class TanhMLP(nn.Cell):
 
 
 def mlp_function(n_in: int = 3, n_hidden: int = 5, n_out: int = 2):
-    """Make the function (w, batch) -> loss and gradient of ``TanhMLP`` by hand; w holds W1, b1, W2, b2 in this order."""
+    """Make the function (w, batch) -> loss and gradient of ``TanhMLP`` by hand; w holds W1, b1, W2, b2 in a row."""
     shapes = [(n_hidden, n_in), (n_hidden,), (n_out, n_hidden), (n_out,)]
 
     def function(w, batch):
