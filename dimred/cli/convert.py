@@ -27,8 +27,8 @@ def convert(
 ) -> None:
     """Convert PyTorch's pickles of weights to safetensors, which dimred merge and pca read.
 
-    It needs PyTorch, which is asked to load weights only, so that no code of the file is run: state_dicts at any depth,
-    whole modules, TorchScript, checkpoints of Lightning, shards. Optimizer states are left alone.
+    It needs PyTorch, which is asked to load weights only, so that no code of a file is run. A file may hold state_dicts
+    at any depth, a whole module, TorchScript, a checkpoint of Lightning, or a shard. Optimizer states are left alone.
 
     Example: dimred convert RUN
 

@@ -182,7 +182,7 @@ def counted(n: int, what: str) -> str:
 def disk_of_stage_1(config: StageOneConfig, network: nn.Cell) -> int:
     """Return about how many bytes a whole stage 1 takes on disk: snapshots, full checkpoints and states.
 
-    Each is counted with the one more that is there while an old one is replaced.
+    One more of each is counted than is kept, because a new file is written before the oldest is removed.
     """
     weights, everything = _sizes(network)
     state = everything + 2 * weights + (everything if config.ema.decay else 0)  # AdamW keeps two moments

@@ -1,4 +1,4 @@
-"""Stage 2: continue a run of stage 1 with a step of another kind, and keep the network that ``val`` chooses."""
+"""Stage 2: continue a run of stage 1 by a cooldown or a search, and keep the network that ``val`` chooses."""
 
 import logging
 import shlex
