@@ -155,7 +155,13 @@ class Choice:
         return self.candidates[-1]
 
     def add(self, name: str, candidate: Candidate, place: Path) -> None:
-        """Add a candidate of another choice under a new name; its weights are in a file now."""
+        """Add a candidate that another choice has measured.
+
+        Args:
+            name: its name in this choice.
+            candidate: the candidate.
+            place: the file that its weights were written to.
+        """
         self.candidates.append(candidate._replace(name=name, place=place))
         self.n_added += 1
 

@@ -29,6 +29,10 @@ def as_array(value: Any) -> np.ndarray:
 def as_weight(name: str, value: Any) -> np.ndarray:
     """Return a trainable weight as a NumPy array, after checking it.
 
+    Args:
+        name: its name, for errors.
+        value: an array, MindSpore tensor or parameter.
+
     Raises:
         ConfigError: it is not an array of floats.
         CheckpointError: a number is not finite in float32.

@@ -26,7 +26,14 @@ _MARK = {"format": "ms"}  # MindSpore writes this into the metadata
 
 
 def read_safetensors_index(file: BinaryIO, path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
-    """Locate each tensor, name -> place, and read the texts of the metadata.
+    """Locate the tensors of a ``.safetensors`` file, and read its metadata.
+
+    Args:
+        file: the file, open for reading.
+        path: its path.
+
+    Returns:
+        Name -> place of each tensor, in the order of the header; and name -> text of the metadata, without ``format``.
 
     Raises:
         CheckpointError: the file is truncated, its header is damaged, or a tensor has a type that dimred can't read.

@@ -174,10 +174,17 @@ def read_state(path: Path) -> RunState:
 
 
 def read_full_checkpoint(path: Path, source: str) -> tuple[dict[str, np.ndarray], int]:
-    """Read the arrays of a full checkpoint, and the epoch it was written after.
+    """Read a full checkpoint of stage 1.
+
+    Args:
+        path: the file.
+        source: how the user named it, for the error about another kind of file.
+
+    Returns:
+        The arrays by name; and the epoch after which they were written.
 
     Raises:
-        CheckpointError: the file can't be read, or is not a full checkpoint; ``source`` names it in the latter error.
+        CheckpointError: the file can't be read, or is not a full checkpoint.
     """
     arrays = read_checkpoint(path)
     epoch = arrays.pop(_EPOCH, None)
@@ -188,6 +195,10 @@ def read_full_checkpoint(path: Path, source: str) -> tuple[dict[str, np.ndarray]
 
 def check_finite(arrays: Mapping[str, np.ndarray], step: int) -> None:
     """Check that all numbers are finite: a diverged training must not displace good snapshots and states.
+
+    Args:
+        arrays: name -> array.
+        step: number of steps made, for the error.
 
     Raises:
         DivergedError: a parameter, which the message names, has a number that is not finite.

@@ -148,6 +148,12 @@ def read_exactly(descriptor: int, out: np.ndarray, offset: int, path: os.PathLik
     A memory map is not used, because the process would be killed by a signal if the file shrank meanwhile; here that
     raises an error.
 
+    Args:
+        descriptor: the open file.
+        out: uint8 (count,), contiguous.
+        offset: the first byte to read.
+        path: the file's path, for errors.
+
     Raises:
         CheckpointError: the file ends too early, or can't be read.
     """

@@ -222,7 +222,7 @@ class Comparison:
         return math.ceil(self.passes_of_stage_1 + passes - 1e-9)
 
     def plain_to_the_end(self) -> MethodResult:
-        """Train stage 1 itself, optimizer state included, to the end of its schedule."""
+        """Continue stage 1 itself, with the state of its optimizer, to the end of its schedule."""
         total = self.one.schedule.last_epoch or self.at
         return self._run_stage_1("plain_to_the_end", {}, total, [f"--from={self.checkpoint}"])
 

@@ -117,6 +117,14 @@ def ranks_of(one: StageOneConfig, n_images: int, checkpoint: Path) -> int:
 
 
 def on_one_process(stage: StageOneConfig | StageTwoConfig, n_ranks: int) -> dict[str, int | DataConfig]:
-    """Return the options that make one process take the batches of several ranks as micro-batches."""
+    """Return the options with which one process takes the batches of several ranks as micro-batches.
+
+    Args:
+        stage: configuration of a stage that ran on these ranks.
+        n_ranks: number of ranks.
+
+    Returns:
+        New values of ``accumulation`` and ``data``; batches do not come from a device's queue then.
+    """
     sink = stage.data.sink and n_ranks == 1
     return {"accumulation": stage.accumulation * n_ranks, "data": stage.data.model_copy(update={"sink": sink})}

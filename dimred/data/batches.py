@@ -57,6 +57,14 @@ def epoch_order(n_images: int, seed: int, epoch: int, batch_size: int, rank: int
 
     A batch of all R ranks is the next ``R batch_size`` images of a permutation, which depends on seed and epoch only;
     rank r takes the r-th part of it. So in each step R ranks see what one rank with R times the batch size sees.
+
+    Args:
+        n_images: number of images in the split.
+        seed: the run's seed.
+        epoch: number of the epoch.
+        batch_size: images in a micro-batch of one rank.
+        rank: r, from 0.
+        group_size: R.
     """
     order = np.random.default_rng([seed, epoch]).permutation(n_images)
     n_batches = n_images // (batch_size * group_size)
@@ -65,14 +73,26 @@ def epoch_order(n_images: int, seed: int, epoch: int, batch_size: int, rank: int
 
 
 def steps_in_epoch(n_images: int, batch_size: int, group_size: int, accumulation: int) -> int:
-    """Return ceil(floor(n_images / (batch_size group_size)) / accumulation); images that fill no batch are dropped."""
+    """Return the number of steps: ceil(floor(n_images / (batch_size group_size)) / accumulation).
+
+    Images that fill no micro-batch of all ranks are dropped.
+
+    Args:
+        n_images: number of images in the split.
+        batch_size: images in a micro-batch of one rank.
+        group_size: number of ranks.
+        accumulation: micro-batches in a step; the last step may have fewer.
+    """
     return -(-(n_images // (batch_size * group_size)) // accumulation)
 
 
 class GivenOrder(dataset.Sampler):
-    """A sampler that takes the samples with these numbers, in this order.
+    """A sampler that takes the samples of the numbers given, in the order given.
 
     Only a dataset that reads any sample by its number takes a sampler, such as ``GeneratorDataset`` over a sequence.
+
+    Args:
+        order: numbers of samples, int64 (n,).
     """
 
     def __init__(self, order: np.ndarray):
@@ -107,7 +127,12 @@ class Batches:
         return min(rows, in_epoch // self.batch_size * self.batch_size - (step - 1) * rows)
 
     def training_epoch(self, seed: int, epoch: int) -> "Readable":
-        """Return this rank's augmented batches of an epoch, in the order of ``epoch_order``, without a remainder."""
+        """Return this rank's augmented batches of an epoch, in the order of ``epoch_order``.
+
+        Args:
+            seed: the run's seed, which determines order and augmentation.
+            epoch: number of the epoch; those of stage 2 begin after ``STAGE_2_EPOCHS_FROM``.
+        """
         order = epoch_order(self.n_images, seed, epoch, self.batch_size, self.rank, self.group_size)
         samples = self._training_samples(order, seed, epoch)
         if self.accumulation == 1:

@@ -120,7 +120,10 @@ class ImageFolder(Batches):
 
 
 def split_folder(root: Path, split: str) -> Path:
-    """Return ``root/split``; if ``val`` is missing, ``validation_preprocess``, its name in many copies of ImageNet."""
+    """Return the folder of a split, ``root/split``.
+
+    If ``val`` does not exist, it is ``validation_preprocess``, its name in many copies of ImageNet, if that exists.
+    """
     other = root / "validation_preprocess"
     return other if split == "val" and not (root / split).exists() and other.is_dir() else root / split
 

@@ -147,7 +147,11 @@ class CheckedImages(NamedTuple):
 
 
 def check_images(root: Path, workers: int) -> CheckedImages:
-    """Decode every image below ``root`` in ``workers`` processes, except hidden ones and those in hidden folders.
+    """Decode every image below a folder to find damaged ones, except hidden ones and those in hidden folders.
+
+    Args:
+        root: the folder.
+        workers: number of processes that decode.
 
     Raises:
         DataError: there are no images.

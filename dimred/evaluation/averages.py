@@ -99,7 +99,13 @@ class SnapshotAverages:
 
 
 def from_rank_zero(vector: np.ndarray | None, layout: WeightLayout, ranks: Ranks) -> np.ndarray:
-    """Return rank 0's vector (M,) on every rank; the other ranks give None."""
+    """Return rank 0's vector, (M,) float32, on every rank; all ranks call this.
+
+    Args:
+        vector: the vector on rank 0; None on the other ranks.
+        layout: the layout of the vector.
+        ranks: the ranks of the job.
+    """
     return ranks.sum(np.zeros(layout.size, np.float32) if vector is None else vector)
 
 

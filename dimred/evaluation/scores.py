@@ -40,7 +40,14 @@ class Scores(NamedTuple):
 
 
 def is_correct(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return whether the class with the highest logit is the label, (n, ...); and which labels count.
+    """Return whether the class with the highest logit is the label.
+
+    Args:
+        logits: (n, n_classes, ...).
+        labels: whole numbers, (n, ...).
+
+    Returns:
+        Whether each label was predicted, and whether it counts, (n, ...) bool each.
 
     Raises:
         DataError: the labels are not classes of the network, or their shape does not fit the logits.
@@ -50,7 +57,13 @@ def is_correct(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def is_among_five(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return whether the label is among the five classes with the highest logits, (n, ...); and which labels count.
+    """Return whether the label is among the five classes with the highest logits.
+
+    Args:
+        logits, labels: as for ``is_correct``.
+
+    Returns:
+        Whether each label is among them, and whether it counts, (n, ...) bool each.
 
     Raises:
         DataError: as ``is_correct``.
@@ -61,10 +74,17 @@ def is_among_five(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
-    """Return the cross entropy of each label, (n, ...); and which labels count.
+    """Return the cross entropy of each label.
 
     With a smoothing s it is -(1 - s) log p(label) - s mean(log p) over the classes. On a small held-out split it can
     tell apart two networks that accuracy can't, because it counts how sure the network was, not only which class won.
+
+    Args:
+        logits, labels: as for ``is_correct``.
+        label_smoothing: s, at least 0 and below 1.
+
+    Returns:
+        The values, float32, and whether each label counts, bool, (n, ...) each.
 
     Raises:
         DataError: as ``is_correct``.
@@ -125,7 +145,11 @@ def score_batches(network: nn.Cell, batches: Any, *scores: Score) -> list[BatchS
 
 
 def mean_of_items(sums_of_batches: BatchSums, ranks: Ranks = ALONE) -> float:
-    """Compute the mean over all items that count, of all ranks, whose shares of the data may differ in size.
+    """Compute the mean of a score over all items that count, of all ranks.
+
+    Args:
+        sums_of_batches: what ``score_batches`` returned for the score on this rank.
+        ranks: the ranks of the job, which may have different numbers of samples.
 
     Raises:
         DataError: no item counts.
@@ -140,6 +164,9 @@ def means_of_samples(sums_of_batches: BatchSums, ranks: Ranks = ALONE) -> np.nda
 
     A sample's score is the sum over its items, divided by the mean number of items in a sample. So the mean over the
     samples is the mean over the items, while the samples remain independent of each other.
+
+    Args:
+        sums_of_batches, ranks: as for ``mean_of_items``.
 
     Raises:
         DataError: no item counts.

@@ -27,14 +27,17 @@ class Metric:
     higher_is_better: bool | None = None
 
     def text(self, value: float | None, decimals: int = 2) -> str:
-        """Format a value: a fraction in percent with ``decimals`` decimals, others with four significant digits."""
+        """Format a value: a fraction in percent with ``decimals`` decimals, others with four significant digits.
+
+        None, which stands for a value that is not finite, becomes "nan".
+        """
         if value is None:  # what a record has in place of a number that is not finite
             return "nan"
         return f"{100 * value:.{decimals}f} %" if self.is_fraction else f"{value:.4g}"
 
     @property
     def axis(self) -> tuple[str, float]:
-        """Return an axis label, and the factor to scale values with."""
+        """Return the label of an axis in a picture, and the factor by which values are multiplied there."""
         return (f"{self.name}, %", 100.0) if self.is_fraction else (self.name, 1.0)
 
 

@@ -103,7 +103,14 @@ def network_of_run(folder: Path, run: Path | None) -> Path:
 
 
 def named_weights(argument: str, path: Path) -> str:
-    """Return the beginning of a message about a checkpoint argument: its name, its value, and its kind if known."""
+    """Return the beginning of a message about a checkpoint: the argument, its value, and the kind of file if known.
+
+    An example is ``WEIGHTS is 'a/b.ckpt', a network of stage 2, which``.
+
+    Args:
+        argument: the argument that names the checkpoint, as the user typed it.
+        path: its value, whose folder may tell the kind of checkpoint.
+    """
     kinds = {
         SNAPSHOTS: f"a snapshot (trainable weights alone; a full checkpoint is {full_checkpoint_beside(path)}), ",
         STAGE_2_CHECKPOINTS: "a network of stage 2, ",

@@ -64,9 +64,10 @@ class StageTwoResult:
         epochs: number of epochs, a fraction if the search ended within one.
         sources: DATA, WEIGHTS and the basis as paths; None for what was not given.
         metrics: the values of each metric, the main one first.
-        choices: ``start``, ``average``, ``kept`` or ``best_average`` -> that choice.
+        choices: ``start``, ``average``, ``kept`` or ``best_average`` -> what was chosen there; without those not made.
         start_effective_size: how many equally weighted snapshots the start is worth.
-        cooldown, basis: facts about them; None without one.
+        cooldown: see ``Cooldown.summary`` of ``dimred.stages``; None without a cooldown.
+        basis: see ``SubspaceBasis.in_short``; None without a search.
         steps: number of steps.
         totals: totals of a search's steps, see ``Step.totals``; empty for other steps.
         training_seconds: wall seconds of the steps.

@@ -108,6 +108,11 @@ class Scores:
     def get(self, average: Average, split: str = "search", *, reestimate: bool = True) -> Trial:
         """Return the trial of an average on a split, which may have failed; evaluate it unless it has a score already.
 
+        Args:
+            average: the average.
+            split: ``search``, ``select`` or ``test``.
+            reestimate: whether BatchNorm statistics are re-estimated before, if the metric can do that.
+
         Raises:
             BudgetSpentError: the budget allows no further evaluation on ``search``.
             SearchError: the first three trials all failed; the file is removed, so that the next call begins anew.

@@ -124,7 +124,17 @@ def renew_dtype(folder: Path, dtype: str) -> None:
 
 
 def copy_file(source: BinaryIO, path: Path, target: BinaryIO) -> None:
-    """Copy an opened input file; a read error names its ``path``."""
+    """Copy the rest of an open file into another one.
+
+    Args:
+        source: the file to read, at the place to begin.
+        path: its path, for errors.
+        target: the file to write.
+
+    Raises:
+        CheckpointError: ``source`` can't be read.
+        OSError: ``target`` can't be written.
+    """
     while True:
         with reading(path):
             piece = source.read(_COPY_BYTES)

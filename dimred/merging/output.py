@@ -31,6 +31,11 @@ _TOO_LARGE: dict[np.dtype | str, float] = {
 def check_target(out: Path, template: Checkpoint, dtype: str | None) -> None:
     """Check that ``out`` can hold a network like ``template`` with this dtype.
 
+    Args:
+        out: the new file or folder.
+        template: the checkpoint whose names, shards and metadata the network gets.
+        dtype: name of the type of the weights; None for the template's.
+
     Raises:
         ConfigError: ``out`` or ``dtype`` does not fit; the message says why.
     """
@@ -159,7 +164,15 @@ def _write_entries(descriptor: int, place: StoredTensor, start: int, values: np.
 
 
 def round_to(values: np.ndarray, dtype: np.dtype | str) -> np.ndarray:
-    """Round float64 values once, to nearest and ties to even; bfloat16 is returned as its bits (uint16)."""
+    """Round float64 values once, to nearest and ties to even.
+
+    Args:
+        values: float64 (n,).
+        dtype: a NumPy type, or ``BFLOAT16``.
+
+    Returns:
+        The values (n,) in this type; bfloat16 as its bits, uint16. Those that are too large become infinite.
+    """
     if isinstance(dtype, np.dtype):
         with np.errstate(over="ignore"):
             return values.astype(dtype)

@@ -88,6 +88,10 @@ def make_network(name: str, n_classes: int) -> nn.Cell:
     The parameter is called ``n_classes``, ``num_classes``, ``class_num`` or ``num_labels``. No other one gets a value,
     because it may mean anything: the first of mindcv's factories is ``pretrained``.
 
+    Args:
+        name: the factory, ``package.module:factory``.
+        n_classes: the number of classes.
+
     Raises:
         ConfigError: as for ``make_cell``, or the function needs other arguments.
     """

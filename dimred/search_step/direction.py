@@ -52,10 +52,21 @@ class Direction(Protocol):
         """Return the state before the first step."""
 
     def propose(self, state: Any, subspace_grad: np.ndarray) -> Proposal:
-        """Propose a direction from the state after the last accepted step and g_k, (k,) float64."""
+        """Propose a direction.
+
+        Args:
+            state: the state after the last accepted step.
+            subspace_grad: g_k, (k,) float64.
+        """
 
     def follow(self, proposal: Proposal, subspace_grad: np.ndarray, step_size: float) -> Any:
-        """Return the state after a step that was accepted with t = ``step_size``."""
+        """Return the state after an accepted step.
+
+        Args:
+            proposal: the proposal that the step followed.
+            subspace_grad: g_k, (k,) float64, with which it was proposed.
+            step_size: the accepted t.
+        """
 
 
 class CurvatureState(NamedTuple):
@@ -147,7 +158,7 @@ def cosine(step_diff: np.ndarray, grad_diff: np.ndarray) -> float:
 
 
 def initial_scale(step_diff: np.ndarray, grad_diff: np.ndarray) -> float:
-    """Return y's / y'y (equation 6.20), an estimate of an eigenvalue of the inverse Hessian."""
+    """Return y's / y'y for s, y (k,) (equation 6.20), an estimate of an eigenvalue of the inverse Hessian."""
     grad_norm = float(np.linalg.norm(grad_diff))
     return float((grad_diff / grad_norm) @ step_diff) / grad_norm
 
@@ -247,7 +258,7 @@ class ProjectedSGD:
         return Proposal(direction, float(subspace_grad @ direction), MomentumState(velocity, state.n_steps + 1))
 
     def follow(self, proposal: Proposal, subspace_grad: np.ndarray, step_size: float) -> MomentumState:
-        """Return the proposed state; the schedule has determined the step's length."""
+        """Return the state in the proposal, which does not depend on the step size."""
         state: MomentumState = proposal.state
         return state
 

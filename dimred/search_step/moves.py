@@ -18,7 +18,12 @@ from dimred.vectors.weights import Unflatten, Vectors
 
 
 class Line:
-    """The line w + t d, with w the weights when the object is made and a direction d, (M,) float32."""
+    """The line w + t d, with w the weights when the object is made.
+
+    Args:
+        weights: the weights as a vector.
+        direction: d, (M,) float32.
+    """
 
     def __init__(self, weights: Vectors, direction: Tensor):
         self._weights = weights
@@ -53,7 +58,7 @@ class MoveOutside(Protocol):
     def move(
         self, weights: Vectors, grad: Tensor, inside: Tensor, momentum: Tensor | None
     ) -> tuple[Tensor | None, float]:
-        """Move the weights; see ``ResidualMomentum``."""
+        """Move the weights; arguments and result are as for ``ResidualMomentum.move``."""
 
 
 class ResidualMomentum:
@@ -113,7 +118,11 @@ class OptimizerOutside:
         self._update = _OptimizerOnVector(optimizer, trainable)
 
     def move(self, weights: Vectors, grad: Tensor, inside: Tensor, momentum: Tensor | None) -> tuple[None, float]:
-        """Move the weights; see ``ResidualMomentum``. The optimizer has its own momenta."""
+        """Move the weights; arguments are as for ``ResidualMomentum.move``, of which ``momentum`` is not used.
+
+        Returns:
+            None, because the optimizer keeps its own momenta; and the distance moved.
+        """
         before = weights.read()
         self._update(grad - inside)
         return None, math.sqrt(weights.squared_norm(weights.read() - before))
