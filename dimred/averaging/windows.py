@@ -25,9 +25,10 @@ def profile_coefficients(profile: str, steps: Sequence[int]) -> np.ndarray:
 
     Args:
         profile: ``uniform``; ``linear``: N for the newest down to 1 for the oldest; ``exponential=DECAY``: a moving
-            average with this decay from one checkpoint to the next; ``ema=WIDTH``: the power function average of EDM2;
-            ``merge-decay=CURVE``: the coefficients by which WSM imitates a learning rate that falls by that curve of
-            ``CURVES``; or N numbers with the sum 1, separated by commas.
+            average with this decay from one checkpoint to the next; ``ema=WIDTH``: the power function average of EDM2
+            (Karras et al., 2024), with WIDTH as a fraction of training; ``merge-decay=CURVE``: the coefficients by
+            which WSM (Tian et al., 2025) imitates a learning rate that falls by that curve of ``CURVES``; or N numbers
+            with the sum 1, separated by commas.
         steps: the checkpoints' steps, increasing.
 
     Returns:

@@ -36,7 +36,7 @@ class SubspaceBasis:
     Everything but the rows is read from ``pca_mat.h5``; without that file it is None, or empty (``snapshots``).
 
     Attributes:
-        components: float32 (k, M), memory-mapped; row i is the direction of the i-th largest variance.
+        components: float32 (k, M), memory-mapped; for "pca", row i is the direction of the i-th largest variance.
         path: the file that the rows were read from; None for a basis that was fitted without one.
         kind: "pca", or "snapshots" for the orthonormal basis of the raw snapshots.
         mean: the snapshots' mean, float32 (M,), memory-mapped.
