@@ -132,7 +132,10 @@ class Comparison:
         return self._run_stage_2("stage_2", self.two)
 
     def cooldown(self) -> MethodResult:
-        """Run stage 2 with a cooldown in place of its search, for as many passes, with batches and parts of stage 1."""
+        """Run stage 2 with a cooldown in place of its search, for as many training passes.
+
+        Its batch size and the parts of its step, such as clipping, are those of stage 1.
+        """
         search = self._result("stage_2")
         changes: dict[str, Any] = {
             "search": None,

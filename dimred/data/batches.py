@@ -118,7 +118,7 @@ class Batches:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Return the steps in one training epoch: full micro-batches of all ranks, in groups."""
+        """Return the number of steps in a training epoch, see ``steps_in_epoch``."""
         return steps_in_epoch(self.n_images, self.batch_size, self.group_size, self.accumulation)
 
     def rows_of_step(self, step: int) -> int:
@@ -263,8 +263,9 @@ def read_batches(
 ) -> Iterator[Any]:
     """Yield the batches of an epoch or an evaluation after the first ``skip``.
 
-    If a file can't be opened, as on a network disk that is gone for a moment, the epoch is made and read once more.
-    Then, too, the batches that are done are read and skipped, so that the rest is augmented as if nothing had happened.
+    If a file can't be opened, as on a network disk that is gone for a moment, the epoch is made and read again after a
+    pause, up to three times. The batches that are done are read and skipped then, too, so that the rest is augmented as
+    if nothing had happened.
 
     Args:
         make: makes the same epoch each time.

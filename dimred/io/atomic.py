@@ -122,8 +122,8 @@ def flush_to_disk(descriptor: int, path: Path, *, is_growing: bool = False) -> N
     Args:
         descriptor: the open file or folder.
         path: its path.
-        is_growing: whether it will be flushed again when it is complete, so that for now its bytes suffice, without
-            its time of change.
+        is_growing: whether more will be written and flushed later; then the bytes are flushed, but not facts about the
+            file such as the time of its last change.
 
     Raises:
         OSError: the disk fails or is full; its ``filename`` is ``path``.

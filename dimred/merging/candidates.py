@@ -49,7 +49,15 @@ class Average(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """An evaluation of an average on a split: its ``score``, or in ``failure`` the reason why there is none."""
+    """An evaluation of an average on a split.
+
+    Attributes:
+        average: the average.
+        split: ``search``, ``select`` or ``test``.
+        reestimate: whether BatchNorm statistics were re-estimated before, if the metric can do that.
+        score: the score; None if the metric failed.
+        failure: the reason why there is no score; None if there is one.
+    """
 
     average: Average
     split: str

@@ -40,7 +40,7 @@ def root_of(checkpoint: Checkpoint) -> Path:
 
 
 def copy_companions(template: Checkpoint, other: Checkpoint, folder: Path) -> None:
-    """Copy all files beside the template's weights that belong to the network; its card gets another name.
+    """Copy all files beside the template's weights that belong to the network; its model card gets another name.
 
     Args:
         template: the checkpoint to copy from.

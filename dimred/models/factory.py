@@ -1,4 +1,4 @@
-"""Find a user's own network, data, loss, metric or callback by its name, ``package.module:factory``."""
+"""Find a user's own network, data, loss, metric, optimizer or callback by its name, ``package.module:factory``."""
 
 import importlib
 import inspect

@@ -160,6 +160,7 @@ class SearchStep(nn.Cell):
 
         Raises:
             ConfigError: they are from a search with another direction rule or another k.
+            CheckpointError: an array is missing or has another shape; the message begins with ``source``.
         """
         fields = {name.removeprefix(_SEARCH): value for name, value in arrays.items() if name.startswith(_SEARCH)}
         memory = memory_from_arrays(fields, self.memory)

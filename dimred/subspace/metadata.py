@@ -41,7 +41,7 @@ class Source:
 
 
 def metadata_path(npy: Path) -> Path:
-    """Return ``pca_mat.h5`` for ``pca_mat.npy``."""
+    """Return the path of the metadata beside a basis, such as ``pca_mat.h5`` for ``pca_mat.npy``."""
     return npy.with_suffix(".h5")
 
 
