@@ -20,13 +20,13 @@ from dimred.config import StageOneConfig, load_config
 from dimred.console import Data, DeviceTarget, Overrides, run_program
 from dimred.errors import DimredError, Problems
 from dimred.launch.channel import tell_refusal
+from dimred.runs.device import set_precision, set_up
+from dimred.runs.loop import EpochLoop, Observer, Progress
+from dimred.runs.run import open_run
+from dimred.runs.steps import build_train_step
+from dimred.runs.task import build_task
+from dimred.runs.watched_reads import watched_reads
 from dimred.stages.checks import check_stage_1
-from dimred.stages.device import set_precision, set_up
-from dimred.stages.loop import EpochLoop, Observer, Progress
-from dimred.stages.run import open_run
-from dimred.stages.steps import build_train_step
-from dimred.stages.task import build_task
-from dimred.stages.watched_reads import watched_reads
 from dimred.train_step.step import TrainStep
 from dimred.vectors.parameters import to_arrays
 

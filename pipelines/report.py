@@ -21,9 +21,9 @@ from dimred.io.run_names import CONFIG, RESULT, STAGE_1_CHECKPOINTS, STAGE_2_CHE
 from dimred.report.plots import PlanePoints, PlaneView, Surface
 from dimred.report.record import StageTwoRecord, read_stage_1, read_stage_2
 from dimred.report.run_page import make_report_folder, write_report, write_stage_1_report
-from dimred.stages.device import set_up
-from dimred.stages.steps import build_loss
-from dimred.stages.task import Task, build_task
+from dimred.runs.device import set_up
+from dimred.runs.steps import build_loss
+from dimred.runs.task import Task, build_task
 from dimred.subspace.basis import SubspaceBasis
 from dimred.subspace.fit import fit_basis
 from dimred.train_step.counted import WeighedLoss

@@ -12,12 +12,12 @@ from dimred.config import StageOneConfig, load_config
 from dimred.console import AllowChange, Data, DeviceTarget, FastDevRun, Overrides, Resume, run_program
 from dimred.errors import Problems
 from dimred.launch.channel import tell_refusal
+from dimred.runs.device import set_precision, set_up
+from dimred.runs.run import open_run
+from dimred.runs.steps import build_train_step
+from dimred.runs.task import build_task
 from dimred.stages.checks import check_stage_1
-from dimred.stages.device import set_precision, set_up
-from dimred.stages.run import open_run
 from dimred.stages.stage_1 import StageOne
-from dimred.stages.steps import build_train_step
-from dimred.stages.task import build_task
 
 From = Annotated[Path | None, typer.Option("--from", help="Begin a new run with this full checkpoint of another run.")]
 

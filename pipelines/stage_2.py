@@ -11,12 +11,12 @@ import typer
 from dimred.console import AllowChange, Data, DeviceTarget, FastDevRun, Overrides, Resume, Weights, run_program
 from dimred.errors import Problems
 from dimred.launch.channel import tell_refusal
+from dimred.runs.device import set_precision, set_up
+from dimred.runs.run import open_run
+from dimred.runs.task import build_task
 from dimred.stages.begin import build_stage_2
 from dimred.stages.checks import check_stage_2
-from dimred.stages.device import set_precision, set_up
 from dimred.stages.parent import StageOneRun, config_of_stage_2, load_stage_2
-from dimred.stages.run import open_run
-from dimred.stages.task import build_task
 
 Basis = typer.Argument(metavar="[PCA_MAT]", help="Basis of a search; fitted beside WEIGHTS if not given.")
 Config = typer.Option(help="YAML file; by default the stage 2 of the recipe that stage 1 was run with.")

@@ -33,7 +33,8 @@ MAY_IMPORT = {
     "search_step": ("errors", "vectors", "distributed", "train_step"),
     "evaluation": ("errors", "checkpoints", "averaging", "data", "vectors", "distributed", "train_step"),
 }
-MAY_IMPORT["stages"] = tuple(name for name in MAY_IMPORT if name not in ("merging", "report"))
+MAY_IMPORT["runs"] = tuple(name for name in MAY_IMPORT if name not in ("merging", "report", "search_step", "subspace"))
+MAY_IMPORT["stages"] = (*MAY_IMPORT["runs"], "runs", "search_step", "subspace")
 MAY_IMPORT["comparison"] = (*MAY_IMPORT["stages"], "stages", "merging", "report")
 MAY_IMPORT["pipelines"] = (*MAY_IMPORT["comparison"], "comparison")
 MAY_IMPORT["__init__"] = MAY_IMPORT["comparison"]

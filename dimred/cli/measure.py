@@ -64,8 +64,8 @@ def evaluate(
     settings = load_any_config(config, overrides or [])
     split = settings.data.eval_split
     from dimred.checkpoints.checkpoint_io import check_ending, read_checkpoint, write_checkpoint
-    from dimred.stages.device import set_up
-    from dimred.stages.task import build_task
+    from dimred.runs.device import set_up
+    from dimred.runs.task import build_task
     from dimred.train_step.network_state import moving_statistics
     from dimred.vectors.parameters import from_arrays, to_arrays
 

@@ -31,10 +31,10 @@ from dimred.io.run_names import (
     epochs_of_checkpoint,
     full_checkpoints,
 )
+from dimred.runs.device import set_up
+from dimred.runs.task import build_splits
 from dimred.stages.checks import snapshots_in_the_end
-from dimred.stages.device import set_up
 from dimred.stages.parent import StageOneRun
-from dimred.stages.task import build_splits
 from dimred.subspace.spectrum import check_enough
 
 _log = logging.getLogger(__name__)

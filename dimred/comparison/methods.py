@@ -17,8 +17,8 @@ from dimred.io.run_names import RESULT, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS
 from dimred.io.stage_two_result import FORWARD, StageTwoResult
 from dimred.report.record import read_stage_1
 from dimred.report.words import kept_in_words
+from dimred.runs.task import build_task
 from dimred.stages.parent import StageOneRun
-from dimred.stages.task import build_task
 from dimred.vectors.parameters import from_arrays, to_arrays
 
 _log = logging.getLogger(__name__)

@@ -3,11 +3,11 @@
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageTwoConfig
 from dimred.errors import ConfigError
+from dimred.runs.run import Run
+from dimred.runs.task import Task
 from dimred.stages.cooldown import build_cooldown_step, plan_cooldown
 from dimred.stages.parent import StageOneRun
-from dimred.stages.run import Run
 from dimred.stages.stage_2 import StageTwo
-from dimred.stages.task import Task
 from dimred.subspace.basis import SubspaceBasis
 
 

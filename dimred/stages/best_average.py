@@ -6,8 +6,8 @@ from dimred.averaging.choice import Candidate, Choice
 from dimred.config import StageTwoConfig
 from dimred.evaluation.averages import SnapshotAverages, better_average, choose_average
 from dimred.io.stage_two_result import ChoiceResult
+from dimred.runs.run import Run
 from dimred.stages.parent import StageOneRun
-from dimred.stages.run import Run
 from dimred.vectors.parameters import to_arrays
 
 

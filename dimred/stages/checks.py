@@ -4,7 +4,6 @@ import logging
 import shutil
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from mindspore import nn
@@ -16,11 +15,11 @@ from dimred.config import N_COMPONENTS, StageOneConfig, StageTwoConfig
 from dimred.errors import ConfigError, Problems
 from dimred.io.run_names import named_weights
 from dimred.models.factory import load_factory
+from dimred.runs.run_folder import check_run_folder
+from dimred.runs.steps import build_optimizer
+from dimred.runs.task import Settings, Task
 from dimred.stages.cooldown import check_cooldown_state, plan_cooldown
 from dimred.stages.parent import StageOneRun
-from dimred.stages.run_folder import check_run_folder
-from dimred.stages.steps import build_optimizer
-from dimred.stages.task import Settings, Task
 from dimred.subspace.basis import SubspaceBasis
 from dimred.vectors.parameters import check_arrays
 
@@ -237,18 +236,3 @@ def snapshots_in_the_end(config: StageOneConfig, steps_per_epoch: int | None = N
     per_epoch = min(config.snapshots.per_epoch, steps_per_epoch or config.snapshots.per_epoch)
     n_snapshots = max(config.epochs - config.snapshots.first_epoch + 1, 0) * per_epoch
     return min(config.snapshots.keep, n_snapshots)
-
-
-def one_step_of(settings: Settings) -> Settings:
-    """Return the settings of a run of one step that goes through every phase of the whole run.
-
-    With ``stop``, a run of stage 1 makes two steps, because an average needs two snapshots. Build the step from the
-    settings of the whole run, as a schedule can't be that short.
-    """
-    changes: dict[str, Any] = {"epochs": 1, "reestimate_batches": 1}
-    if isinstance(settings, StageOneConfig):
-        snapshots = settings.snapshots.model_copy(update={"per_epoch": 1, "first_epoch": 1})
-        changes |= {"snapshots": snapshots, "evaluate_every_epochs": 1}
-        if settings.stop is not None:
-            changes |= {"epochs": 2, "stop": settings.stop.model_copy(update={"every_epochs": 1})}
-    return settings.model_copy(update=changes)

@@ -11,8 +11,8 @@ from dimred.curves import CurveName
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError
 from dimred.io.run_names import full_checkpoint_beside
+from dimred.runs.steps import build_optimizer, join_step
 from dimred.stages.parent import StageOneRun
-from dimred.stages.steps import build_optimizer, join_step
 from dimred.train_step.optimizers import state_parameters
 from dimred.train_step.schedule import with_cooldown
 from dimred.train_step.step import TrainStep

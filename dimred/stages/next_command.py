@@ -12,7 +12,7 @@ from dimred.config import StageOneConfig, StageTwoConfig, following_stage_2, loa
 from dimred.errors import DimredError
 from dimred.io.run_names import BASIS, CONFIG, SNAPSHOTS
 from dimred.launch.environment import words_of_dimred
-from dimred.stages.task import Task, build_data
+from dimred.runs.task import Task, build_data
 
 _log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from dimred.config import StageOneConfig, StageTwoConfig, following_stage_2, loa
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import CheckpointError, ConfigError
 from dimred.io.run_names import CONFIG, SNAPSHOTS, STAGE_1_CHECKPOINTS, STATES, epochs_of_checkpoint, named_weights
-from dimred.stages.steps import build_rates
+from dimred.runs.steps import build_rates
 from dimred.train_step.optimizers import UPDATES
 from dimred.vectors.parameters import from_arrays
 

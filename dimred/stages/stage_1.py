@@ -14,10 +14,10 @@ from dimred.config import StageOneConfig
 from dimred.errors import ConfigError
 from dimred.io.atomic import retry
 from dimred.io.run_names import SNAPSHOTS, STAGE_1_CHECKPOINTS
+from dimred.runs.loop import Progress
+from dimred.runs.run import Run
 from dimred.stages.early_stop import EarlyStop
-from dimred.stages.loop import Progress
 from dimred.stages.next_command import commands_after_stage_1, say_commands
-from dimred.stages.run import Run
 from dimred.train_step.network_state import moving_statistics
 from dimred.train_step.optimizers import UPDATES, weights_to_use
 from dimred.train_step.protocol import Result, Step

@@ -21,12 +21,12 @@ from dimred.io.metrics_file import loss_text, read_metrics
 from dimred.io.run_names import METRICS, RESULT, STAGE_2_CHECKPOINTS
 from dimred.io.stage_two_result import AVERAGE, BEST_AVERAGE, FINAL, START, MetricResult, StageTwoResult
 from dimred.launch.environment import words_of_dimred
+from dimred.runs.loop import Progress
+from dimred.runs.run import Run
 from dimred.stages.best_average import BestAverage
 from dimred.stages.candidates import Candidates, mean_of, put_file
 from dimred.stages.cooldown import Cooldown
-from dimred.stages.loop import Progress
 from dimred.stages.parent import StageOneRun
-from dimred.stages.run import Run
 from dimred.subspace.basis import SubspaceBasis
 from dimred.train_step.optimizers import state_parameters
 from dimred.train_step.protocol import Result, Step, parameters_to_save

@@ -10,13 +10,13 @@ from dimred.checkpoints.layout import WeightLayout
 from dimred.config import SearchConfig, SearchOptions, StageTwoConfig
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError
+from dimred.runs.steps import build_loss, build_parts
 from dimred.search_step.direction import Direction, InverseBFGS, ProjectedSGD
 from dimred.search_step.line_search import ArmijoBacktracking, FixedStep, LineSearch
 from dimred.search_step.moves import MoveOutside, OptimizerOutside, ResidualMomentum
 from dimred.search_step.step import SearchStep
 from dimred.stages.cooldown import Cooldown, build_cooldown_optimizer, take_over_parts
 from dimred.stages.parent import StageOneRun
-from dimred.stages.steps import build_loss, build_parts
 from dimred.subspace.basis import SubspaceBasis, load_basis
 from dimred.train_step.parts import Parts, make_parts
 from dimred.train_step.schedule import make_rates

@@ -29,8 +29,8 @@ from dimred.config import StageOneConfig, StageTwoConfig, load_config
 from dimred.evaluation.averages import SnapshotAverages
 from dimred.evaluation.scores import means_of_samples, score_batches
 from dimred.io.run_names import SNAPSHOTS, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS, full_checkpoints
-from dimred.stages.device import set_up
-from dimred.stages.task import build_task
+from dimred.runs.device import set_up
+from dimred.runs.task import build_task
 from dimred.train_step.network_state import evaluating
 
 SPLITS = ("train", "val", "test")

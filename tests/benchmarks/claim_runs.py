@@ -32,7 +32,7 @@ from dimred.config import StageOneConfig, StageTwoConfig, load_config
 from dimred.evaluation.averages import SnapshotAverages
 from dimred.io.run_names import RESULT, SNAPSHOTS, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS, full_checkpoints
 from dimred.io.stage_two_result import FORWARD, StageTwoResult
-from dimred.stages.device import set_up
+from dimred.runs.device import set_up
 from dimred.vectors.parameters import from_arrays
 from tests.benchmarks.choice_runs import EVERYTHING, TASKS, Task, run_module, write_data
 from tests.benchmarks.choice_store import KEPT, Measuring

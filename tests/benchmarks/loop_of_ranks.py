@@ -14,8 +14,8 @@ from typing import Any
 from mindspore import Tensor, nn
 
 from dimred.distributed.ranks import Ranks
-from dimred.stages.device import set_up
-from dimred.stages.loop import EpochLoop, Observer, Progress
+from dimred.runs.device import set_up
+from dimred.runs.loop import EpochLoop, Observer, Progress
 from dimred.train_step.step import TrainStep
 from tests.helpers.networks import BatchNormNet, image_batch
 

@@ -14,7 +14,7 @@ from PIL import Image
 from dimred.config import StageOneConfig, load_config
 from dimred.data.batches import STAGE_2_EPOCHS_FROM
 from dimred.errors import DataError
-from dimred.stages.task import build_network
+from dimred.runs.task import build_network
 from tests.benchmarks import choice_rules, fashion_mnist, photos, prose, source_code, stored_choices, tables
 from tests.benchmarks.source_code import CONTEXT, dataset
 

@@ -8,7 +8,7 @@ import yaml
 
 import dimred as library
 from dimred.config import StageOneConfig
-from dimred.stages.device import set_up
+from dimred.runs.device import set_up
 from tests.comparison.runs import FEW_SNAPSHOTS, SEARCH, STAGE_ONE, STAGE_TWO
 from tests.helpers.tiny_run import stage_1_run
 from tests.helpers.tiny_task import TASK

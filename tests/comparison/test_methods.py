@@ -23,7 +23,7 @@ from dimred.io.run_names import full_checkpoints
 from dimred.io.stage_two_result import StageTwoResult
 from dimred.pipelines.stage_1 import stage_1
 from dimred.report.record import read_stage_1
-from dimred.stages.device import set_up
+from dimred.runs.device import set_up
 from tests.comparison.runs import AT, PASSES, STAGE_ONE, copied
 from tests.helpers.run_files import write_compared
 from tests.helpers.tiny_run import stage_1_run

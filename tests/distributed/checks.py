@@ -28,10 +28,10 @@ from dimred.evaluation.averages import SnapshotAverages
 from dimred.evaluation.batch_norm import reestimate_batch_norm
 from dimred.evaluation.scores import cross_entropy, is_correct, mean_of_items, means_of_samples, score_batches
 from dimred.io.metrics_file import read_metrics
-from dimred.stages.device import set_up
-from dimred.stages.records import MetricsLog, cut_metrics
+from dimred.runs.device import set_up
+from dimred.runs.records import MetricsLog, cut_metrics
+from dimred.runs.task import build_task
 from dimred.stages.snapshot_callback import SnapshotCallback
-from dimred.stages.task import build_task
 from dimred.vectors.projection import make_projection
 from tests.distributed.agreement import all_reduces, one_loss_is_not_finite, one_rank_leaves
 from tests.distributed.steps import K, beside_one_rank, counted_labels, counters, digest, dropout, one_loss_differs

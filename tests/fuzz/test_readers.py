@@ -19,7 +19,7 @@ from dimred.errors import ConfigError, DimredError
 from dimred.io.checksums import write_checksummed
 from dimred.io.metrics_file import read_metrics
 from dimred.launch.rank_table import read_rank_table
-from dimred.stages.records import MetricsLog
+from dimred.runs.records import MetricsLog
 from dimred.subspace.basis import SubspaceBasis, load_basis
 from dimred.subspace.fit import fit_basis
 from tests.helpers.commands import CONFIGS, REPOSITORY

@@ -3,8 +3,9 @@
 python -m tests.helpers.hand_overs [ROOT]
 
 ROOT is a checkout, by default this one. A call hands WEIGHTS on if an argument is the path, or what was opened from it:
-a variable or an attribute named ``weights``, ``handover`` or ``parent``. Counted are stage 2's program and the packages
-of the stages. Modules and lines are those of the stages that the program imports when it is loaded, itself included.
+a variable or an attribute named ``weights``, ``handover`` or ``parent``. Counted are stage 2's program, the packages
+of the stages and the package that they stand on. Modules and lines are those that the program imports when it is
+loaded, itself included.
 """
 
 import ast
@@ -12,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-PACKAGES = ("stages", "trainer", "builders")
+STAGES, BELOW = ("stages", "trainer", "builders"), ("runs",)  # older checkouts have others
 NAMES = ("weights", "handover", "parent")
 
 
@@ -20,7 +21,7 @@ def files_of(root: Path) -> dict[str, Path]:
     """Find the files of the stages' modules and of stage 2's program in a checkout, by the modules' names."""
     found = {
         f"dimred.{package}.{path.stem}": path
-        for package in PACKAGES
+        for package in (*STAGES, *BELOW)
         for path in sorted((root / "dimred" / package).glob("*.py"))
     }
     return found | {"dimred.pipelines.stage_2": root / "pipelines" / "stage_2.py"}
@@ -68,9 +69,11 @@ def main(root: Path) -> None:
     files = files_of(root)
     trees = {name: ast.parse(path.read_text()) for name, path in files.items()}
     print(f"calls that hand WEIGHTS on: {sum(map(hand_overs, trees.values()))}")
-    read = imported("dimred.pipelines.stage_2", files, set())
-    lines = {name: len(files[name].read_text().splitlines()) for name in read}
-    print(f"modules of the stages that the program loads: {len(read)}, {sum(lines.values())} lines")
+    loaded = imported("dimred.pipelines.stage_2", files, set())
+    lines = {name: len(files[name].read_text().splitlines()) for name in loaded}
+    of_stages = [lines[name] for name in loaded if name.split(".")[1] not in BELOW]
+    print(f"modules that the program loads, itself and those of the stages: {len(of_stages)}, {sum(of_stages)} lines")
+    print(f"and with those of the package that the stages stand on: {len(lines)}, {sum(lines.values())} lines")
     repeated = list(repeated_methods(list(trees.values())))
     print(f"methods defined more than once in a class tree: {len(repeated)}", *repeated, sep="\n  ")
 

@@ -9,14 +9,14 @@ import pytest
 
 from dimred.checkpoints.states import read_full_checkpoint
 from dimred.config import StageOneConfig, StageTwoConfig
+from dimred.runs.run import open_run
+from dimred.runs.steps import build_train_step
+from dimred.runs.task import build_task
 from dimred.stages.cooldown import build_cooldown_step, plan_cooldown
 from dimred.stages.parent import StageOneRun
-from dimred.stages.run import open_run
 from dimred.stages.stage_1 import StageOne
 from dimred.stages.stage_2 import StageTwo
-from dimred.stages.steps import build_train_step
 from dimred.stages.subspace_train_step import build_search_step
-from dimred.stages.task import build_task
 from dimred.subspace.basis import load_basis
 from dimred.vectors.parameters import from_arrays, to_arrays
 

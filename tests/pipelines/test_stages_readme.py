@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from dimred.config import StageOneConfig, load_config
-from dimred.stages.run import open_run
+from dimred.runs.run import open_run
+from dimred.runs.steps import build_train_step
+from dimred.runs.task import build_task
 from dimred.stages.stage_1 import StageOne
-from dimred.stages.steps import build_train_step
-from dimred.stages.task import build_task
 from tests.helpers.commands import REPOSITORY
 
 PARTS = (Path, StageOneConfig, load_config, open_run, StageOne, build_train_step, build_task)

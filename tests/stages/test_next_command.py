@@ -10,8 +10,8 @@ import pytest
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageOneConfig, config_text
 from dimred.console import Lines
+from dimred.runs.task import build_task
 from dimred.stages.next_command import commands_after_stage_1, say_commands
-from dimred.stages.task import build_task
 from tests.helpers.commands import DIMRED, next_lines, run
 from tests.helpers.tiny_task import TASK
 

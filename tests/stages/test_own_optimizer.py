@@ -13,9 +13,9 @@ from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.config import NO_DECAY_PATTERNS, OptimizerConfig, StageOneConfig, StageTwoConfig
 from dimred.errors import ConfigError
 from dimred.pipelines.stage_1 import stage_1
-from dimred.stages.run import Run
-from dimred.stages.steps import build_optimizer
-from dimred.stages.task import build_data
+from dimred.runs.run import Run
+from dimred.runs.steps import build_optimizer
+from dimred.runs.task import build_data
 from dimred.train_step.optimizers import decay_groups, last_rate, state_parameters
 from dimred.vectors.parameters import from_arrays, to_arrays
 from tests.helpers.results import differences, results

@@ -12,6 +12,8 @@ from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import CooldownConfig, SearchConfig, StageOneConfig, StageTwoConfig, config_text
 from dimred.distributed.ranks import Ranks
 from dimred.errors import ConfigError, SeriesError
+from dimred.runs.steps import build_optimizer
+from dimred.runs.task import build_network
 from dimred.stages.cooldown import (
     Cooldown,
     build_cooldown_optimizer,
@@ -19,9 +21,7 @@ from dimred.stages.cooldown import (
     plan_cooldown,
 )
 from dimred.stages.parent import StageOneRun, config_of_stage_2, load_stage_2
-from dimred.stages.steps import build_optimizer
 from dimred.stages.subspace_train_step import build_search_step
-from dimred.stages.task import build_network
 from dimred.train_step.optimizers import state_parameters
 from dimred.vectors.parameters import to_arrays
 from tests.helpers.networks import basis_for

@@ -12,8 +12,8 @@ from mindspore import nn
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageOneConfig, StageTwoConfig
 from dimred.io.metrics_file import read_metrics
+from dimred.runs.watched_reads import watched_reads
 from dimred.search_step.step import SearchStep
-from dimred.stages.watched_reads import watched_reads
 from dimred.subspace.fit import fit_basis
 from dimred.train_step.clipping import Clipping
 from dimred.train_step.loss_scale import DynamicLossScale

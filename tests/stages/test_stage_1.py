@@ -14,8 +14,8 @@ from dimred.errors import ConfigError
 from dimred.evaluation.evaluator import Evaluator
 from dimred.io.metrics_file import read_metrics
 from dimred.pipelines.stage_1 import stage_1
-from dimred.stages.run import Run
-from dimred.stages.task import build_data, build_network
+from dimred.runs.run import Run
+from dimred.runs.task import build_data, build_network
 from dimred.vectors.parameters import from_arrays
 from tests.helpers.results import differences, results
 from tests.helpers.tiny_run import dying, stage_1_run

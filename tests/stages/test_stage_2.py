@@ -22,8 +22,8 @@ from dimred.errors import ConfigError, FaultError
 from dimred.io.stage_two_result import StageTwoResult
 from dimred.pipelines.stage_2 import stage_2
 from dimred.report.record import read_stage_2
+from dimred.runs.task import build_data
 from dimred.stages.stage_2 import StageTwo
-from dimred.stages.task import build_data
 from dimred.train_step.optimizers import decay_groups, state_parameters
 from dimred.vectors.parameters import from_arrays, to_arrays
 from tests.helpers.results import differences, results

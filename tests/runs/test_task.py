@@ -14,13 +14,13 @@ from dimred.data.image_folder import ImageFolder
 from dimred.data.image_tree import write_image_tree
 from dimred.distributed.ranks import Ranks
 from dimred.errors import ConfigError, DataError, DimredError
-from dimred.stages.parent import StageOneRun
-from dimred.stages.steps import build_loss, build_scores, check_scores
-from dimred.stages.task import (
+from dimred.runs.steps import build_loss, build_scores, check_scores
+from dimred.runs.task import (
     build_data,
     build_network,
     build_splits,
 )
+from dimred.stages.parent import StageOneRun
 from tests.helpers import tiny_task
 from tests.helpers.tiny_regression import HERE, TASK
 

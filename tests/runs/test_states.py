@@ -14,7 +14,7 @@ from dimred.checkpoints.states import RunStates
 from dimred.errors import FaultError, RunError, StoppedError
 from dimred.io.atomic import retry
 from dimred.launch.signals import StopSignals
-from dimred.stages.faults import translate_errors
+from dimred.runs.faults import translate_errors
 
 MEGABYTE = np.zeros(1 << 18, np.float32)
 

@@ -10,7 +10,7 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 
 from dimred.io.atomic import stop_waiting
 from dimred.io.metrics_file import read_metrics
-from dimred.stages.records import MetricsLog, TensorBoard, cut_metrics
+from dimred.runs.records import MetricsLog, TensorBoard, cut_metrics
 
 
 def test_records_are_appended_across_openings_and_no_number_breaks_the_format(tmp_path: Path) -> None:

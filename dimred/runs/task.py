@@ -25,7 +25,7 @@ from dimred.io.metric import Metric, metrics_of
 from dimred.launch.channel import tell_alive
 from dimred.models.factory import load_factory, make_network
 from dimred.models.resnet import resnet
-from dimred.stages.steps import build_scores, check_scores
+from dimred.runs.steps import build_scores, check_scores
 from dimred.train_step.precision import with_precision
 
 Settings = TypeVar("Settings", bound=StageConfig)

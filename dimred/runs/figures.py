@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dimred.io.metric import AS_TRAINED, EMA, REESTIMATED, Figures
-from dimred.stages.task import Task
+from dimred.runs.task import Task
 from dimred.train_step.network_state import moving_statistics
 from dimred.train_step.optimizers import weights_to_use
 from dimred.train_step.protocol import Step

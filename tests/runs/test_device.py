@@ -11,7 +11,7 @@ import pytest
 
 from dimred.config import StageOneConfig
 from dimred.errors import ConfigError
-from dimred.stages.device import set_up
+from dimred.runs.device import set_up
 from tests.helpers.tiny_run import stage_1_run
 from tests.helpers.tiny_task import TASK
 
@@ -45,7 +45,7 @@ def test_the_options_of_the_device_are_set_and_what_cpu_ignores_is_said() -> Non
 import logging, sys
 import mindspore as ms
 from dimred.config import StageOneConfig
-from dimred.stages.device import set_precision, set_up
+from dimred.runs.device import set_precision, set_up
 logging.basicConfig(level="INFO", format="%(message)s", stream=sys.stdout)
 settings = StageOneConfig.checked({"deterministic": True, "precision": {"jit_level": "O1", "hf32": True}})
 set_up(1, deterministic=settings.deterministic)
@@ -74,7 +74,7 @@ def test_a_profile_records_the_steps_that_were_asked_for(tmp_path: Path) -> None
 PRINTS = """
 import os, sys
 from pathlib import Path
-from dimred.stages.device import redirect_native_stderr
+from dimred.runs.device import redirect_native_stderr
 with redirect_native_stderr(Path("noise.log")):
     os.write(2, b"native\\n")
     print("python", file=sys.stderr)

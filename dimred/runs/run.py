@@ -9,7 +9,7 @@ from typing import Any, Generic
 import numpy as np
 
 from dimred.checkpoints.states import RunState, RunStates, read_state
-from dimred.config import config_text
+from dimred.config import StageOneConfig, config_text
 from dimred.distributed.share import share
 from dimred.errors import ConfigError
 from dimred.io.atomic import atomic_write, retry
@@ -18,14 +18,13 @@ from dimred.io.run_names import CONFIG, METRICS, MINDSPORE_LOG, PROFILE, TENSORB
 from dimred.launch.channel import tell_position
 from dimred.launch.signals import StopSignals
 from dimred.models.factory import call_factory
-from dimred.stages.checks import one_step_of
-from dimred.stages.device import StepProfiler, redirect_native_stderr
-from dimred.stages.faults import DivergenceDetector, translate_errors
-from dimred.stages.figures import RunFigures
-from dimred.stages.loop import EpochLoop, Progress
-from dimred.stages.records import MetricsLog, TensorBoard, cut_metrics
-from dimred.stages.run_folder import refuse_another_val, refuse_changes, run_folder, write_versions
-from dimred.stages.task import Settings, Task
+from dimred.runs.device import StepProfiler, redirect_native_stderr
+from dimred.runs.faults import DivergenceDetector, translate_errors
+from dimred.runs.figures import RunFigures
+from dimred.runs.loop import EpochLoop, Progress
+from dimred.runs.records import MetricsLog, TensorBoard, cut_metrics
+from dimred.runs.run_folder import refuse_another_val, refuse_changes, run_folder, write_versions
+from dimred.runs.task import Settings, Task
 from dimred.train_step.network_state import moving_statistics
 from dimred.train_step.optimizers import last_rate
 from dimred.train_step.protocol import Result, Step
@@ -257,3 +256,18 @@ def open_run(folder: Path, task: Task[Settings], fast_dev_run: bool = False) -> 
     ):
         _log.debug("preparing the run")
         yield Run(task, folder, signals, profiler, is_kept=not fast_dev_run)
+
+
+def one_step_of(settings: Settings) -> Settings:
+    """Return the settings of a run of one step that goes through every phase of the whole run.
+
+    With ``stop``, a run of stage 1 makes two steps, because an average needs two snapshots. Build the step from the
+    settings of the whole run, as a schedule can't be that short.
+    """
+    changes: dict[str, Any] = {"epochs": 1, "reestimate_batches": 1}
+    if isinstance(settings, StageOneConfig):
+        snapshots = settings.snapshots.model_copy(update={"per_epoch": 1, "first_epoch": 1})
+        changes |= {"snapshots": snapshots, "evaluate_every_epochs": 1}
+        if settings.stop is not None:
+            changes |= {"epochs": 2, "stop": settings.stop.model_copy(update={"every_epochs": 1})}
+    return settings.model_copy(update=changes)

@@ -8,7 +8,7 @@ import pytest
 
 from dimred.errors import ConfigError, RunError
 from dimred.io.atomic import open_atomic
-from dimred.stages.run_folder import check_run_folder, refuse_changes, run_folder
+from dimred.runs.run_folder import check_run_folder, refuse_changes, run_folder
 
 BEFORE = {"epochs": 3, "data": {"batch_size": 20, "mean": [1.0, 2.0]}, "limit": None}
 

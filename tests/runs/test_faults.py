@@ -6,7 +6,7 @@ import math
 import pytest
 
 from dimred.errors import DataError, DivergedError, FaultError
-from dimred.stages.faults import DivergenceDetector, translate_errors
+from dimred.runs.faults import DivergenceDetector, translate_errors
 
 
 def see(watch: DivergenceDetector, losses: list[float]) -> None:
