@@ -9,12 +9,16 @@ its standard error.
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+TITLES = {
+    "fashion": "Fashion-MNIST", "letter": "letters", "satimage": "satellite", "source": "source code",
+    "digits": "digits", "noisy": "wrong labels", "photos": "photographs",
+}  # fmt: skip
 FILE = re.compile(r"(?P<task>[a-z]+)_(?P<seed>\d+)\.npz")
 _AVERAGE = re.compile(r"(uniform|linear) of \d+ snapshots.*")
 
@@ -64,7 +68,14 @@ def read(path: Path) -> Stored:
         columns = (stored[key].tolist() for key in ("names", "passes", "val_losses"))
         rest = test.tolist(), (sign * stored["as_trained"]).tolist(), map(tuple, stored["moved"].tolist())
         networks = [Measured(*values) for values in zip(*columns, *rest, strict=True)]
-    return Stored(place["task"], int(place["seed"]), networks)
+    return Stored(TITLES[place["task"]], int(place["seed"]), networks)
+
+
+def tables(runs: Iterable[Stored]) -> list[str]:
+    """Return all tables, with the tasks whose data are others' first."""
+    order = list(TITLES.values())
+    runs = sorted(runs, key=lambda run: (order.index(run.task), run.seed))
+    return [score_table(runs), difference_table(runs), run_table(runs), median_table(runs)]
 
 
 def score_table(runs: Sequence[Stored]) -> str:
@@ -150,8 +161,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("store", type=Path)
     files = [path for path in sorted(parser.parse_args().store.glob("*.npz")) if FILE.fullmatch(path.name)]
-    runs = sorted(map(read, files), key=lambda run: (run.task, run.seed))
-    print("\n\n".join((score_table(runs), difference_table(runs), run_table(runs), median_table(runs))))
+    print("\n\n".join(tables(map(read, files))))
 
 
 if __name__ == "__main__":
