@@ -15,17 +15,9 @@ from tests.helpers.tiny_task import TASK
 
 def test_two_ranks_give_a_row_that_is_added_to_the_table(tmp_path: Path) -> None:
     (tmp_path / "one.yaml").write_text(yaml.safe_dump(TASK | {"stop": "averaged", "tensorboard": True}))
-    command = (
-        Path(sys.executable).with_name("dimred"),
-        "bench",
-        ".",
-        "--config",
-        "one.yaml",
-        *TWO_RANKS,
-        "--set=read_every_steps=100",
-    )
+    bench = [Path(sys.executable).with_name("dimred"), "bench", ".", "--config", "one.yaml", *TWO_RANKS]
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-    command = [*command, "--table", "bench.md"]
+    command = [*bench, "--set=read_every_steps=100", "--table", "bench.md"]
     with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as process:
         shown = process.stdout.read()
         _, status, usage = os.wait4(process.pid, 0)
@@ -41,10 +33,9 @@ def test_two_ranks_give_a_row_that_is_added_to_the_table(tmp_path: Path) -> None
     assert per_second == pytest.approx(2 * 6 / (float(result["ms a step"]) / 1000), rel=0.1)
     # An epoch of two steps reads two losses and a count of votes, and the ranks agree twice.
     assert result["reads a step"] == "2.50"
-    peak = (
-        1024 * usage.ru_maxrss / 1e6
-    )  # of the largest process below the command; ranks differ by a few threads' heaps
-    assert int(result["peak memory of rank 0, MB"]) == pytest.approx(peak, rel=0.3)
+    # Rank 0's peak lies between what MindSpore alone takes and that of the largest process below the command; under
+    # load another one, such as rank 1 while it compiles, was twice as large.
+    assert 200 < int(result["peak memory of rank 0, MB"]) <= 1.05 * 1024 * usage.ru_maxrss / 1e6
     assert {path.name for path in tmp_path.iterdir()} == {"one.yaml", "bench.md"}
 
 
