@@ -34,6 +34,9 @@ class Measured(NamedTuple):
     moved: tuple[float, float]  # inside and outside the subspace
 
 
+Rows = dict[str, Measured]  # by title
+
+
 class Stored(NamedTuple):
     """All networks of one task and seed."""
 
@@ -41,7 +44,7 @@ class Stored(NamedTuple):
     seed: int
     networks: list[Measured]
 
-    def table_rows(self) -> dict[str, Measured]:
+    def table_rows(self) -> Rows:
         """Return what the tables show, by title."""
         found = {one.name: one for one in self.networks}
         ends = sorted((one for one in self.networks if one.name.startswith("plain ")), key=lambda one: one.passes)
@@ -80,18 +83,14 @@ def tables(runs: Iterable[Stored]) -> list[str]:
 
 def score_table(runs: Sequence[Stored]) -> str:
     """Tabulate the score of each row and task, mean ± standard deviation over the seeds, and the passes."""
-    tasks = list(dict.fromkeys(run.task for run in runs))
+    tasks, rows = list(dict.fromkeys(run.task for run in runs)), [run.table_rows() for run in runs]
     seeds = {task: [run.seed for run in runs if run.task == task] for task in tasks}
     heads = [f"{task}, seed{'s' * (len(seeds[task]) > 1)} {', '.join(map(str, seeds[task]))}" for task in tasks]
     lines = ["| | passes | " + " | ".join(heads) + " |", "|---|---:|" + "---:|" * len(tasks)]
-    rows = [run.table_rows() for run in runs]
     for title in rows[0]:
-        passes = np.mean([found[title].passes for found in rows if title in found])
-        cells = []
-        for task in tasks:
-            of_task = [found for run, found in zip(runs, rows, strict=True) if run.task == task and title in found]
-            values = [found[title].test for found in of_task]
-            cells.append(_text(values, np.std(values, ddof=1) if len(values) > 1 else None, "{:.2f}"))
+        passes = np.mean([of_run[title].passes for of_run in rows if title in of_run])
+        scores = {task: [of_run[title].test for of_run in _of_task(runs, rows, task, title)] for task in tasks}
+        cells = [_text(scores[task], 1.0, "{:.2f}") for task in tasks]
         lines.append(f"| {title} | {passes:.1f} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -102,14 +101,16 @@ def difference_table(runs: Sequence[Stored]) -> str:
     ours = "the search as published, 2 epochs"
     lines = ["| the search less | " + " | ".join(tasks) + " |", "|---|" + "---:|" * len(tasks)]
     for title in (one for one in rows[0] if one != ours):
-        cells = []
-        for task in tasks:
-            of_task = [found for run, found in zip(runs, rows, strict=True) if run.task == task and title in found]
-            gains = [found[ours].test - found[title].test for found in of_task]
-            error = np.std(gains, ddof=1) / len(gains) ** 0.5 if len(gains) > 1 else None
-            cells.append(_text(gains, error, "{:+.2f}"))
+        pairs = {task: _of_task(runs, rows, task, title) for task in tasks}
+        gains = {task: [of_run[ours].test - of_run[title].test for of_run in pairs[task]] for task in tasks}
+        cells = [_text(gains[task], len(gains[task]) ** 0.5, "{:+.2f}") for task in tasks]
         lines.append(f"| {title} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _of_task(runs: Sequence[Stored], rows: Sequence[Rows], task: str, title: str) -> list[Rows]:
+    """Return the rows of the runs of a task that have a row of this title."""
+    return [of_run for run, of_run in zip(runs, rows, strict=True) if run.task == task and title in of_run]
 
 
 def run_table(runs: Sequence[Stored]) -> str:
@@ -150,11 +151,11 @@ def _means_and_medians(run: Stored) -> list[tuple[Measured, Measured]]:
     return [(found[name.replace("median", "uniform")], one) for name, one in found.items() if name[:6] == "median"]
 
 
-def _text(values: Sequence[float], spread: float | None, form: str) -> str:
-    if not values:
-        return ""
-    mean = form.format(np.mean(values))
-    return mean if spread is None else f"{mean} ± {spread:.2f}"
+def _text(values: Sequence[float], divisor: float, form: str) -> str:
+    """Return the mean, with the standard deviation divided by ``divisor`` where there are several values."""
+    if len(values) < 2:
+        return form.format(*values) if values else ""
+    return f"{form.format(np.mean(values))} ± {np.std(values, ddof=1) / divisor:.2f}"
 
 
 def main() -> None:

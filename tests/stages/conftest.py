@@ -1,6 +1,8 @@
 import mindspore as ms
 import pytest
 
+from tests.helpers.finished_stage_1 import checkpoints  # noqa: F401
+
 
 @pytest.fixture(autouse=True, scope="module")
 def _graph_mode() -> None:

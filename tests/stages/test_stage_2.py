@@ -17,7 +17,7 @@ import dimred
 from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.checkpoints.states import RunStates
-from dimred.config import NO_DECAY_PATTERNS, StageOneConfig, StageTwoConfig
+from dimred.config import NO_DECAY_PATTERNS, StageOneConfig
 from dimred.errors import ConfigError, FaultError
 from dimred.io.stage_two_result import StageTwoResult
 from dimred.pipelines.stage_2 import stage_2
@@ -26,28 +26,10 @@ from dimred.runs.task import build_data
 from dimred.stages.stage_2 import StageTwo
 from dimred.train_step.optimizers import decay_groups, state_parameters
 from dimred.vectors.parameters import from_arrays, to_arrays
+from tests.helpers.finished_stage_1 import COOLDOWN, STAGE_1, settings
 from tests.helpers.results import differences, results
 from tests.helpers.tiny_run import RunStage, dying, stage_1_run, stage_2_run
 from tests.helpers.tiny_task import TASK, Points, network
-
-STAGE_1: dict[str, Any] = {
-    "epochs": 2,
-    "schedule": {"name": "constant", "peak": 0.1, "warmup_epochs": 0},
-    "checkpoints": {"every_epochs": 1},
-}
-COOLDOWN: dict[str, Any] = {"epochs": 1, "start": "last", "reestimate_batches": 1}
-
-
-def settings(**options: Any) -> StageTwoConfig:
-    return StageTwoConfig.model_validate(TASK | COOLDOWN | options)
-
-
-@pytest.fixture(scope="module")
-def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Run a stage 1 of two epochs; return the folder of its checkpoints."""
-    out = tmp_path_factory.mktemp("finished") / "one"
-    stage_1_run(StageOneConfig.model_validate(TASK | STAGE_1))(out, False)
-    return out / "checkpoint_stage_1"
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,35 +12,15 @@ from mindspore import Tensor
 
 from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
 from dimred.checkpoints.states import RunStates
-from dimred.config import StageOneConfig, StageTwoConfig
 from dimred.errors import ConfigError
 from dimred.io.checksums import write_checksummed
 from dimred.io.metrics_file import read_metrics
 from dimred.io.stage_two_result import StageTwoResult
 from dimred.report.record import read_stage_2
 from dimred.stages.best_average import BestAverage
+from tests.helpers.finished_stage_1 import settings
 from tests.helpers.results import differences, results
-from tests.helpers.tiny_run import dying, stage_1_run, stage_2_run
-from tests.helpers.tiny_task import TASK
-
-STAGE_1: dict[str, Any] = {
-    "epochs": 2,
-    "schedule": {"name": "constant", "peak": 0.1, "warmup_epochs": 0},
-    "checkpoints": {"every_epochs": 1},
-}
-COOLDOWN: dict[str, Any] = {"epochs": 1, "start": "last", "reestimate_batches": 1}
-
-
-def settings(**options: Any) -> StageTwoConfig:
-    return StageTwoConfig.model_validate(TASK | COOLDOWN | options)
-
-
-@pytest.fixture(scope="module")
-def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Run a stage 1 of two epochs; return the folder of its checkpoints."""
-    out = tmp_path_factory.mktemp("finished") / "one"
-    stage_1_run(StageOneConfig.model_validate(TASK | STAGE_1))(out, False)
-    return out / "checkpoint_stage_1"
+from tests.helpers.tiny_run import dying, stage_2_run
 
 
 def hits() -> Callable[[Tensor, Tensor], np.ndarray]:
