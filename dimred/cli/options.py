@@ -23,7 +23,7 @@ def options_in_errors(*arguments: str) -> Iterator[None]:
         yield
     except DimredError as error:
         names = "|".join(arguments)
-        pattern = rf"(?<![\w'/-])(?:another ({names})\b|({names})(?:( is | has )|=(?:True\b|'([\w.-]+)'|(\d+))?))"
+        pattern = rf"(?<![\w'/-])(?:another ({names})\b|({names})(?:( is | has )|=(?:True\b|'([\w.-]*)'|(\d+))?))"
         error.args = (re.sub(pattern, _as_option, str(error)),)
         raise
 
@@ -34,4 +34,5 @@ def _as_option(match: re.Match[str]) -> str:
     option = f"--{_OTHER_NAMES.get(name, name).replace('_', '-')}"
     if another:
         return f"another {option}"
-    return option + (verb or "") + (f" {text or number}" if text or number else "")
+    value = "''" if text == "" else text or number
+    return option + (verb or "") + (f" {value}" if value else "")

@@ -143,7 +143,7 @@ def _write(torch: Any, source: Path, target: Path, candidates: list[Weights], ke
         with open_atomic(target) as file:
             file.write(header)
             for name in places:
-                raw = tensors[name].detach().contiguous().reshape(-1).view(torch.uint8)
+                raw = tensors[name].detach().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
                 file.write(raw.numpy().data)
     except OSError as error:
         raise FaultError(f"{target} can't be written ({describe_os_error(error)})") from error

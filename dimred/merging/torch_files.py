@@ -59,6 +59,8 @@ def torch_module() -> Any:
 def read_weights(torch: Any, path: Path) -> list[Weights]:
     """Find the weights in a file by its structure: mappings from names to tensors, other than an optimizer's state.
 
+    A mapping may have tensors of its own beside further mappings; both are listed, and the user says which to take.
+
     Args:
         torch: the module, see ``torch_module``.
         path: the file.
@@ -69,18 +71,10 @@ def read_weights(torch: Any, path: Path) -> list[Weights]:
     Raises:
         CheckpointError: the file is missing, or PyTorch can't read it without executing it.
     """
-    with reading(path):
-        names = _names_in_archive(path)
     try:
-        if not names:
-            content = torch.load(path, map_location="cpu", weights_only=True)
-        elif any(name.endswith("/constants.pkl") for name in names):
-            with TemporaryFile(dir=path.parent) as file:
-                _copy_without_code(path, file)
-                content = _load(torch, file)
-        else:
-            content = _load(torch, path, mmap=True)
-    except OSError:
+        with reading(path):
+            content = _content_of(torch, path)
+    except CheckpointError:
         raise
     except Exception as error:  # whatever a damaged file makes PyTorch raise
         why = " ".join(str(error).split())[:300]
@@ -91,6 +85,17 @@ def read_weights(torch: Any, path: Path) -> list[Weights]:
     candidates = list(_weights_in(torch, content, ()))
     is_lightning = any(one.key == _LIGHTNING_KEY for one in candidates)
     return [one._replace(is_average=one.is_average or (is_lightning and one.key == "state_dict")) for one in candidates]
+
+
+def _content_of(torch: Any, path: Path) -> Any:
+    names = _names_in_archive(path)
+    if not names:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    if any(name.endswith("/constants.pkl") for name in names):
+        with TemporaryFile(dir=path.parent) as file:
+            _copy_without_code(path, file)
+            return _load(torch, file)
+    return _load(torch, path, mmap=True)
 
 
 def _names_in_archive(path: Path) -> list[str]:
@@ -142,7 +147,7 @@ def _weights_in(torch: Any, value: Any, keys: tuple[str, ...]) -> Iterator[Weigh
     below = [one for key, part in parts.items() for one in _weights_in(torch, part, (*keys, key))]
     yield from below
     tensors = {key: part for key, part in parts.items() if isinstance(part, torch.Tensor)}
-    if not below and any(part.is_floating_point() and part.dim() > 0 for part in tensors.values()):
+    if any(part.is_floating_point() and part.dim() > 0 for part in tensors.values()):
         yield Weights(".".join(keys), tensors, _is_average(keys, tensors))
 
 
@@ -198,13 +203,16 @@ def choose_weights(path: Path, candidates: list[Weights], key: str | None) -> We
         return Weights(key, tensors, all(one.is_average for one in below))
     raw = [one for one in candidates if not one.is_average]
     if len(raw or candidates) > 1:
-        example = shown((raw or candidates)[0].key)
+        example = shown(max(raw or candidates, key=_n_numbers).key)
         raise CheckpointError(f"{path} has several weights: {choices}; say which, such as key={example}")
     return (raw or candidates)[0]
 
 
 def describe(weights: Weights) -> str:
     """Return in words whether the weights are an average, and how many tensors and numbers they are."""
-    numbers = sum(tensor.numel() for tensor in weights.tensors.values())
     kind = "averaged" if weights.is_average else "raw"
-    return f"{kind}, {len(weights.tensors)} tensors, {numbers:,} numbers"
+    return f"{kind}, {len(weights.tensors)} tensors, {_n_numbers(weights):,} numbers"
+
+
+def _n_numbers(weights: Weights) -> int:
+    return sum(tensor.numel() for tensor in weights.tensors.values())

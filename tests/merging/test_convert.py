@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 import dimred
+from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.folder import read_one
+from dimred.cli.options import options_in_errors
 from dimred.errors import CheckpointError
 from dimred.merging.convert import convert
 from tests.helpers.checkpoint_files import write_file
@@ -167,3 +169,42 @@ def test_an_index_of_shards_in_another_format_is_not_copied(tmp_path: Path) -> N
     assert {path.name for path in (tmp_path / "mean").iterdir()} == {
         "README.md", "model.safetensors", "vocabulary.index.json",
     }  # fmt: skip
+
+
+@pytest.mark.torch
+def test_weights_beside_a_nested_dictionary_are_not_dropped_for_it(tmp_path: Path) -> None:
+    import torch
+
+    path = tmp_path / "net.pt"
+    extra = {"scale": torch.ones(1), "amax": torch.ones(3)}  # as Transformer Engine keeps it in a state_dict
+    torch.save({"net.weight": torch.full((3, 4), 5.0), "net._extra_state": extra}, path)
+    choices = r"net\._extra_state \(raw, 2 tensors, .*the file itself \(raw, 1 tensors, 12 numbers\).* such as key=''"
+    with pytest.raises(CheckpointError, match=choices):
+        convert(path)
+    with pytest.raises(CheckpointError, match=r"such as --key ''$"), options_in_errors("key"):
+        convert(path)
+    (one,) = convert(path, key="")
+    (weight,) = read_checkpoint(one.out).values()
+    np.testing.assert_array_equal(weight, np.full((3, 4), 5.0))
+
+
+@pytest.mark.torch
+def test_a_view_with_a_sign_of_its_own_keeps_its_values(tmp_path: Path) -> None:
+    import torch
+
+    values = torch.arange(6.0).reshape(2, 3)
+    torch.save({"net.weight": torch._neg_view(values)}, tmp_path / "net.pt")
+    (one,) = convert(tmp_path / "net.pt")
+    np.testing.assert_array_equal(read_checkpoint(one.out)["net.weight"], -values.numpy())
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("n_missing", [100, 4000])
+def test_a_file_that_was_cut_is_named(tmp_path: Path, n_missing: int) -> None:
+    import torch
+
+    path = tmp_path / "net.pt"
+    torch.save({"net.weight": torch.ones(1000)}, path)
+    path.write_bytes(path.read_bytes()[:-n_missing])
+    with pytest.raises(CheckpointError, match=r"net\.pt can't be read"):
+        convert(path)
