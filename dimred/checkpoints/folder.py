@@ -4,7 +4,7 @@ import json
 import logging
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,7 +34,8 @@ _PLACE = re.compile(r"checkpoint|ckpt|epoch|step|iter", re.IGNORECASE)  # in a n
 def checkpoints_in(folder: Path, argument: str) -> list[Path]:
     """List the checkpoints in a folder, sorted by name: numbered folders or, if there are none, files.
 
-    Left out are results of merges, optimizer states, and a single file or folder named as a copy, such as ``best``.
+    Left out are results of merges, optimizer states, further names of one file or folder, and a single file or folder
+    named as a copy, such as ``best``.
 
     Args:
         folder: the folder.
@@ -46,7 +47,7 @@ def checkpoints_in(folder: Path, argument: str) -> list[Path]:
     """
     if where := snapshots_below(folder):
         raise ConfigError(f"{argument} is {str(folder)!r}, the folder of a run{where}")
-    visible = (path for path in folder.iterdir() if not path.name.startswith("."))
+    visible = distinct(sorted(path for path in folder.iterdir() if not path.name.startswith(".")))
     entries = sorted(path for path in visible if path.suffix != MERGE_FOLDER and not has_record(path))
     folders = [path for path in entries if path.is_dir() and re.search(r"\d", path.name)]
     if complete := [path for path in folders if _parts(path)]:
@@ -67,6 +68,17 @@ def checkpoints_in(folder: Path, argument: str) -> list[Path]:
         raise refusal(pickles, folder)
     check_is_not_distributed(folder)
     raise ConfigError(f"{argument} is {str(folder)!r}, a folder without a .safetensors or .ckpt file; name another")
+
+
+def distinct(paths: Iterable[Path]) -> list[Path]:
+    """Leave out further names of one file or folder, such as symbolic links, and say so: it would count twice."""
+    names: dict[Path, Path] = {}
+    paths = list(dict.fromkeys(paths))
+    # A name with a number of its own is kept, rather than "last", and a file rather than a link to it.
+    for path in sorted(paths, key=lambda path: (_COPY.search(path.name) is not None, path.is_symlink())):
+        if names.setdefault(path.resolve(), path) != path:
+            _log.info(f"{path} is another name of {names[path.resolve()]}, and is passed over")
+    return [path for path in paths if path in names.values()]
 
 
 def _pattern(path: Path) -> str:

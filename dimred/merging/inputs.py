@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dimred.averaging.mean import is_constant
 from dimred.checkpoints.checkpoint_io import Checkpoint
-from dimred.checkpoints.folder import checkpoints_in, index_files, read_one
+from dimred.checkpoints.folder import checkpoints_in, distinct, index_files, read_one
 from dimred.checkpoints.order import check_order, epochs_and_steps
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.checkpoints.stored_tensor import reading
@@ -46,14 +46,14 @@ def open_checkpoints(sources: Sources, order: str = "step") -> list[Checkpoint]:
         raise ConfigError("CHECKPOINTS is empty; give a folder, or two or more files")
     steps: list[int] | None = None
     with reading(texts[0]):
-        paths = [path for source in texts for path in find_paths(source)]
+        paths = distinct(path for source in texts for path in find_paths(source))
         if len(paths) == 1 and paths[0].is_dir() and not index_files(paths[0]):
             if (paths[0] / MANIFEST).exists():
                 series = CheckpointSeries.open(paths[0])
                 paths, steps = list(series.paths), series.steps
             else:
                 paths = checkpoints_in(paths[0], "CHECKPOINTS")
-        checkpoints = [*{one.path: one for one in map(read_one, dict.fromkeys(paths))}.values()]
+        checkpoints = [*{one.path: one for one in map(read_one, paths)}.values()]
     if len(checkpoints) < 2:
         raise SeriesError(f"CHECKPOINTS is {texts[0]!r}, which is one checkpoint; give two or more")
     if steps is None or order != "step":

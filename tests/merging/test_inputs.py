@@ -240,3 +240,26 @@ def test_a_path_without_checkpoints_is_refused(tmp_path: Path, name: str, words:
     with pytest.raises(DimredError) as error:
         open_checkpoints(tmp_path / name)
     assert words in str(error.value)
+
+
+@pytest.mark.parametrize("order", ["step", "name"])
+@pytest.mark.parametrize("link", ["net-3.safetensors", "last.safetensors"])
+def test_a_link_is_no_further_checkpoint(
+    tmp_path: Path, order: str, link: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    write_named(tmp_path, "net-1.safetensors", "net-2.safetensors")
+    (tmp_path / link).symlink_to("net-2.safetensors")
+    (tmp_path / "also").symlink_to(tmp_path)
+    mean = [("net-1.safetensors", 1), ("net-2.safetensors", 2)]
+    assert steps(tmp_path, order) == mean
+    assert f"{link} is another name of {tmp_path}/net-2.safetensors" in caplog.text
+    sources = [f"{tmp_path}/*.safetensors", f"{tmp_path}/also/net-1.safetensors"]
+    assert [(label(one), one.step) for one in open_checkpoints(sources, order)] == mean
+    assert dimred.CheckpointSeries.open(tmp_path, order).steps == [1, 2]
+
+
+def test_the_numbered_name_of_a_checkpoint_is_kept_where_it_is_the_link(tmp_path: Path) -> None:
+    write_named(tmp_path, "net-1.safetensors", "last.safetensors")
+    (tmp_path / "net-2.safetensors").symlink_to("last.safetensors")
+    assert steps(tmp_path) == [("net-1.safetensors", 1), ("net-2.safetensors", 2)]
