@@ -5,8 +5,8 @@ MindSpore is not needed. Reading unpickles nothing, checks sizes before it takes
 """
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -23,6 +23,7 @@ from dimred.io.atomic import open_atomic
 
 SUFFIXES = (".ckpt", ".safetensors")
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+Stamps = tuple[tuple[int, int], ...]  # size and time of last change of each file
 
 
 def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
@@ -141,6 +142,7 @@ class Checkpoint:
     files: tuple[Path, ...]
     tensors: Mapping[str, StoredTensor]
     step: int = 0  # of training; 0 if it isn't known
+    stamps: Stamps = field(default=(), compare=False)  # of the files, from before their indices were read
 
     @cached_property
     def layout(self) -> WeightLayout:
@@ -168,6 +170,11 @@ class Checkpoint:
                     f"{self.path}: the parameter {name!r} has the type {self.tensors[name].dtype}, not a float type."
                 )
 
+    def check_unchanged(self) -> None:
+        """Check that no file was written or replaced since it was opened; CheckpointError if one was."""
+        if stamps_of(self.files) != self.stamps:
+            raise CheckpointError(f"{self.path} was written or replaced while it was read.")
+
     def read(self, name: str) -> np.ndarray:
         """Read a tensor, bfloat16 as float32; CheckpointError if its file can't be read."""
         tensor = self.tensors[name]
@@ -185,4 +192,15 @@ def open_file(path: Path, *, verify: bool = True) -> Checkpoint:
     Raises:
         CheckpointError: as ``read_checkpoint``.
     """
-    return Checkpoint(path, (path,), read_index(path, verify=verify))
+    stamps = stamps_of([path])
+    return Checkpoint(path, (path,), read_index(path, verify=verify), stamps=stamps)
+
+
+def stamps_of(files: Iterable[Path]) -> Stamps:
+    """Return size and time of each file, by which a change shows; CheckpointError if one can't be read."""
+    stamps = []
+    for path in files:
+        with reading(path):
+            status = path.stat()
+        stamps.append((status.st_size, status.st_mtime_ns))
+    return tuple(stamps)

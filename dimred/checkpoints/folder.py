@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from dimred.checkpoints.checkpoint_io import SUFFIXES, Checkpoint, open_file, read_index
+from dimred.checkpoints.checkpoint_io import SUFFIXES, Checkpoint, Stamps, open_file, read_index, stamps_of
 from dimred.checkpoints.pickles import (
     check_is_not_distributed,
     converted_path,
@@ -170,7 +170,8 @@ def read_one(path: Path) -> Checkpoint:
     tensors = {
         part_prefix(path, tensor.file) + name: tensor for part in folders for name, tensor in part.tensors.items()
     }
-    return Checkpoint(path, tuple(file for part in folders for file in part.files), tensors)
+    files = tuple(file for part in folders for file in part.files)
+    return Checkpoint(path, files, tensors, stamps=tuple(stamp for part in folders for stamp in part.stamps))
 
 
 def part_prefix(folder: Path, file: Path) -> str:
@@ -214,12 +215,14 @@ def _sharded(index: Path) -> Checkpoint:
         raise CheckpointError(f"{index} is not an index of shards ({type(error).__name__}: {error})") from None
     files = tuple(index.parent / name for name in sorted(names))
     tensors: dict[str, StoredTensor] = {}
+    stamps: Stamps = ()
     for file in files:
         if not file.exists():
             raise CheckpointError(f"{index} names {file.name}, which is not there; fetch it, or save the model again")
+        stamps += stamps_of([file])
         entries = read_index(file, verify=True).items()
         tensors |= {name: tensor for name, tensor in entries if weight_map.get(name, file.name) == file.name}
     absent = next((name for name in weight_map if name not in tensors), None)
     if absent is not None:
         raise CheckpointError(f"{index} says {shown(absent)} is in {weight_map[absent]}, which does not have it")
-    return Checkpoint(index.parent, files, tensors)
+    return Checkpoint(index.parent, files, tensors, stamps=stamps)

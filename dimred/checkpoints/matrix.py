@@ -118,6 +118,10 @@ class WeightMatrix:
         dtypes = (row.checkpoint.tensors[name].dtype for row in self._rows for name in self.layout.names)
         return np.dtype(np.float64 if any(dtype == np.float64 for dtype in dtypes) else np.float32)
 
+    def check_unchanged(self, number: int) -> None:
+        """Check that the files of the row of this number are as they were when opened; CheckpointError if not."""
+        self._rows[number].checkpoint.check_unchanged()
+
     def leave_out(self, number: int) -> None:
         """Remove the row of this number, counted from 0."""
         del self._rows[number]

@@ -75,7 +75,7 @@ def merge(
 
     Raises:
         ConfigError: an argument is not allowed.
-        CheckpointError: a checkpoint is damaged, or belongs to a different network.
+        CheckpointError: a checkpoint is damaged, belongs to a different network, or was written meanwhile.
         SeriesError: too few checkpoints are left.
         SearchError: the metric fails on the first three candidates, or on every candidate.
         RunError: another process is writing ``out``, or ``OUT.merge`` is damaged or belongs to a different merge.
@@ -179,6 +179,8 @@ def merge(
                 notes["batch_norm"] = "statistics re-estimated by the metric's hook"
             notes |= {"kept": winner._asdict(), "why": why, "ended": why_ended}
             notes |= {"evaluations": len(scores), "table": rows}
+        for checkpoint in (*inputs, template):
+            checkpoint.check_unchanged()
         record = record_of(inputs, coefficients, template, order, dtype, command) | notes
         check_is_new(target)  # another program may have written it since the first check
         describe(candidate, target, record)

@@ -17,7 +17,7 @@ from dimred.checkpoints.series import CheckpointSeries
 from dimred.errors import BasisMismatchError, ConfigError, DimredError, check_number
 from dimred.io.atomic import open_atomic, remove_leftovers
 from dimred.subspace.basis import SubspaceBasis, check_out, load_basis
-from dimred.subspace.gram_and_rows import BadSnapshotError, Progress, gram_pass, rows_pass
+from dimred.subspace.gram_and_rows import BadSnapshotError, Progress, check_sources, gram_pass, rows_pass
 from dimred.subspace.metadata import KINDS, Source, metadata_path, write_metadata
 from dimred.subspace.spectrum import (
     TOLERANCE,
@@ -188,6 +188,7 @@ def _make(
                 "digest": digest,
                 "deviation": off,
             }
+            check_sources(matrix)
             check_out(target, overwrite=overwrite)  # another process may have written it meanwhile
             write_metadata(metadata_path(target), fields)
     return True

@@ -148,6 +148,19 @@ def rows_pass(
     return row_gram, digest.hexdigest()
 
 
+def check_sources(matrix: WeightMatrix) -> None:
+    """Check that no snapshot was written between the passes, which would then have read different weights.
+
+    Raises:
+        BadSnapshotError: one was, or is gone.
+    """
+    for row in range(matrix.shape[0]):
+        try:
+            matrix.check_unchanged(row)
+        except CheckpointError as error:
+            raise BadSnapshotError(row, str(error)) from None
+
+
 def _strips(block: np.ndarray, buffer: np.ndarray, centred: bool) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
     """Yield a block (N, width) in strips that fit the cache, as (columns, values in float64, mean).
 

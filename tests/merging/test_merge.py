@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import dimred
-from dimred.errors import ConfigError, SearchError, SeriesError
-from tests.helpers.checkpoint_files import read_file, write_run
+from dimred.errors import CheckpointError, ConfigError, SearchError, SeriesError
+from tests.helpers.checkpoint_files import read_file, write_file, write_run
 from tests.helpers.commands import dimred_here as command
 from tests.merging.problems import METRICS, STATISTICS, N, plant, score_zero
 
@@ -174,3 +174,17 @@ def test_wrong_arguments_are_refused(tmp_path: Path, options: dict, words: str) 
         dimred.merge(tmp_path / "run", tmp_path / "x.safetensors", **options)
     assert words in str(error.value)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_checkpoint_that_is_replaced_while_it_is_scored_leaves_no_result(tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        write_file(tmp_path / f"net-{step}.safetensors", {"net.w": np.full((2, 2), step, np.float32)})
+
+    def score(candidate: Path) -> float:
+        write_file(tmp_path / "net-2.safetensors", {"net.w": np.full((2, 2), 7, np.float32)})
+        return 1.0
+
+    inputs = sorted(tmp_path.iterdir())
+    with pytest.raises(CheckpointError, match=r"net-2\.safetensors was written or replaced while it was read"):
+        dimred.merge(inputs, tmp_path / "mean.safetensors", metric=score, minimize=True)
+    assert not (tmp_path / "mean.safetensors").exists()

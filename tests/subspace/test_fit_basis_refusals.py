@@ -1,5 +1,6 @@
 """What fit_basis refuses or skips, and what is left when it is disturbed."""
 
+import os
 import re
 import resource
 import signal
@@ -140,3 +141,28 @@ def test_a_foreign_file_that_ends_in_h5_is_kept(walk, tmp_path):
     with pytest.raises(ConfigError, match=r"pca_mat\.h5 would be replaced"):
         fit_basis(walk[0], 3, out=tmp_path / "pca_mat.npy")
     assert (tmp_path / "pca_mat.h5").read_text() == "mine"
+
+
+@pytest.mark.parametrize("phase", ["reading snapshots", "writing basis"])
+@pytest.mark.parametrize("with_manifest", [True, False])
+def test_a_snapshot_that_is_replaced_while_it_is_read_is_found_or_skipped(tmp_path, phase, with_manifest):
+    """The rows would be made of other weights than the spectrum, the digests and the Gram matrix beside them."""
+    series = write_series(tmp_path, random_walk(6, M))
+    replaced = series.paths[2]
+    if not with_manifest:
+        (tmp_path / "manifest.json").unlink()
+
+    def replace_once(at, n_done, total):
+        if at == phase and n_done == total and replaced.stat().st_mtime_ns != 1:
+            replaced.write_bytes(series.paths[4].read_bytes())
+            os.utime(replaced, ns=(1, 1))
+
+    with pytest.raises(
+        CheckpointError, match=rf"{replaced.name} was written or replaced while it was read\. .*skip_bad"
+    ):
+        fit_basis(tmp_path, 2, out=tmp_path / "a.npy", progress=replace_once)
+    assert not {*tmp_path.glob("a.*")}
+    os.utime(replaced, ns=(2, 2))
+    if with_manifest:
+        basis = fit_basis(tmp_path, 2, progress=replace_once, skip_bad=True)
+        assert [source.file for source in basis.snapshots] == [path.name for path in series.paths if path != replaced]
