@@ -162,13 +162,17 @@ class Checkpoint:
 
     def check_fit(self, layout: WeightLayout) -> None:
         """Check that all weights of ``layout`` are there as floats, in its shapes; CheckpointError if one is not."""
-        if misfit := layout.misfit(self.tensors):
+        if misfit := self.misfit(layout):
             raise CheckpointError(f"{self.path} does not fit the network or the other snapshots: {misfit}.")
+
+    def misfit(self, layout: WeightLayout) -> str | None:
+        """Explain why the weights of ``layout`` are not all there as floats, in its shapes; None if they are."""
+        if misfit := layout.misfit(self.tensors):
+            return misfit
         for name in layout.names:
             if not self.tensors[name].is_float:
-                raise CheckpointError(
-                    f"{self.path}: the parameter {name!r} has the type {self.tensors[name].dtype}, not a float type."
-                )
+                return f"its parameter {name!r} has the type {self.tensors[name].dtype}, not a float type"
+        return None
 
     def check_unchanged(self) -> None:
         """Check that no file was written or replaced since it was opened; CheckpointError if one was."""

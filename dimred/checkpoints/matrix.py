@@ -15,7 +15,7 @@ import numpy as np
 from dimred.checkpoints.checkpoint_io import Checkpoint, open_checkpoint, open_file
 from dimred.checkpoints.folder import read_one
 from dimred.checkpoints.layout import CHUNK, WeightLayout, hash_columns
-from dimred.checkpoints.safetensors_format import is_sorted_by_mindspore
+from dimred.checkpoints.safetensors_format import check_order_of_names
 from dimred.checkpoints.series import CheckpointSeries, SnapshotEntry, weight_files
 from dimred.checkpoints.stored_tensor import reading
 from dimred.checkpoints.trainable import trainable_layout
@@ -65,13 +65,7 @@ class WeightMatrix:
             # A snapshot that was cut between two tensors has fewer of them, and is refused below.
             fullest = max((row.checkpoint for row in rows), key=lambda checkpoint: checkpoint.layout.size)
             layout = trainable_layout(fullest.tensors, fullest.path, refuse_doubtful=True)
-            file = fullest.files[0]
-            if file.suffix == ".safetensors" and is_sorted_by_mindspore(file, fullest.tensors):
-                raise CheckpointError(
-                    f"{file} was written by MindSpore, which sorts the weights of a .safetensors file by name; the "
-                    "network's order can't be read from it. Say it: --names-from with a .ckpt file of the network, or "
-                    "layout or network in Python."
-                )
+            check_order_of_names(fullest.files[0], fullest.tensors)
             if left_out := [name for name in fullest.tensors if name not in layout.names]:
                 first = ", ".join(map(repr, left_out[:2]))
                 _log.info(f"{len(left_out)} entries of each snapshot are not weights and are left out, such as {first}")

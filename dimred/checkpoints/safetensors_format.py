@@ -53,12 +53,25 @@ def read_safetensors_index(file: BinaryIO, path: Path) -> tuple[dict[str, Stored
     return index, {name: text for name, text in texts.items() if name != "format"}
 
 
-def is_sorted_by_mindspore(path: Path, index: Mapping[str, StoredTensor]) -> bool:
-    """Return whether a file was written by ``mindspore.save_checkpoint``, which sorts by name.
+def check_order_of_names(path: Path, index: Mapping[str, StoredTensor]) -> None:
+    """Check that the order of a file's entries can be the network's.
+
+    Args:
+        path: the file, of either format.
+        index: its entries, or those of its checkpoint.
 
     Raises:
-        CheckpointError: the file can't be read.
+        CheckpointError: it is of ``mindspore.save_checkpoint``, which sorts ``.safetensors`` by name; or can't be read.
     """
+    if path.suffix == ".safetensors" and _is_sorted_by_mindspore(path, index):
+        raise CheckpointError(
+            f"{path} was written by MindSpore, which sorts the weights of a .safetensors file by name; the network's "
+            "order can't be read from it. Say it: --names-from with a .ckpt file of the network, or layout or network "
+            "in Python."
+        )
+
+
+def _is_sorted_by_mindspore(path: Path, index: Mapping[str, StoredTensor]) -> bool:
     try:
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}

@@ -102,9 +102,9 @@ def pca(
 
 
 def _layout_from(path: Path) -> "WeightLayout":
-    from dimred.checkpoints.checkpoint_io import read_index
+    from dimred.checkpoints.folder import read_one
+    from dimred.checkpoints.safetensors_format import check_order_of_names
     from dimred.checkpoints.series import read_manifest
-    from dimred.checkpoints.trainable import trainable_layout
     from dimred.subspace.metadata import metadata_path, read_metadata
 
     if path.suffix in (".npy", ".h5"):
@@ -112,7 +112,9 @@ def _layout_from(path: Path) -> "WeightLayout":
         return layout
     if path.suffix == ".json":
         return read_manifest(path)[0]
-    return trainable_layout(read_index(path), path)
+    checkpoint = read_one(path)
+    check_order_of_names(checkpoint.files[0], checkpoint.tensors)
+    return checkpoint.layout
 
 
 def show(
@@ -180,13 +182,12 @@ def _describe(facts: dict[str, Any]) -> Iterator[str]:
 
 
 def _difference(basis: "SubspaceBasis", checkpoint: Path) -> str | None:
-    from dimred.checkpoints.checkpoint_io import read_index
-    from dimred.checkpoints.trainable import trainable_layout
+    from dimred.checkpoints.folder import read_one
 
-    index = read_index(checkpoint)
+    there = read_one(checkpoint)
     if basis.layout is not None:
-        return basis.layout.misfit(index)
-    size = trainable_layout(index, checkpoint).size
+        return there.misfit(basis.layout)
+    size = there.layout.size
     return None if size == basis.n_weights else f"it has {size:,} weights instead of {basis.n_weights:,}"
 
 

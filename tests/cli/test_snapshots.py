@@ -2,9 +2,11 @@
 
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from dimred.checkpoints.checkpoint_io import write_checkpoint
 from dimred.subspace.basis import load_basis
@@ -98,6 +100,21 @@ def test_state_is_left_out_and_names_come_from_a_file_when_asked(series, tmp_pat
         assert load_basis(out).layout == series.layout
 
 
+def test_names_come_from_a_folder_but_not_in_the_order_of_the_alphabet(series, tmp_path):
+    layout = series.layout
+    weights = {name: np.zeros(shape, np.float32) for name, shape in zip(layout.names, layout.shapes, strict=True)}
+    out = ("--n-components", 3, "--out", tmp_path / "a.npy", "--names-from")
+    (tmp_path / "net").mkdir()
+    save_file(dict(sorted(weights.items())), tmp_path / "net" / "model.safetensors", {"format": "ms"})
+    process = pca_here("--ckpt-dir", series.directory, *out, tmp_path / "net", status=2)
+    assert "model.safetensors was written by MindSpore, which sorts the weights" in process.stderr
+    write_checkpoint(tmp_path / "net" / "model.safetensors", weights)
+    pca_here("--ckpt-dir", series.directory, *out, tmp_path / "net")
+    assert load_basis(tmp_path / "a.npy").layout == layout
+    process = pca_here("--ckpt-dir", series.directory, *out, series.directory, status=2)
+    assert "has 40 files of weights; a folder that is one checkpoint has one" in process.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -159,8 +176,14 @@ def test_a_basis_is_compared_with_a_checkpoint(basis_and_series, tmp_path):
     basis, series = basis_and_series
     other = {**as_weights(np.zeros(M)), "fc": np.zeros(3)}
     write_checkpoint(tmp_path / "other.ckpt", other)
+    integers = {name: np.ones(value.shape, np.int8) for name, value in as_weights(np.zeros(M)).items()}
+    write_checkpoint(tmp_path / "integers.ckpt", integers)
+    (tmp_path / "folder").mkdir()
+    shutil.copy(series.paths[0], tmp_path / "folder" / "net.ckpt")
     for checkpoint, words, status in (
         (series.paths[0], "net-1_1.ckpt: yes", 0),
+        (tmp_path / "folder", "folder: yes", 0),
+        (tmp_path / "integers.ckpt", "no, its parameter 'conv.weight' has the type int8, not a float type", 1),
         (tmp_path / "other.ckpt", "no, its parameter 'fc' has shape (3,) instead of (3329,)", 1),
     ):
         call = ("show", basis.path, "--checkpoint", checkpoint)
