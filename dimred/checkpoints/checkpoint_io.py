@@ -13,12 +13,12 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from dimred.checkpoints.ckpt_format import check_ckpt_crc, read_ckpt_index, write_ckpt
+from dimred.checkpoints.ckpt_format import LONGEST_NAME, check_ckpt_crc, read_ckpt_index, write_ckpt
 from dimred.checkpoints.layout import WeightLayout, as_array
 from dimred.checkpoints.safetensors_format import read_safetensors_index, write_safetensors
 from dimred.checkpoints.stored_tensor import StoredTensor, reading
 from dimred.checkpoints.trainable import is_counter, is_statistic, trainable_layout
-from dimred.errors import CheckpointError, ConfigError
+from dimred.errors import CheckpointError, ConfigError, shown
 from dimred.io.atomic import open_atomic
 
 SUFFIXES = (".ckpt", ".safetensors")
@@ -110,7 +110,8 @@ def write_checkpoint(
         extra: numbers, texts and arrays to store beside the weights, such as the epoch.
 
     Raises:
-        ConfigError: the path has another ending, there are no arrays, a name is in both, or a value can't be stored.
+        ConfigError: the path has another ending, there are no arrays, a name is in both, or a name or a value can't be
+            stored.
         OSError: the folder does not exist, is not writable, or is full.
     """
     target = Path(path)
@@ -122,8 +123,23 @@ def write_checkpoint(
         values[name] = value if isinstance(value, str) else _storable(name, np.asarray(value))
     if not any(isinstance(value, np.ndarray) for value in values.values()):
         raise ConfigError("weights is empty; a checkpoint needs at least one array.")
+    for name in values:
+        _check_name(name, target.suffix)
     with open_atomic(target) as file:
         (write_safetensors if target.suffix == ".safetensors" else write_ckpt)(file, values)
+
+
+def _check_name(name: object, suffix: str) -> None:
+    """Check that a tensor of this name can be read again; ConfigError if not."""
+    try:
+        is_readable = isinstance(name, str) and len(name.encode()) <= LONGEST_NAME
+    except UnicodeEncodeError:  # half of a character, as os.fsdecode makes it
+        is_readable = False
+    if not is_readable or (suffix == ".safetensors" and name == "__metadata__"):
+        raise ConfigError(
+            f"weights has the name {shown(name)}; a name is a text of up to {LONGEST_NAME:,} bytes in UTF-8, and not "
+            "__metadata__"
+        )
 
 
 def _storable(name: str, value: np.ndarray) -> np.ndarray:

@@ -34,7 +34,7 @@ _VALUE, _TAG, _TENSOR = 0x0A, 0x0A, 0x12  # field number << 3 | wire type (2: by
 _DIM, _PACKED_DIMS, _TYPE, _CONTENT = 0x08, 0x0A, 0x12, 0x1A
 # save_checkpoint(crc_check=True) ends the file with a mark and ten bytes with the CRC-32 of everything before.
 _CRC_MARK, _CRC_BYTES = b"crc_num", 17
-_LONGEST_NAME = 65_536
+LONGEST_NAME = 65_536
 _MOST_RECORDS = 1 << 20
 _CRC_PIECE = 1 << 20
 PIECE_BYTES = 512 << 20  # MindSpore splits longer tensors too: a protobuf message may not reach 2 GiB
@@ -79,7 +79,7 @@ class _Cursor:
 
     def text(self, outer: int) -> str:
         length = self.end(outer) - self.position
-        if length > _LONGEST_NAME:
+        if length > LONGEST_NAME:
             raise self.error(f"a name claims {length} bytes")
         try:
             return self.take(length).decode()

@@ -15,7 +15,7 @@ from dimred.checkpoints.folder import checkpoints_in
 from dimred.checkpoints.layout import WeightLayout, as_weight, vector_digest
 from dimred.checkpoints.order import epochs_and_steps
 from dimred.checkpoints.stored_tensor import reading
-from dimred.errors import BasisMismatchError, ConfigError, SeriesError, check_number, shown
+from dimred.errors import BasisMismatchError, ConfigError, SeriesError, check_number, check_type, shown
 from dimred.io.atomic import remove_leftovers
 from dimred.io.checksums import read_checksummed, write_checksummed
 from dimred.io.run_names import ABOVE_SNAPSHOTS, MANIFEST, snapshots_below
@@ -51,7 +51,8 @@ class CheckpointSeries:
         layout: layout of every snapshot; None before the first one, and for a folder without a manifest.
 
     Raises:
-        ConfigError: ``keep`` is not a whole number above 0, ``prefix`` is not a file name, or ``format`` is unknown.
+        ConfigError: ``directory`` is a file, ``keep`` is not a whole number above 0, ``prefix`` is not a file name, or
+            ``format`` is unknown.
         SeriesError: the folder has a damaged manifest, or several snapshots of this prefix and no manifest.
     """
 
@@ -65,11 +66,14 @@ class CheckpointSeries:
     ) -> None:
         if keep is not None:
             check_number("keep", keep, at_least=1, whole=True, usual="None keeps all snapshots")
+        check_type("prefix", prefix, str, "a text, with which the file names begin")
         if not prefix or any(sign in prefix for sign in "/\\\0"):
             raise ConfigError(f"prefix is {prefix!r}; it begins the file names, so it can't be empty or have a slash.")
         if (suffix := f".{format}") not in SUFFIXES:
             raise ConfigError(f"format is {format!r}; allowed: ckpt, safetensors.")
         self.directory = Path(directory)
+        if self.directory.exists() and not self.directory.is_dir():
+            raise ConfigError(f"directory is {str(directory)!r}, which is a file; name a folder for the snapshots.")
         self.keep = keep
         self.prefix, self._suffix = prefix, suffix
         self._writable = True
@@ -143,14 +147,16 @@ class CheckpointSeries:
             step_in_epoch: replaces ``step`` in the file name, as MindSpore's names count steps within an epoch.
 
         Raises:
-            ConfigError: ``step`` or ``epoch`` is not a whole number of at least 0, or the weights are not float arrays.
+            ConfigError: a step or ``epoch`` is not a whole number of at least 0, the weights are not float arrays, or a
+                name is not a text.
             CheckpointError: a weight is not finite; nothing is written.
             SeriesError: the series was opened for reading, or the step, the layout or the file's name does not fit it.
             BasisMismatchError: there are no weights.
             OSError: the folder is not writable, or is full.
         """
         self._check_writable()
-        for name, number in (("step", step), ("epoch", epoch)):
+        place = step if step_in_epoch is None else step_in_epoch
+        for name, number in (("step", step), ("epoch", epoch), ("step_in_epoch", place)):
             check_number(name, number, at_least=0, whole=True)
         if self.entries and step <= self.entries[-1].step:
             raise SeriesError(
@@ -165,8 +171,7 @@ class CheckpointSeries:
                 f"The weights do not fit the snapshots in {self.directory} (here) any more: {difference}. Use another "
                 "folder for another network."
             )
-        place = f"{epoch}_{step if step_in_epoch is None else step_in_epoch}"
-        path = self.directory / f"{self.prefix}-{place}{self._suffix}"
+        path = self.directory / f"{self.prefix}-{epoch}_{place}{self._suffix}"
         if any(path.name == entry.file for entry in self.entries):
             raise SeriesError(f"{path} is a snapshot already; give each its own epoch and step.")
         write_checkpoint(path, arrays)

@@ -201,3 +201,31 @@ def test_what_a_killed_writer_left_is_removed_by_the_next(tmp_path):
     assert len(list(tmp_path.iterdir())) == 1
     CheckpointSeries(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "format"),
+    [
+        *((name, format) for name in (3, "\ud800", 70_000 * "x") for format in ("ckpt", "safetensors")),
+        ("__metadata__", "safetensors"),
+    ],
+    ids=lambda value: str(value)[:9].encode(errors="replace").decode(),
+)
+def test_a_name_that_no_reader_takes_is_refused_before_anything_is_written(tmp_path, name, format):
+    series = CheckpointSeries(tmp_path, format=format)
+    with pytest.raises(ConfigError, match=r"weights has the name .*; a name is a text of up to 65,536 bytes"):
+        series.append({**weights(2), name: np.ones(2, np.float32)}, 2, 2)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("place", [-1, 1.0, True, "1", "a/b"])
+def test_a_step_in_the_epoch_is_a_whole_number(tmp_path, place):
+    with pytest.raises(ConfigError, match=r"step_in_epoch is .* a whole number of at least 0"):
+        CheckpointSeries(tmp_path).append(weights(1), 1, 1, step_in_epoch=place)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_is_no_folder_for_a_series(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(ConfigError, match="file', which is a file; name a folder"):
+        CheckpointSeries(tmp_path / "file")
