@@ -4,17 +4,21 @@ Averaging or searching moves the weights without the forward passes that would c
 (Izmailov et al., Averaging Weights Leads to Wider Optima, 2018, section 3.2).
 """
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 from mindspore import dtype as mstype
 
 from dimred.distributed.ranks import ALONE, Ranks
-from dimred.errors import ConfigError
+from dimred.errors import ConfigError, check_type, shown
 from dimred.train_step.network_state import batch_norms, evaluating, places
 from dimred.vectors.parameters import put_array
+
+_log = logging.getLogger(__name__)
 
 _RECORDER = "_dimred_recorder"  # a BatchNorm's attribute; its recorder stays, so that a graph is compiled only once
 
@@ -62,19 +66,21 @@ def reestimate_batch_norm(network: nn.Cell, batches: Iterable[tuple[Tensor, ...]
     training. All other cells are in evaluation mode, so that nothing is dropped, as when the statistics are used (Li
     et al., Understanding the Disharmony between Dropout and Batch Normalization by Variance Shift, 2019). A BatchNorm
     that never moves its statistics (``use_batch_statistics=False``, or ``momentum=1``), or that no pass runs, keeps
-    them.
+    them. A warning is logged if statistics are not finite.
 
     Args:
         network: changed in place; its training mode is restored afterwards. If a pass fails, its statistics stay.
-        batches: tuples of the inputs and, last, the labels.
+        batches: tuples of the inputs and, last, the labels, tensors or NumPy's arrays.
         ranks: all of them call this, each with its own batches; if one fails, all do.
 
     Returns:
         The number of batches that this rank used; 0 for a network without BatchNorm.
 
     Raises:
-        ConfigError: there were no batches, or the network has a BatchNorm of ``mindspore.mint``.
+        ConfigError: there were no batches, a batch is no such tuple, or the network has a BatchNorm of
+            ``mindspore.mint``, or is no cell.
     """
+    check_type("network", network, nn.Cell, "a cell")
     # MindSpore keeps 1 - momentum in ``momentum``.
     layers = [norm for norm in batch_norms(network) if norm.use_batch_statistics is not False and norm.momentum > 0]
     if not layers:
@@ -85,6 +91,8 @@ def reestimate_batch_norm(network: nn.Cell, batches: Iterable[tuple[Tensor, ...]
     mean_of_all = ranks.sum(n / total * mean).astype(np.float64)
     variance = ranks.sum((m2 + n * (mean - mean_of_all) ** 2) / total)
     has_run = ranks.sum(n) > 0
+    if not np.isfinite((mean_of_all, variance)).all():
+        _log.warning("re-estimated BatchNorm statistics are not finite: a weight or an input is not, or is too large")
     first = 0
     for layer in layers:
         channels = slice(first, first + layer.num_features)
@@ -104,7 +112,7 @@ def _record(
     with evaluating(network), _recorders_in_place(network, layers) as recorders:
         run = recorders[0] if network is layers[0] else network
         run.phase = "train_statistics"  # a graph of its own, neither that of training nor that of evaluation
-        for *inputs, _ in batches:
+        for inputs in map(_inputs_of, batches):
             for recorder in recorders:
                 put_array(recorder.moments, np.zeros(recorder.moments.shape))
             run(*inputs)
@@ -114,6 +122,13 @@ def _record(
     if n_batches == 0:
         raise ConfigError("there are no training batches to re-estimate BatchNorm with; lower data.batch_size")
     return n_batches, totals
+
+
+def _inputs_of(batch: Any) -> list[Any]:
+    """Return what a batch gives the network, all but the labels."""
+    if not isinstance(batch, tuple | list) or len(batch) < 2:
+        raise ConfigError(f"batches has {shown(batch)}; each must be a tuple of the inputs and, last, the labels")
+    return [Tensor(value) if isinstance(value, np.ndarray) else value for value in batch[:-1]]
 
 
 @contextmanager

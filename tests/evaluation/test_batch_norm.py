@@ -194,3 +194,31 @@ def test_a_second_estimate_uses_the_graph_of_the_first_and_leaves_that_of_traini
     assert len(network.compile_cache) == n_graphs == 2
     moved = 0.9 * before + 0.1 * drawn[0][0].asnumpy().mean((0, 2, 3))
     np.testing.assert_allclose(network[0].moving_mean.asnumpy(), moved, rtol=1e-5)
+
+
+@pytest.mark.parametrize("spoilt", [np.nan, np.inf, 1e25], ids=str)
+def test_statistics_that_are_not_finite_are_not_passed_over_in_silence(
+    spoilt: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    network, drawn = nn.BatchNorm2d(3), batches(2)
+    reestimate_batch_norm(network, drawn)
+    assert caplog.messages == []
+    images = drawn[1][0].asnumpy()
+    images[0, 0, 0, 0] = spoilt
+    reestimate_batch_norm(network, [drawn[0], (Tensor(images), drawn[1][1])])
+    assert caplog.messages == [
+        "re-estimated BatchNorm statistics are not finite: a weight or an input is not, or is too large"
+    ]
+
+
+def test_batches_may_be_of_numpy_and_what_is_no_batch_is_refused() -> None:
+    network, drawn = nn.BatchNorm2d(3), batches(2)
+    arrays = [tuple(value.asnumpy() for value in batch) for batch in drawn]
+    assert reestimate_batch_norm(network, arrays) == 2
+    check(network, [images for images, _ in arrays])
+    for batch in (drawn[0][0], drawn[0][:1], {"x": drawn[0][0], "y": drawn[0][1]}):
+        with pytest.raises(ConfigError, match="each must be a tuple of the inputs and, last, the labels"):
+            reestimate_batch_norm(network, [batch])
+    check(network, [images for images, _ in arrays])
+    with pytest.raises(ConfigError, match="network is 3; it must be a cell"):
+        reestimate_batch_norm(3, drawn)
