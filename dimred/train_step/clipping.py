@@ -2,6 +2,7 @@
 
 import math
 
+import mindspore as ms
 from mindspore import Tensor, nn, ops
 
 from dimred.errors import check_number
@@ -29,10 +30,10 @@ class Clipping(nn.Cell):
         norm: largest global norm, above 0.
 
     Inputs:
-        gradients: a tuple of float32 tensors.
+        gradients: a tuple of tensors, float32 or of half precision.
 
     Outputs:
-        the clipped gradients, and the global norm before clipping, () float32.
+        the clipped gradients, each of its own type, and the global norm before clipping, () float32.
 
     Raises:
         ConfigError: ``norm`` is not above 0, or not finite.
@@ -44,15 +45,20 @@ class Clipping(nn.Cell):
         self.norm = float(norm)
 
     def construct(self, gradients: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], Tensor]:
-        largest = ops.stack(_each(_largest, gradients)).max()
+        wide = _each(_wide, gradients)
+        largest = ops.stack(_each(_largest, wide)).max()
         power = ops.select(largest < 1.0 / _ORDINARY, ops.full_like(largest, 1.0 / _SCALE), ops.ones_like(largest))
         power = ops.select(largest > _ORDINARY, ops.full_like(largest, _SCALE), power)
-        quotients = _each(ops.partial(_divide, power), gradients)
+        quotients = _each(ops.partial(_divide, power), wide)
         quotient_length = ops.sqrt(ops.addn(_each(_square, quotients)))
         length = quotient_length * power
         shrink = ops.select(ops.isfinite(quotient_length), self.norm / quotient_length, ops.full_like(length, math.nan))
         factor = ops.select(length <= self.norm, power, shrink)
-        return _each(ops.partial(ops.mul, factor), quotients), length
+        return _each(ops.partial(_multiply, factor), quotients, gradients), length
+
+
+def _wide(gradient: Tensor) -> Tensor:
+    return gradient.astype(ms.float32) if gradient.dtype in (ms.float16, ms.bfloat16) else gradient
 
 
 def _largest(gradient: Tensor) -> Tensor:
@@ -61,6 +67,10 @@ def _largest(gradient: Tensor) -> Tensor:
 
 def _divide(power: Tensor, gradient: Tensor) -> Tensor:
     return gradient / power
+
+
+def _multiply(factor: Tensor, quotient: Tensor, gradient: Tensor) -> Tensor:
+    return (quotient * factor).astype(gradient.dtype)
 
 
 def _square(gradient: Tensor) -> Tensor:

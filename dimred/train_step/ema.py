@@ -22,6 +22,7 @@ class EMA(nn.Cell):
     d_t = decay, or with the ramp decay (1 - exp(-t / 2000)), which forgets early weights sooner
     (Polyak & Juditsky, 1992, for averaging; the ramp as in today's detection recipes).
 
+    Averages of half-precision weights are float32, which does not round away the small steps of a large decay.
     The averages of the trainable weights and of BatchNorm's moving statistics are parameters named ``ema.<name>``, and
     the number of updates is ``ema.updates``; a checkpoint of the cell holds them all.
 
@@ -48,7 +49,7 @@ class EMA(nn.Cell):
         self.ramp = ramp
         self.values = ms.ParameterTuple(values)
         self.averages = ms.ParameterTuple(
-            [Parameter(value.value().copy(), name=f"ema.{value.name}", requires_grad=False) for value in values]
+            [Parameter(_wide(value).copy(), name=f"ema.{value.name}", requires_grad=False) for value in values]
         )
         self.statistics = list(self.averages)[len(weights) :]
         self.n_updates = Parameter(Tensor(0, ms.int32), name="ema.updates", requires_grad=False)
@@ -65,7 +66,7 @@ class EMA(nn.Cell):
     def restart(self) -> None:
         """Start over from the network's current values."""
         for average, value in zip(self.averages, self.values, strict=True):
-            ops.assign(average, value)
+            ops.assign(average, _wide(value))
         ops.assign(self.n_updates, Tensor(0, ms.int32))
 
     @contextmanager
@@ -73,8 +74,12 @@ class EMA(nn.Cell):
         """Put the averages into the network inside the block; then restore the network's values, byte for byte."""
         with preserved(list(self.values)):
             for average, value in zip(self.averages, self.values, strict=True):
-                ops.assign(value, average)
+                ops.assign(value, average.astype(value.dtype))
             yield
+
+
+def _wide(value: Parameter) -> Tensor:
+    return value.value().astype(ms.float32) if value.dtype in (ms.float16, ms.bfloat16) else value.value()
 
 
 def _move(keep: Tensor, average: Parameter, value: Tensor) -> Tensor:

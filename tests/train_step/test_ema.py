@@ -76,3 +76,20 @@ def test_in_place_the_network_is_the_average_and_afterwards_itself(mode):
         raise KeyError
     assert state_bytes(network) == raw
     assert float(network(*image_batch(9)).asnumpy()) == loss
+
+
+def test_weights_in_half_precision_have_an_average_that_moves(mode):
+    """Rounded to half precision, it would stay at 1, or stop before 2."""
+    network, dtype = nn.Dense(2, 1, has_bias=False), ms.float16
+    network.weight = ms.Parameter(ms.Tensor(np.ones((1, 2), np.float32)).astype(dtype), name="weight")
+    average = EMA(network, 0.9999, ramp=False)
+    network.weight.set_data(ms.Tensor(np.full((1, 2), 2.0, np.float32)).astype(dtype))
+    for _ in range(100):
+        average()
+    np.testing.assert_allclose(average.averages[0].asnumpy(), 2 - 0.9999**100, rtol=1e-5)
+    with average.in_place():
+        assert network.weight.dtype == dtype
+        np.testing.assert_array_equal(network.weight.asnumpy(), average.averages[0].asnumpy().astype(np.float16))
+    np.testing.assert_array_equal(network.weight.asnumpy(), 2)
+    average.restart()
+    np.testing.assert_array_equal(average.averages[0].asnumpy(), 2)
