@@ -14,7 +14,7 @@ from dimred.checkpoints.folder import checkpoints_in, distinct, index_files, rea
 from dimred.checkpoints.order import check_order, epochs_and_steps
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.checkpoints.stored_tensor import reading
-from dimred.errors import CheckpointError, ConfigError, SeriesError, shown
+from dimred.errors import CheckpointError, ConfigError, SeriesError, check_number, shown
 from dimred.io.run_names import MANIFEST
 from dimred.merging.lora import check_adapters
 
@@ -86,11 +86,14 @@ def select(
         from_step, to_step: first and last step to keep; None for no limit.
 
     Raises:
-        ConfigError: ``last`` is below 1.
+        ConfigError: ``last`` is not a whole number above 0, or a step not a number of at least 0.
         SeriesError: no checkpoint is left.
     """
-    if last is not None and last < 1:
-        raise ConfigError(f"last is {last}; give a whole number of at least 1")
+    if last is not None:
+        check_number("last", last, at_least=1, whole=True)
+    for name, step in (("from_step", from_step), ("to_step", to_step)):
+        if step is not None:
+            check_number(name, step, at_least=0)
     low = checkpoints[0].step if from_step is None else from_step
     high = checkpoints[-1].step if to_step is None else to_step
     in_range = [checkpoint for checkpoint in checkpoints if low <= checkpoint.step <= high]

@@ -138,7 +138,12 @@ def test_checkpoints_are_selected_by_number_and_step(tmp_path: Path, caplog: pyt
     assert not caplog.messages
     assert [one.step for one in select(result, 9, 4000, None)] == [4000, 5000]
     assert caplog.messages == ["there are only 2 checkpoints, and not 9; all of them are taken"]
-    for arguments, words in (((None, 5001, None), "steps are 1000 to 5000"), ((0, None, None), "last is 0")):
+    for arguments, words in (
+        ((None, 5001, None), "steps are 1000 to 5000"),
+        *(((last, None, None), f"last is {last!r}; it must be a whole number") for last in (0, True, 2.0, "2")),
+        *(((None, step, None), f"from_step is {step!r}; it must be a number") for step in ("2", True, np.nan)),
+        ((None, None, -1), "to_step is -1"),
+    ):
         with pytest.raises(DimredError, match=words):
             select(result, *arguments)
 
