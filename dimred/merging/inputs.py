@@ -3,7 +3,7 @@
 import logging
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -137,6 +137,22 @@ def check_integers(checkpoints: Sequence[Checkpoint]) -> None:
                 "integers, such as quantised weights, can't be averaged: merge the checkpoints from before they were "
                 "quantised, or save them without this tensor"
             )
+
+
+def tell_what_is_copied(template: Checkpoint, weights: Collection[str]) -> None:
+    """Log which arrays of floats are copied from the template, since not even averages of state are of use.
+
+    Args:
+        template: the checkpoint to copy from.
+        weights: the names of the weights.
+    """
+    averaged = {*weights, *template.statistics}
+    names = [name for name, one in template.tensors.items() if one.is_float and one.shape and name not in averaged]
+    if names:
+        _log.info(
+            f"{len(names)} entries are copied from {template.path} and not averaged, such as {names[0]!r}: they seem "
+            "to be an optimizer's state, or another copy of the weights"
+        )
 
 
 def label(checkpoint: Checkpoint) -> str:

@@ -20,7 +20,16 @@ from dimred.checkpoints.checkpoint_io import Checkpoint
 from dimred.errors import ConfigError, SearchError, SeriesError, StoppedError, check_number
 from dimred.io.atomic import FolderLock, remove, remove_leftovers, rename
 from dimred.merging.candidates import Average, Scores, choose_average, score_candidates, table
-from dimred.merging.inputs import Sources, check_integers, label, list_sources, open_checkpoints, read_one, select
+from dimred.merging.inputs import (
+    Sources,
+    check_integers,
+    label,
+    list_sources,
+    open_checkpoints,
+    read_one,
+    select,
+    tell_what_is_copied,
+)
 from dimred.merging.lora import adapter_config
 from dimred.merging.metric import FunctionMetric, ProcessMetric, Score
 from dimred.merging.output import check_target, write_network
@@ -117,6 +126,7 @@ def merge(
             f"rest is {str(rest)!r}, where {integer_name!r} is {dtype_there}; give one with float weights"
         )
     check_target(target, template, dtype)
+    tell_what_is_copied(template, inputs[-1].layout.names)
     steps = [checkpoint.step for checkpoint in inputs]
     if source is None:
         profile = profile or "uniform"

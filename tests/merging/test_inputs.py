@@ -268,3 +268,19 @@ def test_the_numbered_name_of_a_checkpoint_is_kept_where_it_is_the_link(tmp_path
     write_named(tmp_path, "net-1.safetensors", "last.safetensors")
     (tmp_path / "net-2.safetensors").symlink_to("last.safetensors")
     assert steps(tmp_path) == [("net-1.safetensors", 1), ("net-2.safetensors", 2)]
+
+
+def test_what_is_taken_for_a_copy_of_the_weights_is_not_left_out_of_the_mean_in_silence(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may be a moving average, or as here a layer of the network that repeats another one's names and shapes."""
+    caplog.set_level("INFO")
+    for step in (1, 2):
+        layer = {"fc.weight": np.full((4, 4), step, np.float32), "fc.bias": np.full(4, step, np.float32)}
+        write_file(tmp_path / f"net-{step}.safetensors", layer | {f"head.{name}": layer[name] for name in layer})
+    dimred.merge(tmp_path, tmp_path / "mean.safetensors")
+    assert f"2 entries are copied from {tmp_path}/net-2.safetensors and not averaged, such as 'head.fc." in caplog.text
+    caplog.clear()
+    (tmp_path / "plain").mkdir()
+    dimred.merge(write_named(tmp_path / "plain", "net-1.safetensors", "net-2.safetensors"), tmp_path / "b.safetensors")
+    assert "not averaged" not in caplog.text
