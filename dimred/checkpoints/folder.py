@@ -213,6 +213,12 @@ def _sharded(index: Path) -> Checkpoint:
             raise ValueError("weight_map names no file beside it")
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{index} is not an index of shards ({type(error).__name__}: {error})") from None
+    whole = index.with_name(index.name.removesuffix(".index.json"))
+    if whole.exists() and whole.name not in names:
+        raise CheckpointError(
+            f"{index.parent} has {whole.name} and also the {index.name} of shards: two networks. To take the former, "
+            f"which frameworks load, give '{index.parent.parent / '*' / whole.name}'; to take the latter, move it away"
+        )
     files = tuple(index.parent / name for name in sorted(names))
     tensors: dict[str, StoredTensor] = {}
     stamps: Stamps = ()

@@ -140,7 +140,7 @@ def check_integers(checkpoints: Sequence[Checkpoint]) -> None:
 
 
 def tell_what_is_copied(template: Checkpoint, weights: Collection[str]) -> None:
-    """Log which arrays of floats are copied from the template, since not even averages of state are of use.
+    """Log which arrays of floats are copied from the template, and not averaged.
 
     Args:
         template: the checkpoint to copy from.

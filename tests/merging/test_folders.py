@@ -144,3 +144,23 @@ def test_files_of_pytorch_are_converted(tmp_path: Path) -> None:
     with pytest.raises(DimredError, match="exists already; force=True replaces it"):
         convert(where / "nested.pt")
     assert convert(where / "nested.pt", key="ema", out=tmp_path / "ema.safetensors")[0].kind == "averaged"
+
+
+@pytest.mark.parametrize("has_shards", [True, False])
+def test_a_whole_file_beside_the_index_of_other_shards_leaves_no_choice_to_chance(
+    tmp_path: Path, has_shards: bool
+) -> None:
+    """As when a network is saved again in the same folder, with larger shards; transformers loads the whole file."""
+    tensors = write_run(tmp_path / "run", 2, sharded=True)
+    for number, values in enumerate(tensors, start=1):
+        folder = tmp_path / "run" / f"checkpoint-{number}000"
+        for shard in folder.glob("*.safetensors") if not has_shards else ():
+            shard.unlink()
+        write_file(folder / "model.safetensors", values)
+    with pytest.raises(CheckpointError, match=r"has model\.safetensors and also .* of shards: .*'(.*)'") as error:
+        open_checkpoints(tmp_path / "run")
+    assert len(open_checkpoints(str(error.value).split("'")[1])) == 2
+    for index in tmp_path.rglob("*.index.json"):  # as MLX writes it
+        names = dict.fromkeys(json.loads(index.read_text())["weight_map"], "model.safetensors")
+        index.write_text(json.dumps({"weight_map": names}))
+    assert [one.files[0].name for one in open_checkpoints(tmp_path / "run")] == 2 * ["model.safetensors"]
