@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from dimred.errors import BasisMismatchError, CheckpointError, ConfigError, shown
+from dimred.errors import BasisMismatchError, CheckpointError, ConfigError, check_type, shown
 
 CHUNK = 65_536  # weights; columns are hashed, read and multiplied in multiples of it
 
@@ -179,6 +179,16 @@ class WeightLayout:
             f"{len(self.names)} parameters here and {len(other.names)} there; {longer.names[common]!r} "
             f"{longer.shapes[common]} is only {where}"
         )
+
+
+def layout_of(network: Any, layout: WeightLayout | None) -> WeightLayout | None:
+    """Return the layout that the user gave, or that of the network, or None; ConfigError if it is neither."""
+    check_type("layout", layout, (WeightLayout, type(None)), "a dimred.WeightLayout")
+    if layout is not None or network is None:
+        return layout
+    if not hasattr(network, "trainable_params"):
+        raise ConfigError(f"network is {shown(network)}; it must be a cell of MindSpore, or give layout")
+    return WeightLayout.from_network(network)
 
 
 def _plain(shape: Sequence[int]) -> tuple[int, ...]:

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from dimred.checkpoints.layout import CHUNK, WeightLayout, vector_digest
-from dimred.errors import BasisMismatchError, ConfigError
+from dimred.checkpoints.layout import CHUNK, WeightLayout, layout_of, vector_digest
+from dimred.errors import BasisMismatchError, ConfigError, check_type
 from dimred.subspace.metadata import Source, metadata_path, read_metadata
 from dimred.subspace.spectrum import deviation
 
@@ -99,6 +99,7 @@ class SubspaceBasis:
 
     def project(self, weight_vector: np.ndarray) -> np.ndarray:
         """Return the coordinates P v, float64 (k,), of a vector v (M,); BasisMismatchError for another shape."""
+        weight_vector = np.asarray(weight_vector)
         if weight_vector.shape != (self.n_weights,):
             raise BasisMismatchError(
                 f"weight_vector has shape {weight_vector.shape}; this basis needs ({self.n_weights},)."
@@ -111,6 +112,7 @@ class SubspaceBasis:
 
     def back_project(self, coordinates: np.ndarray) -> np.ndarray:
         """Return the vector P' c, float32 (M,), of coordinates c (k,); BasisMismatchError for another shape."""
+        coordinates = np.asarray(coordinates)
         if coordinates.shape != (self.n_components,):
             raise BasisMismatchError(
                 f"coordinates has shape {coordinates.shape}; this basis needs ({self.n_components},)."
@@ -124,10 +126,12 @@ class SubspaceBasis:
     def check(self, layout: WeightLayout) -> None:
         """Check that the columns are the weights of ``layout``, in its order.
 
-        For a bare ``.npy``, only the number of columns can be checked.
+        For a bare ``.npy``, only the number of columns can be checked. The rows of a basis that a program made itself,
+        of an array, are checked to be orthonormal, which no file has vouched for.
 
         Raises:
-            BasisMismatchError: the columns are other weights; the message explains the first difference.
+            BasisMismatchError: the columns are other weights, or the rows not orthonormal; the message explains the
+                first difference.
         """
         where = self.path or "The basis"
         remedy = "Use the basis of this network's own snapshots: dimred pca --ckpt-dir DIR."
@@ -138,6 +142,8 @@ class SubspaceBasis:
             raise BasisMismatchError(
                 f"{where} has {self.n_weights:,} columns; the network has {layout.size:,} trainable weights. {remedy}"
             )
+        if self.path is None and self.digest is None:
+            check_orthonormal(self.components, where)
 
 
 def check_out(path: Path, *, overwrite: bool) -> None:
@@ -187,9 +193,12 @@ def load_basis(
         The basis, with k orthonormal rows, float32 (k, M).
 
     Raises:
+        ConfigError: ``path``, ``network`` or ``layout`` is none.
         BasisMismatchError: a file is missing, truncated or changed, the rows are not finite or not orthonormal, or the
             basis belongs to another network; the message explains the first mismatch.
     """
+    check_type("path", path, (str, os.PathLike), "the path of a .npy file")
+    network_layout = layout_of(network, layout)
     source = Path(path)
     if source.suffix == ".h5":
         source = source.with_suffix(".npy")
@@ -210,7 +219,6 @@ def load_basis(
             f"{source} is not the file that {beside.name} beside it describes (their digests differ): it was changed, "
             "or its writing was interrupted. Run the same dimred pca command again."
         )
-    network_layout = layout if layout or network is None else WeightLayout.from_network(network)
     if network_layout:
         basis.check(network_layout)
     if is_bare:
@@ -263,8 +271,8 @@ def _as_float32(components: np.ndarray) -> np.ndarray:
     return rows
 
 
-def check_orthonormal(components: np.ndarray, path: Path) -> None:
-    """Check that max |P P' - I|, measured in float64, is at most 1e-3, for rows (k, M) read from ``path``.
+def check_orthonormal(components: np.ndarray, path: Path | str) -> None:
+    """Check that max |P P' - I|, measured in float64, is at most 1e-3, for rows (k, M) of ``path``.
 
     Raises:
         BasisMismatchError: a number is not finite, or rows are not orthonormal; the message names the place.

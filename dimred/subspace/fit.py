@@ -11,10 +11,10 @@ from typing import Any, BinaryIO
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from dimred.checkpoints.layout import WeightLayout
+from dimred.checkpoints.layout import WeightLayout, layout_of
 from dimred.checkpoints.matrix import WeightMatrix
 from dimred.checkpoints.series import CheckpointSeries
-from dimred.errors import BasisMismatchError, ConfigError, DimredError, check_number
+from dimred.errors import BasisMismatchError, ConfigError, DimredError, check_number, check_type
 from dimred.io.atomic import open_atomic, remove_leftovers
 from dimred.subspace.basis import SubspaceBasis, check_out, load_basis
 from dimred.subspace.gram_and_rows import BadSnapshotError, Progress, check_sources, gram_pass, rows_pass
@@ -77,6 +77,7 @@ def fit_basis(
         CheckpointError: a snapshot is missing, damaged, changed, or has numbers that are not finite.
         DimredError: ``out`` can't be written.
     """
+    check_type("series", series, (CheckpointSeries, str, os.PathLike), "a dimred.CheckpointSeries, or its folder")
     if isinstance(series, str | os.PathLike):
         series = CheckpointSeries.open(series)
     if out is None:
@@ -91,8 +92,7 @@ def fit_basis(
         raise ConfigError(f"kind is {kind!r}; give one of {', '.join(KINDS)}.")
     if n_components is not None:
         check_number("n_components", n_components, at_least=1, whole=True)
-    network_layout = layout if layout or network is None else WeightLayout.from_network(network)
-    matrix = WeightMatrix(series, network_layout, skip_bad=skip_bad)
+    matrix = WeightMatrix(series, layout_of(network, layout), skip_bad=skip_bad)
     if n_components is None:
         n_components = 32 if kind == "pca" else matrix.shape[0]
     while True:

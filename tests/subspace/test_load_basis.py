@@ -6,7 +6,7 @@ import pytest
 
 from dimred.checkpoints.layout import CHUNK, WeightLayout
 from dimred.errors import BasisMismatchError, CheckpointError, ConfigError
-from dimred.subspace.basis import load_basis
+from dimred.subspace.basis import SubspaceBasis, load_basis
 from dimred.subspace.fit import fit_basis
 from dimred.subspace.metadata import metadata_path
 from tests.helpers.planted import random_walk, write_series
@@ -197,6 +197,37 @@ def test_vectors_of_the_wrong_length_are_refused(walk_basis):
         walk_basis.project(np.ones(3))
     with pytest.raises(BasisMismatchError, match=r"coordinates has shape \(3,\).*\(4,\)"):
         walk_basis.back_project(np.ones(3))
+
+
+def test_lists_are_taken_for_vectors(walk_basis):
+    vector = np.arange(M) / M
+    assert np.array_equal(walk_basis.project(vector.tolist()), walk_basis.project(vector))
+    assert np.array_equal(walk_basis.back_project([1, 2, 3, 4]), walk_basis.back_project(np.array([1.0, 2, 3, 4])))
+
+
+@pytest.mark.parametrize("rows", [3 * np.eye(2, 5), np.ones((2, 5)), np.full((1, 5), np.nan)])
+def test_rows_that_a_program_made_itself_are_checked(rows):
+    layout = WeightLayout(("a",), ((5,),))
+    SubspaceBasis(np.eye(2, 5, dtype=np.float32)).check(layout)
+    with pytest.raises(BasisMismatchError, match=r"The basis (is not an orthonormal|has nan)"):
+        SubspaceBasis(rows.astype(np.float32)).check(layout)
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "words"),
+    [
+        ("series", ["a.ckpt"], r"series is \['a.ckpt'\]; it must be a dimred.CheckpointSeries, or its folder"),
+        ("path", None, "path is None; it must be the path"),
+        ("network", 3, "network is 3; it must be a cell of MindSpore, or give layout"),
+        ("layout", {}, r"layout is \{\}; it must be a dimred.WeightLayout"),
+    ],
+)
+def test_an_argument_of_another_type_is_named(tmp_path, argument, value, words):
+    write_series(tmp_path, random_walk(3, 2000))
+    for call, first in ((fit_basis, "series"), (load_basis, "path")):
+        if argument in (first, "network", "layout"):
+            with pytest.raises(ConfigError, match=words):
+                call(**{first: tmp_path} | {argument: value})
 
 
 def test_a_basis_is_opened_by_either_file_and_describes_itself(tmp_path):
