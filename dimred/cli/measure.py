@@ -1,6 +1,7 @@
 """``dimred eval``, ``compare``, ``report``, ``summary``: measure weights or methods, report a run, list layers."""
 
 import json
+import logging
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +11,8 @@ from dimred.console import AsJson, Overrides, check_new_file, print_table
 from dimred.errors import ConfigError, StoppedError
 from dimred.io.metric import AS_TRAINED, REESTIMATED, Figures
 from dimred.io.run_names import CONFIG, named_weights, network_of_run, run_of
+
+_log = logging.getLogger(__name__)
 
 
 def evaluate(
@@ -67,7 +70,7 @@ def evaluate(
     from dimred.runs.device import set_up
     from dimred.runs.task import build_task
     from dimred.train_step.network_state import moving_statistics
-    from dimred.vectors.parameters import from_arrays, to_arrays
+    from dimred.vectors.parameters import first_not_finite, from_arrays, to_arrays
 
     if save is not None:
         check_ending(save, "--save")
@@ -79,6 +82,9 @@ def evaluate(
     absent = statistics if statistics.isdisjoint(arrays) else set()
     parameters = [value for value in network.get_parameters() if value.name not in absent]
     from_arrays(parameters, arrays, named_weights("WEIGHTS", weights))
+    if (name := first_not_finite(parameters)) is not None:
+        named = named_weights("WEIGHTS", weights)
+        _log.warning(f"{named} has {name!r} with an infinite number or NaN; what is measured with it means nothing")
     figures: Figures = {metric.name: {} for metric in task.metrics}
     result: dict[str, Any] = {"split": split, "metrics": figures}
 

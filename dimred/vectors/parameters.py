@@ -5,8 +5,11 @@ from contextlib import contextmanager
 
 import numpy as np
 from mindspore import Parameter, Tensor, ops
+from mindspore import dtype as mstype
 
 from dimred.errors import CheckpointError
+
+_FLOATS = (mstype.float16, mstype.bfloat16, mstype.float32, mstype.float64)
 
 
 def to_arrays(parameters: Iterable[Parameter]) -> dict[str, np.ndarray]:
@@ -27,7 +30,8 @@ def from_arrays(parameters: Iterable[Parameter], arrays: Mapping[str, np.ndarray
     """Set every parameter to the array of its name, or none if one does not fit; ignore arrays of other names.
 
     Raises:
-        CheckpointError: an array is missing or has a different shape; the message begins with ``source``.
+        CheckpointError: an array is missing, has a different shape, or integers where the parameter has floats; the
+            message begins with ``source``.
     """
     parameters = list(parameters)
     check_arrays(parameters, arrays, source)
@@ -45,17 +49,32 @@ def put_array(parameter: Parameter, array: np.ndarray) -> None:
 
 
 def check_arrays(parameters: Iterable[Parameter], arrays: Mapping[str, np.ndarray], source: str) -> None:
-    """Check that every parameter has an array of its shape; raise CheckpointError as ``from_arrays`` does."""
+    """Check that every parameter has an array of its shape, and one of floats if it is of floats.
+
+    Raises:
+        CheckpointError: as ``from_arrays``.
+    """
     for parameter in parameters:
         if parameter.name not in arrays:
             raise CheckpointError(
                 f"{source} has no {parameter.name!r}; it belongs to another network or is another kind of checkpoint"
             )
-        shape = arrays[parameter.name].shape
+        shape, dtype = arrays[parameter.name].shape, arrays[parameter.name].dtype
         if tuple(shape) != tuple(parameter.shape):
             raise CheckpointError(
                 f"{source} has {parameter.name!r} with the shape {tuple(shape)}, the network {tuple(parameter.shape)}"
             )
+        if parameter.dtype in _FLOATS and dtype.kind in "biuc":
+            raise CheckpointError(
+                f"{source} has {parameter.name!r} in the type {dtype}, the network {parameter.dtype}; save the weights "
+                "as floats, such as from before they were quantised"
+            )
+
+
+def first_not_finite(parameters: Iterable[Parameter]) -> str | None:
+    """Return the name of the first parameter that has an infinite number or NaN; None if there is none."""
+    floats = (parameter for parameter in parameters if parameter.dtype in _FLOATS)
+    return next((one.name for one in floats if not np.isfinite(one.asnumpy().astype(np.float64)).all()), None)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dimred.checkpoints.checkpoint_io import read_checkpoint
+from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
 from dimred.io.stage_two_result import StageTwoResult
 from dimred.report.record import read_stage_2
 from tests.helpers.commands import TwoStages, dimred_here, run
@@ -87,6 +87,18 @@ def test_the_last_weights_are_measured_as_dimred_eval_measures_them(
     accuracy = last["metrics"]["accuracy"]["reestimated"]
     text = f"<b>{100 * accuracy:.2f} %</b><span>stage 1&#x27;s last weights, epoch 3</span>"
     assert text in page.read_text()
+
+
+def test_weights_that_are_not_finite_are_not_measured_in_silence(two_stages: TwoStages, tmp_path: Path) -> None:
+    arrays = read_checkpoint(two_stages.weights)
+    name = next(name for name, value in arrays.items() if value.ndim > 1)
+    write_checkpoint(tmp_path / "net.ckpt", arrays | {name: np.full_like(arrays[name], np.nan)})
+    call = ("eval", two_stages.data, tmp_path / "net.ckpt", "--config", two_stages.stage_1 / "config.yaml")
+    said = f"net.ckpt', which has '{name}' with an infinite number or NaN; what is measured with it means nothing"
+    assert said in dimred_here(*call, cwd=tmp_path, status=0).stderr
+    write_checkpoint(tmp_path / "int.ckpt", arrays | {name: np.ones(arrays[name].shape, np.int8)})
+    done = dimred_here(*call[:2], tmp_path / "int.ckpt", *call[3:], cwd=tmp_path, status=2)
+    assert f"which has '{name}' in the type int8, the network Float32" in done.stderr
 
 
 def test_a_wrong_run_is_one_line(two_stages: TwoStages, searched: Path, tmp_path: Path) -> None:

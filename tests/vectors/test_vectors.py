@@ -205,6 +205,9 @@ def test_arrays_are_put_back_completely_or_not_at_all():
         from_arrays(network.get_parameters(), {"weight": new["weight"]}, "it")
     with pytest.raises(CheckpointError, match=r"'bias' with the shape \(3,\), the network \(2,\)"):
         from_arrays(network.get_parameters(), new | {"bias": np.zeros(3, np.float32)}, "it")
+    for dtype in (np.int8, bool):
+        with pytest.raises(CheckpointError, match=rf"it has 'bias' in the type {np.dtype(dtype)}, the network Float32"):
+            from_arrays(network.get_parameters(), new | {"bias": np.ones(2, dtype)}, "it")
     for name, value in to_arrays(network.get_parameters()).items():
         np.testing.assert_array_equal(value, before[name])
     from_arrays(network.get_parameters(), new | {"another": np.zeros(1)}, "it")
