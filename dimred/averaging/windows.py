@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dimred.curves import CURVES
-from dimred.errors import ConfigError
+from dimred.errors import ConfigError, check_type
 
 _ENDS = 4  # windows end at the newest checkpoint, and a quarter, a half and three quarters back
 _LENGTHS = (1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233)
@@ -37,6 +37,7 @@ def profile_coefficients(profile: str, steps: Sequence[int]) -> np.ndarray:
     Raises:
         ConfigError: the profile is unknown, or its value is not allowed.
     """
+    check_type("profile", profile, str, f"one of {PROFILES}")
     name, _, value = profile.partition("=")
     n = len(steps)
     if name == "uniform" and not value:

@@ -13,13 +13,14 @@ from dimred.errors import ConfigError, SeriesError
 ORDERS = ("step", "name", "mtime")
 _EPOCH_AND_STEP = re.compile(r"(?P<prefix>.+)-(?P<epoch>\d{1,18})_(?P<step>\d{1,18})")  # as MindSpore writes them
 _LEVELS_ABOVE = 2  # folders around a file whose names may tell what its own does not
-# Also 5e4, 500k, 1.5M, 1B, 2T.
+# Also 5e4, 500k, 1.5M, 1B, 2T, 12,000.
 _NUMBER = re.compile(
-    r"(?<!\d)(?P<digits>\d{1,18}(?:\.\d{1,18})?)(?:e(?P<exponent>\d{1,2})(?![a-z\d]))?(?P<unit>[kmbt](?![a-z\d]))?(?!\d)",
+    r"(?<!\d)(?P<digits>\d{1,3}(?:,\d{3})+(?![\d,])|\d{1,18}(?:\.\d{1,18})?)(?:e(?P<exponent>\d{1,2})(?![a-z\d]))?(?P<unit>[kmbt](?![a-z\d]))?(?!\d)",
     re.IGNORECASE,
 )
 _UNITS = {None: 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 _STEP = re.compile(rf"(?<![a-z])(?:steps?|iter(?:ation)?s?|updates?)[=_-]?{_NUMBER.pattern}", re.IGNORECASE)
+_GOES_ON = re.compile(rf"{_STEP.pattern}_\d{{3}}(?!\d)", re.IGNORECASE)  # 12_000, or step 12 and another number
 _EPOCH = re.compile(rf"(?<![a-z])(?:epochs?|ep)[=_-]?{_NUMBER.pattern}", re.IGNORECASE)
 _CHECKPOINT = re.compile(rf"(?<![a-z])(?:checkpoint|ckpt)[=_-]?{_NUMBER.pattern}", re.IGNORECASE)
 
@@ -83,6 +84,8 @@ def _from_names(paths: Sequence[Path]) -> list[tuple[int, int]]:
             )
         return _in_order([(int(match["epoch"]), int(match["step"])) for match in pairs], paths)
     epochs, steps = _named(_EPOCH, names), _named(_STEP, names)
+    if steps and any(map(_GOES_ON.search, names)):
+        raise _doubt("their steps may go on after an underscore", names)
     if epochs and steps:
         return _in_order(list(zip(epochs, steps, strict=True)), paths)
     if epochs:
@@ -116,11 +119,14 @@ def steps_since_start(keys: Sequence[tuple[int, int]]) -> list[int]:
 
     MindSpore counts steps within an epoch, other frameworks from the start of training. If the steps don't increase
     from file to file, they are taken as steps within an epoch, and the largest as an epoch's length. Epochs then count
-    from 0 if a file of epoch 0 has a step above 0, otherwise from 1.
+    from 0 if a file of epoch 0 has a step above 0, otherwise from 1. If all steps are 0, as in ``net-9_000``, the
+    epochs tell the order.
     """
     steps = [step for _, step in sorted(keys)]
     if all(before < after for before, after in pairwise(steps)):
         return [step for _, step in keys]
+    if not any(steps):
+        return [epoch for epoch, _ in keys]
     first = 0 if any(epoch == 0 and step > 0 for epoch, step in keys) else 1
     return [max(epoch - first, 0) * max(steps) + step for epoch, step in keys]
 
@@ -149,7 +155,7 @@ def _only_varying(names: Sequence[str]) -> list[int] | None:
 
 def _value(match: re.Match[str]) -> Decimal:
     unit = match["unit"]
-    return Decimal(match["digits"]) * 10 ** int(match["exponent"] or 0) * _UNITS[unit and unit.lower()]
+    return Decimal(match["digits"].replace(",", "")) * 10 ** int(match["exponent"] or 0) * _UNITS[unit and unit.lower()]
 
 
 def _whole(values: Sequence[Decimal]) -> list[int] | None:

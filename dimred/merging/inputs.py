@@ -150,8 +150,8 @@ def tell_what_is_copied(template: Checkpoint, weights: Collection[str]) -> None:
     names = [name for name, one in template.tensors.items() if one.is_float and one.shape and name not in averaged]
     if names:
         _log.info(
-            f"{len(names)} entries are copied from {template.path} and not averaged, such as {names[0]!r}: they seem "
-            "to be an optimizer's state, or another copy of the weights"
+            f"copied from {template.path} and not averaged: {len(names)} of its arrays, such as {names[0]!r}, which "
+            "seem to be an optimizer's state, or another copy of the weights"
         )
 
 

@@ -129,7 +129,7 @@ def merge(
     tell_what_is_copied(template, inputs[-1].layout.names)
     steps = [checkpoint.step for checkpoint in inputs]
     if source is None:
-        profile = profile or "uniform"
+        profile = "uniform" if profile is None else profile
         coefficients = profile_coefficients(profile, steps)
     elif len(inputs) < 2:
         raise SeriesError(

@@ -91,6 +91,8 @@ def test_a_single_checkpoint_is_its_own_average(profile: str) -> None:
     [
         ("triangle", "profile is 'triangle'; allowed: uniform, linear"),
         ("uniform=3", "profile is 'uniform=3'"),
+        ("", "profile is ''; allowed: uniform"),
+        (3, "profile is 3; it must be one of uniform"),
         ("exponential=1", "such as exponential=0.9"),
         ("ema=0.5", "a width above 0 and up to 0.28"),
         ("ema=wide", "'ema=wide'"),

@@ -29,6 +29,9 @@ def steps(*names):
         (["ep2_acc93", "ep10_acc94", "ep9_acc91"], [2, 10, 9]),
         (["Epoch3Loss0.5", "Epoch12Loss0.1"], [3, 12]),
         (["ckpt-500-loss3", "ckpt-1000-loss2"], [500, 1000]),
+        (["net-10_000", "net-9_000"], [10, 9]),
+        (["net-0_0", "net-1_0", "net-2_0"], [0, 1, 2]),
+        (["step=900", "step=1,000", "step=12,000,000"], [900, 1000, 12_000_000]),
         (["7b-iter_00500", "7b-iter_01000"], [500, 1000]),
         (["2024-05-01-10-00-05", "2024-05-01-10-00-07"], [5, 7]),
         (["20240501100005", "20240501090007"], [20240501100005, 20240501090007]),
@@ -49,6 +52,7 @@ def test_the_number_that_tells_the_order_is_read(names, answer):
         (["epoch=3-step=100.ckpt", "epoch=3-step=100-v1.ckpt", "epoch=4-step=133.ckpt"], "of one epoch and step"),
         (["2_acc93", "10_acc91"], "2 numbers vary in the names"),
         (["2024-05-01-10-00-05", "2024-05-02-09-00-07"], "3 numbers vary"),
+        (["step_900", "step_1_000"], "may go on after an underscore"),
         (["a-1-9", "a-2-8", "b-3-7"], "the names don't tell it"),
         (["w-0.5", "w-0.75"], "the names don't tell it"),  # a decimal is no step
         (["n-3fa9", "n-4bc1"], "the names don't tell it"),
