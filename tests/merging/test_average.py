@@ -131,6 +131,7 @@ def test_the_record_says_what_it_was_made_from(tmp_path: Path) -> None:
         ("avg.safetensors", {}, "the checkpoints are in several files; name a folder"),
         ("avg.safetensors", {"dtype": "int8"}, "dtype is 'int8'; allowed: float64, float32"),
         ("avg.safetensors", {"profile": "bell"}, "profile is 'bell'"),
+        ("avg.safetensors", {"profile": ""}, "profile is ''"),
         ("avg.safetensors", {"from_step": 5000}, "whose steps are 1000 to 2000"),
     ],
 )
