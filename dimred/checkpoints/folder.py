@@ -90,7 +90,7 @@ def _without_copies(paths: Sequence[Path]) -> list[Path]:
     """Leave out what a trainer keeps twice, such as ``resnet_best.ckpt`` or ``last.safetensors``, and say so."""
     counts = Counter(map(_pattern, paths))
     originals = [path for path in paths if counts[_pattern(path)] > 1 or not _COPY.search(path.name)]
-    _pass_over([path for path in paths if originals and path not in originals], "has no number of its own")
+    _pass_over([path for path in paths if originals and path not in originals], "is named as a copy of another")
     return originals or list(paths)
 
 

@@ -264,6 +264,14 @@ def test_a_link_is_no_further_checkpoint(
     assert dimred.CheckpointSeries.open(tmp_path, order).steps == [1, 2]
 
 
+def test_a_name_as_of_a_copy_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    write_named(tmp_path, "net-1.safetensors", "net-2.safetensors", "net-3-final.safetensors")
+    assert [step for _, step in steps(tmp_path)] == [1, 2]
+    assert caplog.messages == [f"{tmp_path}/net-3-final.safetensors is named as a copy of another, and is passed over"]
+    assert [one.step for one in open_checkpoints(f"{tmp_path}/*.safetensors")] == [1, 2, 3]
+
+
 def test_the_numbered_name_of_a_checkpoint_is_kept_where_it_is_the_link(tmp_path: Path) -> None:
     write_named(tmp_path, "net-1.safetensors", "last.safetensors")
     (tmp_path / "net-2.safetensors").symlink_to("last.safetensors")
