@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -72,12 +73,13 @@ def checkpoints_in(folder: Path, argument: str) -> list[Path]:
 
 def distinct(paths: Iterable[Path]) -> list[Path]:
     """Leave out further names of one file or folder, such as symbolic links, and say so: it would count twice."""
-    names: dict[Path, Path] = {}
+    names: dict[str, Path] = {}
     paths = list(dict.fromkeys(paths))
     # A name with a number of its own is kept, rather than "last", and a file rather than a link to it.
     for path in sorted(paths, key=lambda path: (_COPY.search(path.name) is not None, path.is_symlink())):
-        if names.setdefault(path.resolve(), path) != path:
-            _log.info(f"{path} is another name of {names[path.resolve()]}, and is passed over")
+        name = names.setdefault(os.path.realpath(path), path)
+        if name != path:
+            _log.info(f"{path} is another name of {name}, and is passed over")
     return [path for path in paths if path in names.values()]
 
 

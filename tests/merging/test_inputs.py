@@ -256,6 +256,7 @@ def test_a_link_is_no_further_checkpoint(
     write_named(tmp_path, "net-1.safetensors", "net-2.safetensors")
     (tmp_path / link).symlink_to("net-2.safetensors")
     (tmp_path / "also").symlink_to(tmp_path)
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
     mean = [("net-1.safetensors", 1), ("net-2.safetensors", 2)]
     assert steps(tmp_path, order) == mean
     assert f"{link} is another name of {tmp_path}/net-2.safetensors" in caplog.text
