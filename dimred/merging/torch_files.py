@@ -200,6 +200,8 @@ def choose_weights(path: Path, candidates: list[Weights], key: str | None) -> We
             for one in below
             for name, tensor in one.tensors.items()
         }
+        if len(tensors) < sum(len(one.tensors) for one in below):
+            raise CheckpointError(f"key is {key!r}, below which two arrays in {path} get one name; there are {choices}")
         return Weights(key, tensors, all(one.is_average for one in below))
     raw = [one for one in candidates if not one.is_average]
     if len(raw or candidates) > 1:

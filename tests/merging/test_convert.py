@@ -189,6 +189,19 @@ def test_weights_beside_a_nested_dictionary_are_not_dropped_for_it(tmp_path: Pat
 
 
 @pytest.mark.torch
+def test_of_two_arrays_with_one_name_none_is_dropped(tmp_path: Path) -> None:
+    import torch
+
+    path = tmp_path / "net.pt"
+    torch.save({"net": {"a": {"b.w": torch.ones(2)}, "a.b": {"w": torch.zeros(2)}}}, path)
+    with pytest.raises(
+        CheckpointError, match=r"key is 'net', below which two arrays .* get one name; there are net\.a "
+    ):
+        convert(path, key="net")
+    assert {name: value[0] for name, value in read_checkpoint(convert(path, key="net.a.b")[0].out).items()} == {"w": 0}
+
+
+@pytest.mark.torch
 def test_a_view_with_a_sign_of_its_own_keeps_its_values(tmp_path: Path) -> None:
     import torch
 
