@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import LONGER, LONGER_FOLDERS, TESTS
+
 ROOT = Path(__file__).parents[1]
 
 # Package -> the packages it may import besides itself, without exceptions.
@@ -128,6 +130,11 @@ def test_every_folder_of_tests_is_collected(pytestconfig):
     left_out = {name for name in folders for pattern in pytestconfig.getini("norecursedirs") if fnmatch(name, pattern)}
     assert len(folders) > 15
     assert not left_out
+
+
+def test_the_files_that_quick_leaves_out_are_there():
+    """A file that moved would be quick without a word."""
+    assert [name for name in (*LONGER, *LONGER_FOLDERS) if not (TESTS / name).exists()] == []
 
 
 def test_no_modules_import_each_other_in_a_circle():
