@@ -39,7 +39,7 @@ def pca(
     ] = None,
     basis: Annotated[
         Literal["pca", "snapshots"],
-        typer.Option(help="pca, or snapshots: Gram-Schmidt of the raw snapshots, for trainable averaging."),
+        typer.Option(help="pca, or snapshots: Gram-Schmidt of the raw snapshots, for trainable weight averaging."),
     ] = "pca",
     last: Annotated[int | None, typer.Option(help="Take the last N snapshots only.")] = None,
     order: Annotated[

@@ -14,7 +14,7 @@ import typer
 
 from dimred.console import AllowChange, Data, DeviceTargetIfGiven, FastDevRun, Overrides, Resume, check_new_file
 from dimred.errors import ConfigError
-from dimred.io.run_names import SNAPSHOTS, STAGE_1_CHECKPOINTS, full_checkpoint_beside, named_weights
+from dimred.io.run_names import SNAPSHOTS, STAGE_1_CHECKPOINTS, STATES, full_checkpoint_beside, named_weights
 
 
 def _named(help_text: str) -> Any:
@@ -25,11 +25,15 @@ def train(
     stage: Annotated[Literal["stage-1", "stage-2"], typer.Argument(metavar="STAGE", help="stage-1 or stage-2.")],
     data: Data,
     weights: Annotated[
-        Path | None, typer.Argument(metavar="[WEIGHTS]", help="For stage 2: stage 1's last full checkpoint.")
+        Path | None,
+        typer.Argument(metavar="[WEIGHTS]", help="For stage 2: stage 1's last full checkpoint, NAME-EPOCH_STEPS.ckpt."),
     ] = None,
     pca_mat: Annotated[
         Path | None,
-        typer.Argument(metavar="[PCA_MAT]", help="The basis of a search; fitted beside WEIGHTS if not given."),
+        typer.Argument(
+            metavar="[PCA_MAT]",
+            help="The basis of a search, pca_mat.npy; if not given, fitted on the snapshots beside WEIGHTS.",
+        ),
     ] = None,
     config: Annotated[
         Path | None,
@@ -80,19 +84,18 @@ def train(
     """Run a stage on one device or many, on one host or several.
 
     Stage 1 trains, and keeps a rolling series of weight snapshots. Stage 2 begins at WEIGHTS: it brings the rate to 0,
-    searches in the subspace of the snapshots beside them, or both. It keeps the network with the lowest loss on val.
+    searches in the subspace of the snapshots beside them, or both. It ends with its last network, or if keep_best is
+    true with the one that has the lowest loss on val.
 
     Example: dimred train stage-1 ./digits --config digits
 
-    Example: dimred train stage-2 ./imagenet device0_stage_1/checkpoint_stage_1/resnet50-70_625.ckpt
+    Example: dimred train stage-2 ./imagenet device0_stage_1/checkpoint_stage_1/resnet50-70_625.ckpt pca_mat.npy
     """
     from dimred.config import StageOneConfig, StageTwoConfig, config_file, load_config
     from dimred.launch.devices import choose_devices
     from dimred.launch.job import make_job
     from dimred.launch.launcher import launch
 
-    if stage == "stage-1" and weights is not None:
-        raise ConfigError(f"WEIGHTS is {str(weights)!r}, but stage-1 takes DATA alone; leave it out")
     if stage == "stage-2" and weights is None:
         raise ConfigError("WEIGHTS is missing; stage-2 begins with stage 1's last full checkpoint")
     if fast_dev_run and resume:
@@ -106,6 +109,8 @@ def train(
     overrides = [*(overrides or []), *(f"{key}={value}" for key, value in parts.items() if value)]
     if config is not None:  # otherwise the ranks find it in the run of stage 1, or in their own
         load_config(settings, config, overrides)
+    if stage == "stage-1" and weights is not None:
+        raise ConfigError(f"WEIGHTS is {str(weights)!r}, but stage-1 takes DATA alone; leave it out")
     all_paths = {"DATA": data, "WEIGHTS": weights, "PCA_MAT": pca_mat}
     paths = {argument: path for argument, path in all_paths.items() if path is not None}
     # Only host 0 reads WEIGHTS and PCA_MAT. A resumed run may not need them; if it does, rank 0 refuses.
@@ -113,10 +118,14 @@ def train(
     absent = [argument for argument in read_here if not paths[argument].exists()]
     if absent:
         raise ConfigError("; ".join(f"{one} is {str(paths[one])!r}, which is not found" for one in absent))
+    if weights is not None and weights.is_dir() and data.is_file():
+        raise ConfigError(f"DATA is {str(data)!r} and WEIGHTS is {str(weights)!r}, a folder; give DATA before WEIGHTS")
+    if weights is not None and weights.suffix in (".npy", ".h5"):
+        raise ConfigError(f"WEIGHTS is {str(weights)!r}, a basis; give a full checkpoint, and the basis after it")
     if weights is not None and weights.is_dir():
         inside = full_checkpoint_beside(weights / STAGE_1_CHECKPOINTS / "any")
         raise ConfigError(f"WEIGHTS is {str(weights)!r}, which is a folder; give a full checkpoint, such as {inside}")
-    if weights is not None and weights.parent.name == SNAPSHOTS:
+    if weights is not None and weights.parent.name in (SNAPSHOTS, STATES):
         raise ConfigError(f"{named_weights('WEIGHTS', weights)} can't start stage 2")
     if rank_table is None:
         device_target, devices = choose_devices(device_target, devices, nodes=nodes)
@@ -179,7 +188,10 @@ def make_table(
     ],
     servers: Annotated[str, typer.Option(help="The servers' addresses, separated by commas.")] = "127.0.0.1",
 ) -> None:
-    """Write a rank table. Example: dimred rank-table make table.json --servers 10.0.0.1 --device-ips 192.168.1.1,..."""
+    """Write a rank table.
+
+    Example: dimred rank-table make table.json --servers 10.0.0.1 --device-ips 192.168.1.1,...
+    """
     from dimred.io.atomic import atomic_write
     from dimred.launch.rank_table import make_rank_table
 

@@ -148,7 +148,7 @@ def _in_words(model: type[BaseModel], keys: Sequence[str], values: Any, problem:
         return (f"{key} is missing" if is_key else f"{start}the list must be longer"), []
     if kind == "model_type":
         return f"{start}it must be a section of keys and values", []
-    message = message.replace("Tuple should have", "Input should be a list of")
+    message = message.replace("Tuple should have", "Input should be a list of").partition(", unable to ")[0]
     return f"{start}it must be ", [message.removeprefix("Input should be ")]
 
 

@@ -145,7 +145,9 @@ def _read(path: Path) -> dict[str, Any]:
         text = content.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         why = (isinstance(error, OSError) and error.strerror) or "it is not UTF-8 text"
-        raise ConfigError(f"--config is {str(path)!r}, which can't be read ({why}); name a YAML file") from error
+        raise ConfigError(
+            f"--config is {str(path)!r}, which can't be read ({why}); name a YAML file or a recipe"
+        ) from error
     values = _parse(text, f"--config {str(path)!r}")
     if values is not None and not isinstance(values, dict):
         raise ConfigError(f"--config {str(path)!r} holds no keys; expected lines such as 'epochs: 70'")

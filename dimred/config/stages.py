@@ -259,7 +259,7 @@ class StageTwoConfig(StageConfig):
         if stage_1_epochs is None:
             raise ConfigError(
                 f"epochs is {self.epochs!r} of all passes, but the name of WEIGHTS does not say how many stage 1 made; "
-                "name one of stage 1's full checkpoints, NAME-EPOCH_STEP.ckpt, or set epochs to a number"
+                "name one of stage 1's full checkpoints, NAME-EPOCH_STEPS.ckpt, or set epochs to a number"
             )
         percent = ExactFraction(self.epochs.rstrip("%"))
         return self.model_copy(update={"epochs": max(1, math.ceil(percent / (100 - percent) * stage_1_epochs))})

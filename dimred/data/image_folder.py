@@ -128,6 +128,16 @@ def split_folder(root: Path, split: str) -> Path:
     return other if split == "val" and not (root / split).exists() and other.is_dir() else root / split
 
 
+def check_splits(root: Path, splits: Sequence[str]) -> None:
+    """Raise DataError if ``root`` lacks the folder of a split; say if the folder above or one below has them all."""
+    missing = [repr(split) for split in splits if not split_folder(root, split).is_dir()]
+    if missing:
+        around = (root.absolute().parent, *sorted(root.glob("*/")))
+        has_all = (str(near) for near in around if all(split_folder(near, split).is_dir() for split in splits))
+        remedy = f"did you mean {near!r}?" if (near := next(has_all, None)) else "expected DATA/<split>/<class>/<image>"
+        raise DataError(f"DATA is {str(root)!r}, which has no folder {' and no '.join(missing)}; {remedy}")
+
+
 def check_classes(root: Path, classes: Mapping[str, Sequence[str]], n_classes: int) -> None:
     """Check that all splits of ``root`` have the same classes, and that these fit the network.
 

@@ -114,7 +114,7 @@ def named_weights(argument: str, path: Path) -> str:
     kinds = {
         SNAPSHOTS: f"a snapshot (trainable weights alone; a full checkpoint is {full_checkpoint_beside(path)}), ",
         STAGE_2_CHECKPOINTS: "a network of stage 2, ",
-        STATES: "a state for --resume, ",
+        STATES: f"a state for --resume (a full checkpoint is {full_checkpoint_beside(path)}), ",
     }
     return f"{argument} is {str(path)!r}, {kinds.get(path.parent.name, '')}which"
 
@@ -122,9 +122,11 @@ def named_weights(argument: str, path: Path) -> str:
 def full_checkpoint_beside(weights: Path) -> str:
     """Return the path of the full checkpoint to suggest in place of these weights, or a pattern if there is none."""
     folder = next((path for path in weights.parents if path.name == STAGE_1_CHECKPOINTS), None)
+    if weights.parent.name == STATES:
+        folder = weights.parent.with_name(STAGE_1_CHECKPOINTS)
     checkpoints = {} if folder is None else full_checkpoints(folder)
     others = {epoch: path for epoch, path in checkpoints.items() if path != weights}
-    return str(others[max(others)]) if others else f"{STAGE_1_CHECKPOINTS}/NAME-EPOCH_STEP.ckpt of stage 1"
+    return str(others[max(others)]) if others else f"{STAGE_1_CHECKPOINTS}/NAME-EPOCH_STEPS.ckpt of stage 1"
 
 
 def snapshots_below(folder: Path, patterns: Sequence[str] = (f"{STAGE_1_CHECKPOINTS}/{SNAPSHOTS}",)) -> str:

@@ -228,11 +228,17 @@ class _Watch:
             rank.terminate()
 
 
+_LIKELY_CAUSES: dict[int, str] = {
+    signal.SIGFPE: "when MindSpore decodes a JPEG with an unfinished header; dimred data check DATA finds it",
+    signal.SIGKILL: "when this host runs out of memory; a smaller data.batch_size takes less",
+}
+
+
 def _how(status: int) -> str:
     if status >= 0:
         return f"ended with status {status}"
-    jpeg = ", as happens when MindSpore decodes a JPEG with an unfinished header; dimred data check DATA finds it"
-    return f"was killed by {_name(-status)}" + (jpeg if status == -signal.SIGFPE else "")
+    cause = f", as happens {_LIKELY_CAUSES[-status]}" if -status in _LIKELY_CAUSES else ""
+    return f"was killed by {_name(-status)}{cause}"
 
 
 def _name(number: int) -> str:

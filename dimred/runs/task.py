@@ -14,7 +14,7 @@ from mindspore import nn
 
 from dimred.config import DataConfig, StageConfig
 from dimred.data.batches import Batches
-from dimred.data.image_folder import ImageFolder, check_classes, split_folder
+from dimred.data.image_folder import ImageFolder, check_classes, check_splits, split_folder
 from dimred.data.image_tree import IMAGE_SUFFIXES, count_in_words
 from dimred.data.own_dataset import OwnDataset
 from dimred.distributed.ranks import ALONE, Ranks
@@ -184,6 +184,8 @@ def build_splits(
             f"data.eval_split is test, but there is no folder {str(data / 'test')!r}, only "
             f"{str(split_folder(data, 'val'))!r}; make it, or report on that one: --set data.eval_split=val"
         )
+    if not is_own:
+        check_splits(data, splits)
     images = {split: build_data(config.data, data, split, ranks, config.accumulation) for split in splits}
     if not is_own:
         check_classes(data, {split: part.classes for split, part in images.items()}, n_classes)

@@ -13,7 +13,7 @@ from dimred.checkpoints.series import CheckpointSeries
 from dimred.checkpoints.states import read_full_checkpoint
 from dimred.config import N_COMPONENTS, StageOneConfig, StageTwoConfig
 from dimred.errors import ConfigError, Problems
-from dimred.io.run_names import named_weights
+from dimred.io.run_names import STATES, named_weights
 from dimred.models.factory import load_factory
 from dimred.runs.run_folder import check_run_folder
 from dimred.runs.steps import build_optimizer
@@ -130,6 +130,8 @@ def _refuse_matrix(pca_mat: Path | None) -> None:
 def _check_run(task: Task[Settings], problems: Problems, out: Path, disk: int, *, resume: bool) -> None:
     """Collect problems with the folder, the callback, and the room for ``disk`` bytes."""
     callback = task.settings.callback
+    if resume and task.ranks.is_rank_zero and not (out / STATES).is_dir():
+        _log.info(f"--resume: there is no state in {out}; a new run begins")
     problems.collect(lambda: check_run_folder(out, resume=resume))
     if task.ranks.is_rank_zero:  # other ranks save no checkpoints, and may lack what a resumed run has already
         problems.collect(lambda: check_space(out, disk))

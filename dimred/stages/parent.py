@@ -172,7 +172,7 @@ class StageOneRun:
         schedule, per_epoch = self.known_config().schedule, self.steps_per_epoch
         if self.epoch is None or per_epoch is None:
             raise ConfigError(
-                f"WEIGHTS is {str(self.weights)!r}, not NAME-EPOCH_STEP.ckpt, so stage 1's rate there is not known; "
+                f"WEIGHTS is {str(self.weights)!r}, not NAME-EPOCH_STEPS.ckpt, so stage 1's rate there is not known; "
                 "set cooldown.rate"
             )
         rates = build_rates(schedule, per_epoch, self.epoch + 1)
@@ -240,8 +240,8 @@ def config_of_stage_2(weights: Path, out: Path, *, resume: bool) -> Path | None:
     stage_1 = weights.parent.parent / CONFIG
     if weights.parent.name != STAGE_1_CHECKPOINTS or not stage_1.is_file():
         raise ConfigError(
-            f"{named_weights('WEIGHTS', weights)} is not seen from this host to be in a run of stage 1, whose "
-            "configuration stage 2 would take over; give a file with all of it by --config, see dimred init 2"
+            f"{named_weights('WEIGHTS', weights)} is in no run of stage 1 that this host can read, so its "
+            "configuration is not known; give a whole one by --config, see dimred init stage-2"
         )
     return following_stage_2(stage_1)
 

@@ -1,4 +1,4 @@
-"""What ``dimred train`` would run, by ``--dry-run``, where devices are not given."""
+"""What ``dimred train`` would run where devices are not given, and what it says of arguments in a wrong place."""
 
 from pathlib import Path
 
@@ -27,3 +27,27 @@ def test_devices_are_found_and_explicit_values_win(
     assert process.stdout.count(f"--device-target {target} ") == ranks
     first = process.stderr.splitlines()[:1]
     assert not first if words is None else first[0].startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ("stage-2", "net-2_5.ckpt", "data"),
+            "DATA is 'net-2_5.ckpt' and WEIGHTS is 'data', a folder; give DATA before",
+        ),
+        (
+            ("stage-2", "data", "pca_mat.npy", "net-2_5.ckpt"),
+            "WEIGHTS is 'pca_mat.npy', a basis; give a full checkpoint, ",
+        ),
+        (("stage-2", "data", "resume/state-9.ckpt"), "a state for --resume (a full checkpoint is checkpoint_stage_1/"),
+        (("stage-1", "data", "net-2_5.ckpt"), "WEIGHTS is 'net-2_5.ckpt', but stage-1 takes DATA alone; leave it out"),
+        (("stage-1", "data", "--set", "epochs", "3"), "--set is 'epochs'; expected key=value, such as epochs=2 or "),
+    ],
+)
+def test_an_argument_in_a_wrong_place_is_named(arguments: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    for folder in ("data", "resume", "checkpoint_stage_1"):
+        (tmp_path / folder).mkdir()
+    for file in ("net-2_5.ckpt", "pca_mat.npy", "resume/state-9.ckpt", "checkpoint_stage_1/net-2_5.ckpt"):
+        (tmp_path / file).touch()
+    assert said in dimred_here("train", *arguments, cwd=tmp_path, status=2).stderr

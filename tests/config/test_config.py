@@ -117,6 +117,10 @@ def test_keys_that_do_not_go_together_are_refused(recipe: str, overrides: list[s
     assert said in refusal(recipe, *overrides)
 
 
+def test_a_text_in_place_of_a_number_is_refused_without_the_words_of_the_parser() -> None:
+    assert refusal("digits_stage_2", "save_every_steps=two") == "save_every_steps is 'two'; it must be a valid integer"
+
+
 def test_every_problem_is_named_at_once() -> None:
     lines = refusal("digits_stage_2", "search.rho=2", "search.gamma=-1", "search.aplha=0").splitlines()
     assert {line.split()[0] for line in lines} == {"search.rho", "search.gamma", "unknown"}
@@ -191,7 +195,9 @@ def test_a_file_that_is_too_large_is_refused_whatever_its_letters(tmp_path: Path
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"none\.yaml', which can't be read \(No such file .*\); name a YAML file$"):
+    with pytest.raises(
+        ConfigError, match=r"none\.yaml', which can't be read \(No such file .*\); name a YAML file or a recipe$"
+    ):
         load_config(StageOneConfig, tmp_path / "none.yaml")
 
 

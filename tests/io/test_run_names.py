@@ -45,6 +45,7 @@ def test_a_snapshot_is_named_with_the_full_checkpoint_that_is_rather_meant(tmp_p
         f"WEIGHTS is {str(snapshots / 'net-10_12.ckpt')!r}, a snapshot (trainable weights alone; a full checkpoint is "
         f"{full[1]}), which"
     )
+    assert full_checkpoint_beside(tmp_path / "run" / "resume" / "state-5.ckpt") == str(full[1])
     assert snapshots_below(tmp_path / "run") == f"; the snapshots of this run are in {str(snapshots)!r}"
     assert snapshots_below(checkpoints) == ""
 
@@ -52,4 +53,4 @@ def test_a_snapshot_is_named_with_the_full_checkpoint_that_is_rather_meant(tmp_p
 def test_a_network_of_stage_2_is_named_as_such() -> None:
     path = Path("run") / "checkpoint_stage_2" / "net-1_74.ckpt"
     assert named_weights("WEIGHTS", path) == f"WEIGHTS is {str(path)!r}, a network of stage 2, which"
-    assert full_checkpoint_beside(path) == "checkpoint_stage_1/NAME-EPOCH_STEP.ckpt of stage 1"
+    assert full_checkpoint_beside(path) == "checkpoint_stage_1/NAME-EPOCH_STEPS.ckpt of stage 1"

@@ -63,7 +63,8 @@ def test_a_killed_rank_ends_the_others_and_is_named_whatever_follows(tmp_path, t
         time.sleep(0.7)  # the launcher has seen it, and waits for the other rank's words
         launcher.process.send_signal(then)
     status, _, err = launcher.end()
-    assert "error: rank 1 of 2 was killed by SIGKILL; the other ranks were ended." in err
+    assert "error: rank 1 of 2 was killed by SIGKILL, as happens when this host runs out of memory; " in err
+    assert "; the other ranks were ended." in err
     assert "  rank 1 of 2 ö wait" in err
     assert status == 128 + signal.SIGKILL
     assert soon(lambda: nothing_is_left(tmp_path))

@@ -180,8 +180,16 @@ def test_data_without_a_test_split_name_the_key_that_chooses_another(data: Path,
     with pytest.raises(DataError, match=rf"no folder '.*test', only '.*{name}'.*--set data\.eval_split=val$"):
         build_splits(config, data, ["test"])
     (data / name).rename(data / "train")
-    with pytest.raises(DataError, match=r"no such data folder: '.*test'"):
+    with pytest.raises(DataError, match=r"^DATA is '.*', which has no folder 'test'; expected DATA/<split>/<class>/"):
         build_splits(config, data, ["test"])
+
+
+def test_a_folder_above_or_below_data_that_has_the_splits_is_named(data: Path) -> None:
+    config = StageOneConfig.model_validate({"data": {"image_size": 16, "workers": 1, "batch_size": 1}})
+    for wrong in (data.parent, data / "train"):
+        said = f"DATA is '{wrong}', which has no folder 'train'; did you mean '{data}'\\?$"
+        with pytest.raises(DataError, match=said):
+            build_splits(config, wrong, ["train"])
 
 
 def test_what_is_passed_over_is_named_and_what_programs_leave_is_not(

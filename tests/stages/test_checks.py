@@ -1,5 +1,6 @@
 """Before the first step, bad input is refused and nothing is written."""
 
+import logging
 import shutil
 from collections.abc import Callable
 from functools import partial
@@ -65,9 +66,9 @@ def refusal(network: nn.Cell, data: Path, check: Callable[[Path], object]) -> st
     return str(refused.value)
 
 
-def check_1(data: Path, out: Path, settings: StageOneConfig, ranks: Ranks = ALONE) -> None:
+def check_1(data: Path, out: Path, settings: StageOneConfig, ranks: Ranks = ALONE, resume: bool = False) -> None:
     task = build_task(settings, data, ranks, problems := Problems())
-    check_stage_1(task, problems, out)
+    check_stage_1(task, problems, out, resume=resume)
 
 
 def check_2(
@@ -105,6 +106,12 @@ def test_what_stage_1_refuses(removed: str, override: str, said: list[str], data
     settings = load_config(StageOneConfig, STAGE_1, [override] if override else [])
     told = refusal(network, data, lambda out: check_1(data, out, settings))
     assert all(words in told for words in said), told
+
+
+def test_resuming_where_there_is_no_run_is_said(data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        check_1(data, tmp_path / "typo", ONE, resume=True)
+    assert f"--resume: there is no state in {tmp_path / 'typo'}; a new run begins" in caplog.messages
 
 
 def samples(n_in_val: int, data: Path, split: str, seed: int | None) -> list[tuple[np.ndarray, int]]:
