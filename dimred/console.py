@@ -56,6 +56,12 @@ AllowChange = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
+def refuse_swapped(data: Path, weights: Path | None) -> None:
+    """Raise ConfigError if WEIGHTS, a file, seem to be given before DATA, a folder."""
+    if weights is not None and weights.is_dir() and data.is_file():
+        raise ConfigError(f"DATA is {str(data)!r} and WEIGHTS is {str(weights)!r}, a folder; give DATA before WEIGHTS")
+
+
 def check_new_file(parameter: typer.CallbackParam, path: Path | None) -> Path | None:
     """Check, as a callback of Typer, that an argument names a new file in a writable folder, and return its path.
 

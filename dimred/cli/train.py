@@ -12,7 +12,16 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from dimred.console import AllowChange, Data, DeviceTargetIfGiven, FastDevRun, Overrides, Resume, check_new_file
+from dimred.console import (
+    AllowChange,
+    Data,
+    DeviceTargetIfGiven,
+    FastDevRun,
+    Overrides,
+    Resume,
+    check_new_file,
+    refuse_swapped,
+)
 from dimred.errors import ConfigError
 from dimred.io.run_names import SNAPSHOTS, STAGE_1_CHECKPOINTS, STATES, full_checkpoint_beside, named_weights
 
@@ -118,8 +127,7 @@ def train(
     absent = [argument for argument in read_here if not paths[argument].exists()]
     if absent:
         raise ConfigError("; ".join(f"{one} is {str(paths[one])!r}, which is not found" for one in absent))
-    if weights is not None and weights.is_dir() and data.is_file():
-        raise ConfigError(f"DATA is {str(data)!r} and WEIGHTS is {str(weights)!r}, a folder; give DATA before WEIGHTS")
+    refuse_swapped(data, weights)
     if weights is not None and weights.suffix in (".npy", ".h5"):
         raise ConfigError(f"WEIGHTS is {str(weights)!r}, a basis; give a full checkpoint, and the basis after it")
     if weights is not None and weights.is_dir():

@@ -30,6 +30,7 @@ from dimred.io.run_names import (
     STAGE_2_CHECKPOINTS,
     epochs_of_checkpoint,
     full_checkpoints,
+    runs_below,
 )
 from dimred.runs.device import set_up
 from dimred.runs.task import build_splits
@@ -110,7 +111,8 @@ def _jobs(
     if (run / STAGE_2_CHECKPOINTS).is_dir():
         raise ConfigError(f"RUN is {str(run)!r}, a run of stage 2; give the folder of the stage 1 that it began from")
     if not (run / CONFIG).is_file():
-        raise ConfigError(f"RUN is {str(run)!r}, which has no {CONFIG}; give the folder of a finished stage 1 run")
+        remedy = f"give the folder of a finished stage 1 run{runs_below(run, [STAGE_1_CHECKPOINTS])}"
+        raise ConfigError(f"RUN is {str(run)!r}, which has no {CONFIG}; {remedy}")
     one = load_config(StageOneConfig, run / CONFIG)
     two = whole(one)
     if one.optimizer.name == "schedule_free":

@@ -129,6 +129,17 @@ def full_checkpoint_beside(weights: Path) -> str:
     return str(others[max(others)]) if others else f"{STAGE_1_CHECKPOINTS}/NAME-EPOCH_STEPS.ckpt of stage 1"
 
 
+def runs_below(folder: Path, kinds: Sequence[str] = (STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS)) -> str:
+    """Return the end of a message that names runs in a folder; empty if there are none.
+
+    Args:
+        folder: the folder that the user gave.
+        kinds: the folders of checkpoints of which a run must have one.
+    """
+    runs = sorted({str(place.parent) for kind in kinds for place in folder.glob(f"*/{kind}")})
+    return f", such as {' or '.join(map(repr, runs[:3]))}" if runs else ""
+
+
 def snapshots_below(folder: Path, patterns: Sequence[str] = (f"{STAGE_1_CHECKPOINTS}/{SNAPSHOTS}",)) -> str:
     """Return the end of a message that says where the snapshots of a run's folder are; empty for other folders.
 

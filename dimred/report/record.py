@@ -19,6 +19,7 @@ from dimred.io.run_names import (
     STAGE_1_CHECKPOINTS,
     STAGE_2_CHECKPOINTS,
     epochs_of_checkpoint,
+    runs_below,
 )
 from dimred.io.stage_two_result import FORWARD, START, StageTwoResult
 from dimred.report.trend import column
@@ -213,7 +214,8 @@ def read_stage_2(folder: Path) -> StageTwoRecord:
     path = folder / RESULT
     if not path.is_file():
         is_unfinished = (folder / STAGE_2_CHECKPOINTS).is_dir()
-        remedy = "finish stage 2 by its --resume" if is_unfinished else "give the folder of a stage 1 or stage 2 run"
+        remedy = f"give the folder of a stage 1 or stage 2 run{runs_below(folder)}"
+        remedy = "finish stage 2 by its --resume" if is_unfinished else remedy
         raise ConfigError(f"RUN is {str(folder)!r}, which has no {RESULT}; {remedy}")
     result = StageTwoResult.read(path)
     steps = read_metrics(folder / METRICS)

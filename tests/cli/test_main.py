@@ -92,6 +92,7 @@ def test_the_exit_statuses_are_documented() -> None:
         (("eval", "nowhere", "here.txt", "--config", "gone.yaml"), "gone.yaml"),
         (("eval", ".", "gone.ckpt", "--config", "digits"), "'WEIGHTS': path 'gone.ckpt' does not exist"),
         (("eval", ".", ".", "--config", "digits"), "WEIGHTS is '.', which is no run's folder; give a checkpoint"),
+        (("eval", "here.txt", "."), "DATA is 'here.txt' and WEIGHTS is '.', a folder; give DATA before WEIGHTS"),
         (
             ("eval", ".", "here.txt"),
             "--config is missing, and WEIGHTS 'here.txt' are of no run whose config.yaml could",
