@@ -125,7 +125,11 @@ def compare(
         "comparison"
     ),
     methods: Annotated[
-        str | None, typer.Option(help="Run only these, such as last,average,stage_2; a wrong name lists all of them.")
+        str | None,
+        typer.Option(
+            help="Run only these, separated by commas; by default all that apply: last, average, stage_2, cooldown, "
+            "plain_for_total, schedule_free, plain_to_the_end."
+        ),
     ] = None,
     at: Annotated[
         str | None,

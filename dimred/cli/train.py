@@ -92,9 +92,9 @@ def train(
 ) -> None:
     """Run a stage on one device or many, on one host or several.
 
-    Stage 1 trains, and keeps a rolling series of weight snapshots. Stage 2 begins at WEIGHTS: it brings the rate to 0,
-    searches in the subspace of the snapshots beside them, or both. It ends with its last network, or if keep_best is
-    true with the one that has the lowest loss on val.
+    Stage 1 trains, and keeps a rolling series of weight snapshots. Stage 2 begins at WEIGHTS: it brings the learning
+    rate to 0, searches in the subspace of the snapshots beside them, or both. It ends with its last network, or if
+    keep_best is true with the one that has the lowest loss on val.
 
     Example: dimred train stage-1 ./digits --config digits
 

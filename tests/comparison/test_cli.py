@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from dimred.cli.measure import compare
+from dimred.comparison.methods import METHODS
 from dimred.config import StageOneConfig, config_text, load_config
 from dimred.errors import ConfigError
-from tests.helpers.commands import STAGE_1, STAGE_2
+from tests.helpers.commands import STAGE_1, STAGE_2, dimred_here
 
 
 @pytest.mark.parametrize(
@@ -32,3 +33,8 @@ def test_a_run_that_has_no_checkpoint_yet_is_to_be_finished_first(tmp_path: Path
     (tmp_path / "run" / "config.yaml").write_text(config_text(settings))
     with pytest.raises(ConfigError, match=r"no full checkpoint of epoch 0 .*; finish stage 1 first"):
         compare("data", STAGE_2, [tmp_path / "run"], out=tmp_path / "out")
+
+
+def test_the_help_names_every_method() -> None:
+    text = " ".join(dimred_here("compare", "--help", status=0).stdout.replace("│", " ").split())
+    assert f"{', '.join(METHODS)}." in text
