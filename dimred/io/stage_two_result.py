@@ -107,7 +107,7 @@ class StageTwoResult:
     @property
     def is_reestimated(self) -> bool:
         """Return whether every point was also measured with re-estimated BatchNorm statistics."""
-        return REESTIMATED in self.main.by_point[START]
+        return all(REESTIMATED in values for values in self.main.by_point.values())
 
     def put(self, point: str | int, figures: Figures) -> None:
         """Add what was measured at a point.

@@ -52,7 +52,7 @@ def run_verdict(run: StageTwoRecord, split: str, last: float | None) -> list[str
     name = "" if metric.is_fraction else f"{metric.name} "
     statements = [f"Use {run.final_weights}: {name}{metric.text(ours)} on {split}{statistics}."]
     if gains:
-        statements.append(f"That is {' and '.join(gains)}.")
+        statements.append(f"{'That is' if metric.is_fraction else 'It stands'} {' and '.join(gains)}.")
     of_stage_1 = f" after the {run.stage_1_epochs} of stage 1" if run.stage_1_epochs else ""
     statements.append(f"Stage 2 cost {result.passes:.1f} passes{of_stage_1}, and {duration(result.seconds)}.")
     if result.kept in (START, AVERAGE):

@@ -8,7 +8,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
-from dimred.errors import ConfigError
+from dimred.errors import ConfigError, check_number
 from dimred.vectors.parameters import from_arrays, preserved, to_arrays
 
 _each = ops.HyperMap()  # a graph compiles it much faster than a loop
@@ -32,10 +32,11 @@ class ScheduleFree(nn.Optimizer):
         params: parameters, or groups with their own ``weight_decay``.
         learning_rate: a number, or a list with one per update. Good rates are at least 10 times those of momentum SGD.
         beta: fraction of x in y, 0 < beta < 1.
-        weight_decay: the factor called decay above.
+        weight_decay: the factor called decay above, of at least 0; or a cell that returns it for each update.
 
     Raises:
-        ConfigError: a group has a learning rate of its own.
+        ConfigError: ``beta`` is not between 0 and 1, ``weight_decay`` is below 0, or a group has a learning rate of its
+            own.
     """
 
     def __init__(
@@ -45,10 +46,14 @@ class ScheduleFree(nn.Optimizer):
         beta: float = 0.9,
         weight_decay: float = 0.0,
     ):
+        check_number("beta", beta, above=0, below=1)
+        if not isinstance(weight_decay, nn.Cell):  # MindSpore takes a cell for a decay that changes
+            check_number("weight_decay", weight_decay, at_least=0)
+            weight_decay = float(weight_decay)
         super().__init__(learning_rate, params, weight_decay)
         if self.is_group_lr:
             raise ConfigError("params has groups with a lr of their own; ScheduleFree has one learning_rate for all")
-        self.beta = beta
+        self.beta = float(beta)
         self.base = self.parameters.clone(prefix="schedule_free_z", init="same")
         self.rates_squared = Parameter(Tensor(0.0, ms.float32), name="schedule_free.rates_squared")
 

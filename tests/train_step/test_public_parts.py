@@ -41,6 +41,11 @@ REFUSED: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], str]] =
     (dimred.AdamW, (WEIGHTS,), {"beta2": -1}, "beta2 is -1; it must be"),
     (dimred.AdamW, (WEIGHTS,), {"eps": 0}, "eps is 0; it must be a number above 0"),
     (dimred.AdamW, (WEIGHTS,), {"weight_decay": -1e-4}, "weight_decay is -0.0001; it must be a number of at least 0"),
+    *(
+        (dimred.ScheduleFree, (WEIGHTS,), {"beta": beta}, f"beta is {beta!r}; it must be a number above 0 and below 1")
+        for beta in (0, 1.0, -0.9, NAN, "0.9")
+    ),
+    (dimred.ScheduleFree, (WEIGHTS,), {"weight_decay": -1e-4}, "weight_decay is -0.0001; it must be a number of at"),
 ]
 
 
