@@ -21,6 +21,7 @@ from dimred.runs.task import Settings, Task
 from dimred.stages.cooldown import check_cooldown_state, plan_cooldown
 from dimred.stages.parent import StageOneRun
 from dimred.subspace.basis import SubspaceBasis
+from dimred.train_step.schedule_free import RATES_SQUARED
 from dimred.vectors.parameters import check_arrays
 
 
@@ -94,11 +95,14 @@ def check_stage_2(
             raise parent.fault
         if settings.cooldown is not None:
             check_cooldown_state(plan_cooldown(settings.cooldown, network, parent), network, parent)
+        _refuse_gradient_point(parent.names, parent.title)
         if not parent.is_gone:
             check_arrays(network.get_parameters(), parent.arrays, parent.title)
         parent.check_continued_by(settings, allowed)
         if not parent.is_gone and settings.starts_from_file:
-            check_arrays(network.get_parameters(), read_checkpoint(settings.start), f"start {settings.start!r}")
+            first = read_checkpoint(settings.start)
+            _refuse_gradient_point(first, f"start is {settings.start!r}, which")
+            check_arrays(network.get_parameters(), first, f"start {settings.start!r}")
 
     disk = disk_of_stage_2(settings, network, pca_mat)
     _check_run(task, problems, out, disk, resume=resume)
@@ -117,6 +121,15 @@ def check_stage_2(
     task.check()
     say_plan(settings, task.steps_per_epoch, disk)
     return basis
+
+
+def _refuse_gradient_point(names: Collection[str], title: str) -> None:
+    """Refuse a full checkpoint of schedule-free training, by the names in it."""
+    if RATES_SQUARED in names:
+        raise ConfigError(
+            f"{title} has the point at which schedule-free training takes its gradients, not the averaged "
+            "weights, which are its network; name the *-final.ckpt beside it"
+        )
 
 
 def _refuse_matrix(pca_mat: Path | None) -> None:

@@ -11,6 +11,7 @@ from mindspore import Parameter, Tensor, nn, ops
 from dimred.errors import ConfigError, check_number
 from dimred.vectors.parameters import from_arrays, preserved, to_arrays
 
+RATES_SQUARED = "schedule_free.rates_squared"  # name in the state of this optimizer alone
 _each = ops.HyperMap()  # a graph compiles it much faster than a loop
 
 
@@ -55,7 +56,7 @@ class ScheduleFree(nn.Optimizer):
             raise ConfigError("params has groups with a lr of their own; ScheduleFree has one learning_rate for all")
         self.beta = float(beta)
         self.base = self.parameters.clone(prefix="schedule_free_z", init="same")
-        self.rates_squared = Parameter(Tensor(0.0, ms.float32), name="schedule_free.rates_squared")
+        self.rates_squared = Parameter(Tensor(0.0, ms.float32), name=RATES_SQUARED)
 
     def construct(self, gradients: tuple[Tensor, ...]) -> bool:
         decay = self.get_weight_decay()

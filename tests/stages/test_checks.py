@@ -23,6 +23,7 @@ from dimred.stages.checks import check_stage_1, check_stage_2
 from dimred.stages.parent import StageOneRun
 from dimred.subspace.basis import SubspaceBasis
 from dimred.subspace.fit import fit_basis
+from dimred.train_step.schedule_free import ScheduleFree
 from dimred.vectors.parameters import to_arrays
 from tests.helpers.commands import STAGE_1, STAGE_2
 from tests.helpers.networks import state_bytes
@@ -150,6 +151,18 @@ def test_a_start_that_cannot_be_used_is_refused(data: Path, network: nn.Cell, we
     for start, said in (("nowhere.ckpt", "nowhere.ckpt is not found"), (snapshot, f"start '{snapshot}' has no '")):
         settings = TWO.model_copy(update={"start": str(start), "search": None, "cooldown": OWN_COOLDOWN})
         assert said in refusal_of_stage_2(data, network, weights, None, settings)
+
+
+def test_the_point_of_schedule_free_gradients_is_no_start(data: Path, network: nn.Cell, weights: Path) -> None:
+    arrays = to_arrays(network.get_parameters())
+    for place, settings in ((weights, TWO), (weights.with_name("raw.ckpt"), None)):
+        write_checkpoint(place, arrays | to_arrays([ScheduleFree(network.trainable_params()).rates_squared]))
+        if settings is None:
+            write_checkpoint(weights, arrays)
+            settings = TWO.model_copy(update={"start": str(place)})
+        said = refusal_of_stage_2(data, network, weights, None, settings)
+        assert f"{str(place)!r}, which has the point at which schedule-free training takes its gradients" in said
+        assert "name the *-final.ckpt beside it" in said
 
 
 def test_a_stage_2_that_goes_on_takes_its_own_basis_whatever_became_of_the_snapshots(
