@@ -95,23 +95,25 @@ def bench(
             runs.append(timer.done_at)
     first_result, done_at = runs[0][1], runs[1]
     first, last = min(n for n in done_at if n >= _WARM_UP), max(done_at)
-    seconds = (done_at[last] - done_at[first]) / (last - first)
+    seconds = done_at[last] - done_at[first]
+    per_epoch = part.steps_per_epoch  # whose last step may have fewer rows
+    n_rows = sum(part.rows_of_step(step_before % per_epoch + 1) for step_before in range(first, last))
     peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # of the process
     if device_target == "Ascend":
         peak = int(ms.runtime.max_memory_allocated())  # of the tensors on the device
-    precision, batch = settings.precision, settings.data.batch_size * settings.accumulation
+    precision, size = settings.precision, f", {settings.data.image_size} px" if settings.data.dataset is None else ""
     half = "" if precision.level == "O0" else f" {precision.dtype}"
     row = {
-        "network": f"{settings.model.name}, {settings.data.image_size} px",
+        "network": settings.model.name + size,
         "MindSpore": ms.__version__,
         "device": device_target if device_target == "Ascend" else f"CPU, {os.cpu_count()} cores",
         "ranks": ranks.group_size,
-        "batch": batch,
+        "batch": part.rows_of_step(1),
         "precision": precision.level + half,
         "jit level": precision.jit_level or "default",
         "compile, s": f"{first_result - start:.1f}",
-        "ms a step": f"{1000 * seconds:.1f}",
-        "images a second": f"{batch * ranks.group_size / seconds:,.0f}",
+        "ms a step": f"{1000 * seconds / (last - first):.1f}",
+        "images a second": f"{n_rows * ranks.group_size / seconds:,.0f}",
         "reads a step": f"{reads / last:.2f}",
         "peak memory of rank 0, MB": f"{peak / 1e6:,.0f}",
     }

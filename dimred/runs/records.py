@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from dimred.distributed.ranks import ALONE, Ranks
-from dimred.errors import RunError
+from dimred.errors import ConfigError, RunError, shown
 from dimred.io.atomic import atomic_write, flush_to_disk, retry
 from dimred.io.metrics_file import finite
+from dimred.models.factory import call_factory
 
 _log = logging.getLogger(__name__)
 
@@ -76,6 +77,25 @@ class MetricsLog:
             self._file.close()
         for listener in list(self._listeners):
             self._tell(listener, getattr(listener, "close", lambda: None))
+
+
+def make_callback(name: str, folder: Path) -> Callable[[Record], object]:
+    """Make a user's own listener.
+
+    Args:
+        name: its factory, ``package.module:factory``.
+        folder: the run's folder, with which the factory is called.
+
+    Raises:
+        ConfigError: the factory can't be found, fails, or does not return a function.
+    """
+    listener = call_factory(name, folder, key="callback")
+    if not callable(listener):
+        raise ConfigError(
+            f"callback is {name!r}, which returned {shown(listener)}; it must return a function of a record"
+        )
+    told: Callable[[Record], object] = listener
+    return told
 
 
 class TensorBoard:

@@ -17,12 +17,11 @@ from dimred.io.metrics_file import loss_text, read_metrics
 from dimred.io.run_names import CONFIG, METRICS, MINDSPORE_LOG, PROFILE, TENSORBOARD
 from dimred.launch.channel import tell_position
 from dimred.launch.signals import StopSignals
-from dimred.models.factory import call_factory
 from dimred.runs.device import StepProfiler, redirect_native_stderr
 from dimred.runs.faults import DivergenceDetector, translate_errors
 from dimred.runs.figures import RunFigures
 from dimred.runs.loop import EpochLoop, Progress
-from dimred.runs.records import MetricsLog, TensorBoard, cut_metrics
+from dimred.runs.records import MetricsLog, TensorBoard, cut_metrics, make_callback
 from dimred.runs.run_folder import refuse_another_val, refuse_changes, run_folder, write_versions
 from dimred.runs.task import Settings, Task
 from dimred.train_step.network_state import moving_statistics
@@ -203,7 +202,7 @@ class Run(Generic[Settings]):
         if self.settings.tensorboard and self.ranks.is_rank_zero:
             listeners.append(TensorBoard(self.folder / TENSORBOARD, read_metrics(file)))
         if self.settings.callback is not None and self.ranks.is_rank_zero:
-            listeners.append(call_factory(self.settings.callback, self.folder, key="callback"))
+            listeners.append(make_callback(self.settings.callback, self.folder))
         with MetricsLog(file, listeners) as self.records:
             yield
 

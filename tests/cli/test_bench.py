@@ -27,7 +27,7 @@ def test_two_ranks_give_a_row_that_is_added_to_the_table(tmp_path: Path) -> None
     assert shown.splitlines() == [head, rule, row]
     names, cells = ([cell.strip() for cell in line.strip("|").split("|")] for line in (head, row))
     result = dict(zip(names, cells, strict=True))
-    assert result["network"].startswith("tests.helpers.tiny_task:network")
+    assert result["network"] == "tests.helpers.tiny_task:network"  # own samples have no size in pixels
     assert (result["ranks"], result["batch"], result["precision"], result["jit level"]) == ("2", "6", "O0", "default")
     per_second = float(result["images a second"].replace(",", ""))
     assert per_second == pytest.approx(2 * 6 / (float(result["ms a step"]) / 1000), rel=0.1)
@@ -37,6 +37,18 @@ def test_two_ranks_give_a_row_that_is_added_to_the_table(tmp_path: Path) -> None
     # load another one, such as rank 1 while it compiles, was twice as large.
     assert 200 < int(result["peak memory of rank 0, MB"]) <= 1.05 * 1024 * usage.ru_maxrss / 1e6
     assert {path.name for path in tmp_path.iterdir()} == {"one.yaml", "bench.md"}
+
+
+def test_the_last_step_of_an_epoch_counts_with_its_own_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 24 samples in micro-batches of 6, a step has three, 18 rows, and the last of an epoch has one."""
+    (tmp_path / "one.yaml").write_text(yaml.safe_dump(TASK | {"accumulation": 3}))
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    head, _, row = dimred_here("bench", ".", "--config", "one.yaml", cwd=tmp_path).stdout.splitlines()
+    names, cells = ([cell.strip() for cell in line.strip("|").split("|")] for line in (head, row))
+    result = dict(zip(names, cells, strict=True))
+    assert result["batch"] == "18"
+    per_second = float(result["images a second"].replace(",", ""))
+    assert per_second == pytest.approx(12 / (float(result["ms a step"]) / 1000), rel=0.1)
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
+from dimred.errors import ConfigError
 from dimred.io.atomic import stop_waiting
 from dimred.io.metrics_file import read_metrics
-from dimred.runs.records import MetricsLog, TensorBoard, cut_metrics
+from dimred.runs.records import MetricsLog, TensorBoard, cut_metrics, make_callback
 
 
 def test_records_are_appended_across_openings_and_no_number_breaks_the_format(tmp_path: Path) -> None:
@@ -74,6 +75,16 @@ def test_listeners_get_every_record_and_a_broken_one_does_not_end_the_run(
     assert broken.n_calls == (1 if fails_at == "call" else 2)
     (said,) = caplog.messages
     assert said.startswith("broken failed (OSError: the server is gone)")
+
+
+def forgetful(folder: Path) -> None:
+    """Make a callback, but return none."""
+
+
+def test_a_callback_that_is_no_function_is_refused(tmp_path: Path) -> None:
+    name = f"{__name__}:forgetful"
+    with pytest.raises(ConfigError, match=f"callback is '{name}', which returned None; it must return a function"):
+        make_callback(name, tmp_path)
 
 
 def test_a_full_disk_is_waited_for_and_told_with_the_file(caplog: pytest.LogCaptureFixture) -> None:
