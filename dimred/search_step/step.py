@@ -30,7 +30,7 @@ from dimred.search_step.result import (
 )
 from dimred.train_step.ema import EMA
 from dimred.train_step.loss_scale import StaticLossScale
-from dimred.train_step.network_state import TrainingMode
+from dimred.train_step.network_state import TrainingMode, check_names
 from dimred.train_step.protocol import parameters_to_save
 from dimred.vectors.parameters import from_arrays, to_arrays
 from dimred.vectors.projection import make_projection
@@ -101,8 +101,8 @@ class SearchStep(nn.Cell):
         SearchResult; its first field is the loss, Tensor () float32.
 
     Raises:
-        ConfigError: ``micro_batch_size`` is below 1. The first step also raises it if the loss is neither one number
-            nor a pair.
+        ConfigError: ``micro_batch_size`` is below 1, or two parameters have one name. The first step also raises it if
+            the loss is neither one number nor a pair.
         NothingAcceptedError: the last ``max_rejected_steps`` steps were rejected; the next one raises it before it
             changes anything.
         SearchError: the network draws random numbers that can't be repeated; the first step raises it.
@@ -149,6 +149,7 @@ class SearchStep(nn.Cell):
         self._forward_is_checked = False
         self.memory = SearchMemory(direction.initial())
         self._mode = TrainingMode(self, network)
+        check_names(self)
 
     def state(self) -> dict[str, np.ndarray]:
         """Return every parameter but the learning rates, and the memory of the search, by name."""

@@ -46,6 +46,23 @@ def places(network: nn.Cell) -> list[Place]:
     ]
 
 
+def check_names(step: nn.Cell) -> None:
+    """Check that no two parameters of a step have one name.
+
+    MindSpore would rename all of them when it compiles the step, so that no checkpoint would fit the network.
+
+    Raises:
+        ConfigError: two have.
+    """
+    known: dict[str, Parameter] = {}
+    for parameter in step.get_parameters():
+        if known.setdefault(parameter.name, parameter) is not parameter:
+            raise ConfigError(
+                f"two parameters are named {parameter.name!r}: one of the network, and another one of the network, the "
+                "optimizer or a part of the step; rename the network's"
+            )
+
+
 class TrainingMode:
     """A guard that puts a step back into training mode, for example after a measurement.
 

@@ -17,6 +17,9 @@ from dimred.train_step.schedule_free import ScheduleFree
 UPDATES = "global_step"  # the count of updates in the state of every MindSpore optimizer; snapshots don't hold it
 
 
+_OF_OPTIMIZERS = (UPDATES, "learning_rate", "momentum", "beta1_power", "beta2_power")  # parameters of MindSpore's own
+
+
 def decays(parameter: Parameter, no_decay: Sequence[str]) -> bool:
     """Return whether weight decay applies to a parameter: its name matches none of the patterns in ``no_decay``."""
     return not any(fnmatch(parameter.name, pattern) for pattern in no_decay)
@@ -79,8 +82,9 @@ def make_optimizer(
         The optimizer.
 
     Raises:
-        ConfigError: the optimizer does not have an option that is set; ``nesterov`` is true but the momentum is 0; or
-            ``factory`` fails, or makes something that is not an optimizer of these parameters with these rates.
+        ConfigError: the optimizer does not have an option that is set; ``nesterov`` is true but the momentum is 0; a
+            parameter is named like one of an optimizer's own; or ``factory`` fails, or makes something that is not an
+            optimizer of these parameters with these rates.
     """
     cell, defaults = OPTIMIZERS[name] if factory is None else (factory, {})
     settings = dict(defaults)
@@ -93,6 +97,7 @@ def make_optimizer(
         settings[option] = value
     if settings.get("nesterov") and not settings["momentum"]:
         raise ConfigError("optimizer.nesterov is true, which needs an optimizer.momentum above 0")
+    _check_names(parameters)
     groups = decay_groups(parameters, weight_decay, no_decay)
     rates = rates if isinstance(rates, float | int) else [float(rate) for rate in rates]
     if factory is None:
@@ -106,6 +111,16 @@ def make_optimizer(
         ) from error
     _check_factory_optimizer(name, optimizer, parameters, rates)
     return optimizer
+
+
+def _check_names(weights: Sequence[Parameter]) -> None:
+    """Refuse names by which an optimizer finds its own parameters: it would take the weight for its rate, say."""
+    for weight in weights:
+        if weight.name in _OF_OPTIMIZERS:
+            raise ConfigError(
+                f"a weight of the network is named {weight.name!r}, as a parameter of MindSpore's optimizers, which "
+                "would use the weight in its place; rename it"
+            )
 
 
 def _check_factory_optimizer(name: str, optimizer: Any, parameters: Sequence[Parameter], rates: Any) -> None:
@@ -134,11 +149,12 @@ def check_optimizer(optimizer: nn.Optimizer, trainable: Sequence[Parameter]) -> 
         trainable: the network's trainable parameters.
 
     Raises:
-        ConfigError: ``optimizer`` is not an optimizer, or has a parameter that is not trainable in the network or not
-            float32.
+        ConfigError: ``optimizer`` is not an optimizer, or has a parameter that is not trainable in the network, not
+            float32, or named like one of the optimizer's own.
     """
     if not isinstance(optimizer, nn.Optimizer):
         raise ConfigError(f"optimizer is {shown(optimizer)}; give one of mindspore.nn, over the trainable parameters")
+    _check_names(optimizer.parameters)
     trainable_ids = {id(weight) for weight in trainable}
     for weight in optimizer.parameters:
         if id(weight) not in trainable_ids:

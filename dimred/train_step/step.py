@@ -11,7 +11,7 @@ from mindspore import Tensor, amp, nn, ops
 from dimred.distributed.in_step import Ballot
 from dimred.train_step.gradient import BatchGradient, GroupGradient
 from dimred.train_step.loss_scale import StaticLossScale
-from dimred.train_step.network_state import TrainingMode
+from dimred.train_step.network_state import TrainingMode, check_names
 from dimred.train_step.optimizers import check_optimizer
 from dimred.train_step.parts import make_parts
 from dimred.train_step.protocol import parameters_to_save
@@ -82,8 +82,9 @@ class TrainStep(nn.Cell):
 
     Raises:
         ConfigError: ``optimizer`` is not an optimizer, or has a parameter that is not trainable in the network or not
-            float32; ``micro_batch_size`` is below 1; or a part can't be used, see ``make_parts``. The first step also
-            raises it, before it changes anything, if the loss is neither one number nor a pair.
+            float32; two parameters have one name; ``micro_batch_size`` is below 1; or a part can't be used, see
+            ``make_parts``. The first step also raises it, before it changes anything, if the loss is neither one number
+            nor a pair.
     """
 
     reads_each_step: ClassVar[bool] = False
@@ -118,6 +119,7 @@ class TrainStep(nn.Cell):
             self._group = GroupGradient(self.gradient, micro_batch_size, make_vectors(optimizer.parameters))
             self._finish_vector = _FinishVector(self.finish, optimizer)
         self._mode = TrainingMode(self, network)
+        check_names(self)
 
     # Each is an attribute of one cell only: at every call MindSpore visits all cells below this one, once for each
     # place that holds them, which takes half a millisecond for ResNet-50.

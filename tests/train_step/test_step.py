@@ -7,6 +7,7 @@ from mindspore import Tensor, nn
 
 from dimred.errors import ConfigError
 from dimred.stages.subspace_train_step import SubspaceTrainStep
+from dimred.train_step.optimizers import make_optimizer
 from dimred.train_step.schedule_free import ScheduleFree
 from dimred.train_step.step import TrainStep
 from tests.helpers.networks import basis_for, state_bytes
@@ -67,6 +68,19 @@ def test_an_optimizer_or_a_loss_that_can_not_train_the_network_is_refused() -> N
     groups = [{"params": network.trainable_params(), "lr": 0.1}]
     with pytest.raises(ConfigError, match="params has groups with a lr of their own"):
         ScheduleFree(groups, 1.0)
+
+
+@pytest.mark.parametrize(("name", "trains"), [("momentum", True), ("learning_rate", True), ("global_step", False)])
+def test_a_name_that_a_network_shares_with_the_optimizer_is_refused(name: str, trains: bool) -> None:
+    """MindSpore would take the weight for the momentum or the rate, or rename every parameter."""
+    network = nn.SequentialCell(nn.Dense(5, 2), nn.Dense(2, 2))
+    network.insert_param_to_cell(name, ms.Parameter(ms.Tensor(0.5, ms.float32), name=name, requires_grad=trains))
+    optimizer = nn.Momentum(network.trainable_params(), 0.1, 0.9)
+    with pytest.raises(ConfigError, match=rf"named '{name}'.*; rename"):
+        TrainStep(nn.WithLossCell(network, nn.MSELoss()), optimizer)
+    if trains:
+        with pytest.raises(ConfigError, match=f"a weight of the network is named '{name}'"):
+            make_optimizer("momentum", network.trainable_params(), [0.1, 0.2])
 
 
 class LossAndOutputs(nn.Cell):
