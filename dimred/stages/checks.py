@@ -49,6 +49,7 @@ def check_stage_1(
     disk = disk_of_stage_1(task.settings, task.network)
     _check_run(task, problems, out, disk, resume=resume)
     problems.collect(lambda: build_optimizer(task.settings.optimizer, task.network, [0.0]))
+    problems.collect(lambda: _refuse_names(task.network))
     first = None
     if go_on_from is not None:
         first = problems.collect(lambda: read_full_checkpoint(go_on_from, named_weights("--from", go_on_from)))
@@ -121,6 +122,15 @@ def check_stage_2(
     task.check()
     say_plan(settings, task.steps_per_epoch, disk)
     return basis
+
+
+def _refuse_names(network: nn.Cell) -> None:
+    """Refuse a network whose parameter has the name of what a full checkpoint holds beside the parameters."""
+    if any(parameter.name == "epoch" for parameter in network.get_parameters()):
+        raise ConfigError(
+            "model.name is of a network with a parameter named 'epoch', which full checkpoints have of their own; "
+            "rename it"
+        )
 
 
 def _refuse_gradient_point(names: Collection[str], title: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from mindspore import nn
+from mindspore import Parameter, nn
 
 from dimred.checkpoints.checkpoint_io import write_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
@@ -120,6 +120,18 @@ def samples(n_in_val: int, data: Path, split: str, seed: int | None) -> list[tup
 
 
 one_in_val, two_in_val = partial(samples, 1), partial(samples, 2)
+
+
+def named_epoch() -> nn.Cell:
+    network = nn.Dense(2, 10)
+    network.insert_param_to_cell("epoch", Parameter(1.0, name="epoch"))
+    return network
+
+
+def test_a_name_that_full_checkpoints_need_is_refused_before_training(data: Path, network: nn.Cell) -> None:
+    settings = load_config(StageOneConfig, STAGE_1, [f"model.name={__name__}:named_epoch"])
+    told = refusal(network, data, lambda out: check_1(data, out, settings))
+    assert "a network with a parameter named 'epoch'" in told
 
 
 def test_a_val_too_small_to_choose_by_is_refused_and_a_small_one_warned_of(
