@@ -57,7 +57,7 @@ class WeighedLoss(nn.Cell):
         n_rows = 1
         if len(inputs) > 0 and inputs[0].ndim > 0:
             n_rows = inputs[0].shape[0]
-        if isinstance(loss, tuple):
+        if isinstance(loss, (tuple, list)):
             _check_pair(len(loss))
             _check_sum_and_count(loss[0].shape, loss[1].shape, loss[1].dtype)
             total, n_items = loss[0].astype(ms.float32), loss[1].astype(ms.float32)

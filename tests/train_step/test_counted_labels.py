@@ -154,6 +154,18 @@ def test_an_accuracy_is_not_taken_for_a_count(pynative):
         step(*tensors(batch))
 
 
+class InAList(nn.Cell):
+    def construct(self, logits, labels):
+        return [ops.cross_entropy(logits, labels)]
+
+
+def test_a_loss_in_a_list_is_named(pynative):
+    network, batch, _ = problem({"loss": InAList}, LABELS)
+    step = TrainStep(network, nn.SGD(network.trainable_params(), 1.0))
+    with pytest.raises(ConfigError, match="the network gives 1 values; a step needs the mean loss alone"):
+        step(*tensors(batch))
+
+
 def test_a_batch_without_a_label_that_counts_has_no_mean(pynative):
     network, (x, labels), _ = problem({}, np.full(ROWS, IGNORED))
     step = TrainStep(network, nn.SGD(network.trainable_params(), 1.0), micro_batch_size=2, loss_scale=1.0)
