@@ -15,8 +15,6 @@ from dimred.train_step.adamw import AdamW
 from dimred.train_step.schedule_free import ScheduleFree
 
 UPDATES = "global_step"  # the count of updates in the state of every MindSpore optimizer; snapshots don't hold it
-
-
 _OF_OPTIMIZERS = (UPDATES, "learning_rate", "momentum", "beta1_power", "beta2_power")  # parameters of MindSpore's own
 
 

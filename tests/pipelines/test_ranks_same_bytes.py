@@ -22,6 +22,7 @@ from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.checkpoints.states import RunStates
 from dimred.checkpoints.trainable import is_statistic
+from dimred.io.stage_two_result import BEST_AVERAGE
 from dimred.launch.job import make_job
 from dimred.launch.rank_table import make_rank_table
 from tests.helpers.commands import STAGE_1, STAGE_2, TWO_RANKS, TwoStages, next_lines, run, script
@@ -106,7 +107,7 @@ def test_rank_0_alone_saves(stage: int, request: pytest.FixtureRequest) -> None:
     assert result["steps"] == 2 * 20
     assert result["totals"]["accepted_steps"] > 0
     assert result["totals"]["moved_outside"] > 0
-    assert len(result["choices"]["average"]["candidates"]) > 5
+    assert len(result["choices"][BEST_AVERAGE]["candidates"]) > 5
 
 
 def test_the_printed_commands_of_two_ranks_run_as_they_are_in_another_folder(job_1: RanksJob, tmp_path: Path) -> None:
@@ -213,6 +214,8 @@ def test_two_hosts_give_the_bytes_of_one(
     """Both hosts are on loopback with folders of their own; the second has neither weights, snapshots nor basis."""
     job: RanksJob = request.getfixturevalue(f"job_{stage}")
     paths = {str(two_stages.weights): "weights.ckpt", str(two_stages.matrix): "pca_mat.npy"}
+    if stage == 2:  # these WEIGHTS are in no run, so that nothing can be taken over from stage 1
+        paths[str(STAGE_2)] = str(job.folder / "device0_stage_2" / "config.yaml")
     command = [paths.get(word, word) for word in job.command]
     hosts, port = two_hosts(tmp_path)
     if by == "--nodes":
