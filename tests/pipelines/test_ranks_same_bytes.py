@@ -22,7 +22,6 @@ from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.checkpoints.states import RunStates
 from dimred.checkpoints.trainable import is_statistic
-from dimred.io.stage_two_result import BEST_AVERAGE
 from dimred.launch.job import make_job
 from dimred.launch.rank_table import make_rank_table
 from tests.helpers.commands import STAGE_1, STAGE_2, TWO_RANKS, TwoStages, next_lines, run, script
@@ -37,6 +36,7 @@ ONE_OPTIONS = [
 TWO_OPTIONS = [
     "epochs=2", "data.batch_size=5", "search.n_components=4", "save_every_steps=3", "start=mean",
     "reestimate_batches=2", "data.eval_split=val", "cooldown.optimizer.name=momentum", "cooldown.rate=0.05",
+    "keep_best=true",
 ]  # fmt: skip
 
 
@@ -107,7 +107,7 @@ def test_rank_0_alone_saves(stage: int, request: pytest.FixtureRequest) -> None:
     assert result["steps"] == 2 * 20
     assert result["totals"]["accepted_steps"] > 0
     assert result["totals"]["moved_outside"] > 0
-    assert len(result["choices"][BEST_AVERAGE]["candidates"]) > 5
+    assert len(result["choices"]["average"]["candidates"]) > 5
 
 
 def test_the_printed_commands_of_two_ranks_run_as_they_are_in_another_folder(job_1: RanksJob, tmp_path: Path) -> None:
