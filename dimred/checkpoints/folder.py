@@ -49,7 +49,7 @@ def checkpoints_in(folder: Path, argument: str) -> list[Path]:
     if where := snapshots_below(folder):
         raise ConfigError(f"{argument} is {str(folder)!r}, the folder of a run{where}")
     visible = distinct(sorted(path for path in folder.iterdir() if not path.name.startswith(".")))
-    entries = sorted(path for path in visible if path.suffix != MERGE_FOLDER and not has_record(path))
+    entries = [path for path in visible if path.suffix != MERGE_FOLDER and not has_record(path)]
     folders = [path for path in entries if path.is_dir() and re.search(r"\d", path.name)]
     if complete := [path for path in folders if _parts(path)]:
         others = [path for path in folders if path not in complete and _pattern(path) in {*map(_pattern, complete)}]

@@ -82,9 +82,9 @@ def evaluate(
     statistics = {value.name for value in moving_statistics(network)}
     absent = statistics if statistics.isdisjoint(arrays) else set()
     parameters = [value for value in network.get_parameters() if value.name not in absent]
-    from_arrays(parameters, arrays, named_weights("WEIGHTS", weights))
+    named = named_weights("WEIGHTS", weights)
+    from_arrays(parameters, arrays, named)
     if (name := first_not_finite(parameters)) is not None:
-        named = named_weights("WEIGHTS", weights)
         _log.warning(f"{named} has {name!r} with an infinite number or NaN; what is measured with it means nothing")
     figures: Figures = {metric.name: {} for metric in task.metrics}
     result: dict[str, Any] = {"split": split, "metrics": figures}

@@ -213,9 +213,9 @@ def read_stage_2(folder: Path) -> StageTwoRecord:
     """
     path = folder / RESULT
     if not path.is_file():
-        is_unfinished = (folder / STAGE_2_CHECKPOINTS).is_dir()
-        remedy = f"give the folder of a stage 1 or stage 2 run{runs_below(folder)}"
-        remedy = "finish stage 2 by its --resume" if is_unfinished else remedy
+        remedy = "finish stage 2 by its --resume"
+        if not (folder / STAGE_2_CHECKPOINTS).is_dir():
+            remedy = f"give the folder of a stage 1 or stage 2 run{runs_below(folder)}"
         raise ConfigError(f"RUN is {str(folder)!r}, which has no {RESULT}; {remedy}")
     result = StageTwoResult.read(path)
     steps = read_metrics(folder / METRICS)

@@ -94,8 +94,7 @@ def make_callback(name: str, folder: Path) -> Callable[[Record], object]:
         raise ConfigError(
             f"callback is {name!r}, which returned {shown(listener)}; it must return a function of a record"
         )
-    told: Callable[[Record], object] = listener
-    return told
+    return listener
 
 
 class TensorBoard:

@@ -2,10 +2,10 @@
 
 import math
 
-import mindspore as ms
 from mindspore import Tensor, nn, ops
 
 from dimred.errors import check_number
+from dimred.train_step.precision import half_as_float32
 
 _ORDINARY = 2.0**48  # largest entries between 1 / _ORDINARY and _ORDINARY need no scale: the squares fit into float32
 _SCALE = 2.0**96
@@ -45,7 +45,7 @@ class Clipping(nn.Cell):
         self.norm = float(norm)
 
     def construct(self, gradients: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], Tensor]:
-        wide = _each(_wide, gradients)
+        wide = _each(half_as_float32, gradients)
         largest = ops.stack(_each(_largest, wide)).max()
         power = ops.select(largest < 1.0 / _ORDINARY, ops.full_like(largest, 1.0 / _SCALE), ops.ones_like(largest))
         power = ops.select(largest > _ORDINARY, ops.full_like(largest, _SCALE), power)
@@ -55,10 +55,6 @@ class Clipping(nn.Cell):
         shrink = ops.select(ops.isfinite(quotient_length), self.norm / quotient_length, ops.full_like(length, math.nan))
         factor = ops.select(length <= self.norm, power, shrink)
         return _each(ops.partial(_multiply, factor), quotients, gradients), length
-
-
-def _wide(gradient: Tensor) -> Tensor:
-    return gradient.astype(ms.float32) if gradient.dtype in (ms.float16, ms.bfloat16) else gradient
 
 
 def _largest(gradient: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from mindspore import Parameter, Tensor, nn, ops
 
 from dimred.errors import check_number, check_type
 from dimred.train_step.network_state import moving_statistics
+from dimred.train_step.precision import half_as_float32
 from dimred.vectors.parameters import preserved
 
 _RAMP_UPDATES = 2000.0
@@ -49,7 +50,10 @@ class EMA(nn.Cell):
         self.ramp = ramp
         self.values = ms.ParameterTuple(values)
         self.averages = ms.ParameterTuple(
-            [Parameter(_wide(value).copy(), name=f"ema.{value.name}", requires_grad=False) for value in values]
+            [
+                Parameter(half_as_float32(value.value()).copy(), name=f"ema.{value.name}", requires_grad=False)
+                for value in values
+            ]
         )
         self.statistics = list(self.averages)[len(weights) :]
         self.n_updates = Parameter(Tensor(0, ms.int32), name="ema.updates", requires_grad=False)
@@ -66,7 +70,7 @@ class EMA(nn.Cell):
     def restart(self) -> None:
         """Start over from the network's current values."""
         for average, value in zip(self.averages, self.values, strict=True):
-            ops.assign(average, _wide(value))
+            ops.assign(average, half_as_float32(value.value()))
         ops.assign(self.n_updates, Tensor(0, ms.int32))
 
     @contextmanager
@@ -76,10 +80,6 @@ class EMA(nn.Cell):
             for average, value in zip(self.averages, self.values, strict=True):
                 ops.assign(value, average.astype(value.dtype))
             yield
-
-
-def _wide(value: Parameter) -> Tensor:
-    return value.value().astype(ms.float32) if value.dtype in (ms.float16, ms.bfloat16) else value.value()
 
 
 def _move(keep: Tensor, average: Parameter, value: Tensor) -> Tensor:

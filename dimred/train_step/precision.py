@@ -91,6 +91,11 @@ def as_float32(tensor: Tensor) -> Tensor:
     return tensor.astype(ms.float32)
 
 
+def half_as_float32(tensor: Tensor) -> Tensor:
+    """Return a tensor of half precision as float32, and any other as it is; a graph can call this, too."""
+    return tensor.astype(ms.float32) if tensor.dtype in (ms.float16, ms.bfloat16) else tensor
+
+
 def _convert(fitting: Sequence[Place], dtype: str) -> None:
     """Wrap the cells in these places so that they compute in this type."""
     for place in fitting:
