@@ -12,10 +12,13 @@ from mindspore import Parameter, nn
 
 from dimred.errors import ConfigError, shown
 from dimred.train_step.adamw import AdamW
-from dimred.train_step.schedule_free import ScheduleFree
+from dimred.train_step.schedule_free import RATES_SQUARED, ScheduleFree
 
 UPDATES = "global_step"  # the count of updates in the state of every MindSpore optimizer; snapshots don't hold it
-_OF_OPTIMIZERS = (UPDATES, "learning_rate", "momentum", "beta1_power", "beta2_power")  # parameters of MindSpore's own
+# Parameters that the optimizers of MindSpore and mindcv have beside one for each weight; a test holds the list.
+_OF_OPTIMIZERS = (
+    UPDATES, "learning_rate", "momentum", "beta1_power", "beta2_power", "mu_schedule", "afactor_step", RATES_SQUARED,
+)  # fmt: skip
 
 
 def decays(parameter: Parameter, no_decay: Sequence[str]) -> bool:

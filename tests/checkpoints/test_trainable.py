@@ -1,15 +1,12 @@
 """Weights are told from statistics, optimizer state and settings, in real checkpoints of MindSpore and in others."""
 
-import inspect
-
 import mindspore as ms
 import numpy as np
 import pytest
-from mindcv.optim import adamw, adan, lion, nadam
+from mindcv.optim import adan, lion
 from mindcv.utils.train_step import TrainStep as MindcvStep
 from mindspore import Parameter, Tensor, nn
 from mindspore.boost.grad_accumulation import GradientAccumulation
-from mindspore.experimental import optim as experimental
 
 import dimred
 from dimred.checkpoints.checkpoint_io import open_file, read_index, write_checkpoint
@@ -19,6 +16,7 @@ from dimred.errors import CheckpointError
 from dimred.train_step.ema import EMA
 from dimred.train_step.loss_scale import DynamicLossScale
 from dimred.train_step.schedule_free import ScheduleFree
+from tests.helpers.optimizers import OPTIMIZERS, optimizer_of
 
 
 class Network(nn.Cell):
@@ -41,28 +39,6 @@ class Part(nn.Cell):
         super().__init__()
         self.conv, self.fc = nn.Conv2d(1, 2, 3), nn.Dense(2, 3)
         self.twin = twin
-
-
-PACKAGES = (nn, adamw, adan, lion, nadam, experimental)
-WRAPPERS = {nn.LARS, nn.OptTFTWrapper}  # of another optimizer
-OPTIMIZERS = sorted(
-    {
-        one
-        for package in PACKAGES
-        for one in vars(package).values()
-        if inspect.isclass(one) and issubclass(one, (nn.Optimizer, experimental.Optimizer))
-    }
-    - {nn.Optimizer, experimental.Optimizer, *WRAPPERS}
-    | {ScheduleFree},
-    key=lambda one: f"{one.__module__}.{one.__name__}",
-)
-
-
-def optimizer_of(kind, parameters, rate=0.1):
-    options = {"momentum": 0.9} if kind is nn.Momentum else {}
-    if kind is nn.AdaFactor:
-        return kind(parameters, learning_rate=None, **options)
-    return kind(parameters, **{"lr" if issubclass(kind, experimental.Optimizer) else "learning_rate": rate}, **options)
 
 
 def saved(path, network, optimizer, *, notes=None):

@@ -11,6 +11,7 @@ from dimred.train_step.optimizers import make_optimizer
 from dimred.train_step.schedule_free import ScheduleFree
 from dimred.train_step.step import TrainStep
 from tests.helpers.networks import basis_for, state_bytes
+from tests.helpers.optimizers import OPTIMIZERS, optimizer_of
 
 pytestmark = pytest.mark.usefixtures("mode")
 
@@ -81,6 +82,21 @@ def test_a_name_that_a_network_shares_with_the_optimizer_is_refused(name: str, t
     if trains:
         with pytest.raises(ConfigError, match=f"a weight of the network is named '{name}'"):
             make_optimizer("momentum", network.trainable_params(), [0.1, 0.2])
+
+
+def test_every_name_that_an_optimizer_gives_to_a_parameter_of_its_own_is_refused() -> None:
+    """The names are those of all optimizers that are installed, so that a new one can't be missed."""
+    kinds = [kind for kind in OPTIMIZERS if issubclass(kind, nn.Optimizer)]
+
+    def own_names(kind: type, weight: str) -> set[str]:
+        parameter = ms.Parameter(ms.Tensor([0.5]), name=weight)
+        return {one.name for one in optimizer_of(kind, [parameter]).get_parameters()}
+
+    names = set[str]().union(*(own_names(kind, "a.weight") & own_names(kind, "b") for kind in kinds))
+    assert {"learning_rate", "momentum", "mu_schedule"} <= names
+    for name in names:
+        with pytest.raises(ConfigError, match=f"a weight of the network is named '{name}'"):
+            make_optimizer("momentum", [ms.Parameter(ms.Tensor([0.5]), name=name)], 0.1)
 
 
 class LossAndOutputs(nn.Cell):
