@@ -23,8 +23,7 @@ from dimred.io.stage_two_result import AVERAGE, BEST_AVERAGE, FINAL, START, Metr
 from dimred.launch.environment import words_of_dimred
 from dimred.runs.loop import Progress
 from dimred.runs.run import Run
-from dimred.stages.best_average import BestAverage
-from dimred.stages.candidates import Candidates, mean_of, put_file
+from dimred.stages.candidates import BestAverage, Candidates, mean_of, put_file
 from dimred.stages.cooldown import Cooldown
 from dimred.stages.parent import StageOneRun
 from dimred.subspace.basis import SubspaceBasis

@@ -17,7 +17,7 @@ from dimred.io.checksums import write_checksummed
 from dimred.io.metrics_file import read_metrics
 from dimred.io.stage_two_result import StageTwoResult
 from dimred.report.record import read_stage_2
-from dimred.stages.best_average import BestAverage
+from dimred.stages.candidates import BestAverage
 from tests.helpers.finished_stage_1 import settings
 from tests.helpers.results import differences, results
 from tests.helpers.tiny_run import dying, stage_2_run
