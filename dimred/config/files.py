@@ -1,5 +1,6 @@
 """Load a configuration from a YAML file and overrides, and write it back."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -211,7 +212,10 @@ _CONSTRUCTOR_ERRORS = (ValueError, OverflowError, LookupError, AttributeError, T
 
 
 class _Loader(yaml.SafeLoader):
-    """A loader that refuses a key that is there twice; YAML's own would drop the first."""
+    """A loader that refuses a key that is there twice, and reads numbers as they look.
+
+    YAML's own would drop the first of two keys, read 010 as the octal number 8, and 1:10 as 70, to the base 60.
+    """
 
     def compose_mapping_node(self, anchor: str | None) -> Any:
         """Compose a mapping as it is written, without the keys that ``<<`` will add."""
@@ -221,6 +225,19 @@ class _Loader(yaml.SafeLoader):
                 raise yaml.constructor.ConstructorError(problem=f"the key {key.value!r} is there twice{key.start_mark}")
             keys.add(str(key.value))
         return node
+
+    def construct_number(self, node: yaml.ScalarNode) -> Any:
+        """Construct a number, a decimal one also after zeros; what has a colon stays a text."""
+        text = str(self.construct_scalar(node))
+        if ":" in text:
+            return text
+        if re.fullmatch(r"[-+]?0[\d_]+", text):
+            return int(text.replace("_", ""))
+        return self.construct_yaml_int(node) if node.tag.endswith(":int") else self.construct_yaml_float(node)
+
+
+for _kind in ("int", "float"):
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", _Loader.construct_number)
 
 
 def _parse(text: str, source: str) -> Any:

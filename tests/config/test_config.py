@@ -187,6 +187,19 @@ def test_a_key_that_is_there_twice_is_refused_but_not_one_that_an_anchor_gives(t
     assert load_config(StageOneConfig, file).checkpoints.keep == 2
 
 
+@pytest.mark.parametrize(("text", "number"), [("010", 10), ("08", 8), ("0_100", 100), ("0x10", 16), ("0b11", 3)])
+def test_a_whole_number_is_read_as_it_looks(text: str, number: int, tmp_path: Path) -> None:
+    (tmp_path / "seed.yaml").write_text(f"seed: {text}\n")
+    assert load_config(StageOneConfig, tmp_path / "seed.yaml").seed == number
+    assert load_config(StageOneConfig, None, [f"seed={text}"]).seed == number
+
+
+@pytest.mark.parametrize("override", ["seed=1:10", "data.mean=[1:20, 80, 80]", "schedule.peak=0:00.5"])
+def test_a_number_with_a_colon_is_refused(override: str) -> None:
+    with pytest.raises(ConfigError, match=override.partition("=")[0]):
+        load_config(StageOneConfig, None, [override])
+
+
 def test_a_file_that_is_too_large_is_refused_whatever_its_letters(tmp_path: Path) -> None:
     for first in ("", "e"):
         (tmp_path / "large.yaml").write_text(f"#{first}{'é' * 50_000}\nseed: 7\n", encoding="utf-8")
