@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from dimred.averaging.mean import is_constant
@@ -166,11 +167,21 @@ def is_folder(checkpoint: Checkpoint) -> bool:
 
 
 def find_paths(source: str) -> list[Path]:
-    """Return ``source`` as a path, or the paths that match it as a glob; ConfigError if there are none."""
+    """Return ``source`` as a path, or the paths that match it as a glob; ConfigError if there are none.
+
+    As in a shell, only a part of the glob that begins with a dot matches a hidden file or folder.
+    """
     path = Path(source)
     paths = [path] if path.exists() else []
     with suppress(ValueError):  # raised for a "**" beside other characters
-        paths = paths or sorted(Path(path.anchor or ".").glob(str(path.relative_to(path.anchor))))
+        found = Path(path.anchor or ".").glob(str(path.relative_to(path.anchor)))
+        paths = paths or sorted(one for one in found if not _is_hidden_from(path, one))
     if not paths:
         raise ConfigError(f"CHECKPOINTS is {source!r}: there is no such file or folder, and nothing matches it")
     return paths
+
+
+def _is_hidden_from(pattern: Path, path: Path) -> bool:
+    dotted = [part for part in pattern.parts if part.startswith(".")]
+    hidden = (part for part in path.parts if part.startswith(".") and part != "..")
+    return any(not any(fnmatchcase(part, one) for one in dotted) for part in hidden)

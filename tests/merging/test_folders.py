@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import dimred
-from dimred.errors import CheckpointError, DimredError
+from dimred.errors import CheckpointError, ConfigError, DimredError
 from dimred.merging.convert import convert
-from dimred.merging.inputs import open_checkpoints
+from dimred.merging.inputs import find_paths, open_checkpoints
 from tests.helpers.checkpoint_files import BITS, draw, network, read_file, write_file, write_run
 
 PICKLE = b"PK\x03\x04"
@@ -164,3 +164,16 @@ def test_a_whole_file_beside_the_index_of_other_shards_leaves_no_choice_to_chanc
         names = dict.fromkeys(json.loads(index.read_text())["weight_map"], "model.safetensors")
         index.write_text(json.dumps({"weight_map": names}))
     assert [one.files[0].name for one in open_checkpoints(tmp_path / "run")] == 2 * ["model.safetensors"]
+
+
+def test_a_glob_matches_what_is_hidden_only_where_it_has_a_dot(tmp_path: Path) -> None:
+    for folder in (".home/run", ".home/run/.ipynb_checkpoints", ".home/run/.cache/old"):
+        write_run(tmp_path / folder, 2)
+    run = tmp_path / ".home" / "run"
+    for pattern, n in (("*/*.safetensors", 2), ("**/model.safetensors", 2), (".cache/**/model.safetensors", 2)):
+        paths = find_paths(f"{tmp_path}/.ho*/run/{pattern}")
+        assert len(paths) == n, pattern
+        assert all((".cache" in path.parts) == pattern.startswith(".cache") for path in paths)
+    with pytest.raises(ConfigError, match="nothing matches it"):
+        find_paths(f"{tmp_path}/*/run/*/model.safetensors")
+    assert len(open_checkpoints(f"{run}/**/model.safetensors")) == 2
