@@ -189,11 +189,12 @@ def _front_matter(folder: Path) -> dict[str, Any]:
     if (folder / INPUT_CARD).exists():
         text = (folder / INPUT_CARD).read_text(encoding="utf-8-sig", errors="replace")
         head = re.match(r"---[ \t]*\n(.*?)^---[ \t]*$", text, re.DOTALL | re.MULTILINE)
-        try:
-            card = yaml.safe_load(head[1]) if head else {}
-        except yaml.YAMLError:
+        try:  # all values as texts: the language "no" is not false
+            card = yaml.BaseLoader(head[1]).get_single_data() if head else {}
+        except (yaml.YAMLError, RecursionError):
             card = {}
-        metadata |= {key: card[key] for key in _STILL_TRUE if isinstance(card, dict) and key in card}
+        values = {key: card.get(key) for key in _STILL_TRUE} if isinstance(card, dict) else {}
+        metadata |= {key: value for key, value in values.items() if value not in (None, "", "~", "null")}
     return metadata | {"tags": ["merge", "dimred", *(["lora"] if (folder / ADAPTER_CONFIG).exists() else [])]}
 
 

@@ -5,6 +5,7 @@ import shlex
 from pathlib import Path
 
 import numpy as np
+import pytest
 import yaml
 
 import dimred
@@ -78,6 +79,24 @@ def test_a_card_that_is_no_yaml_and_a_base_of_this_machine(tmp_path: Path) -> No
     (tmp_path / "run" / "checkpoint-200" / "README.md").write_text("---\na: [\n")
     dimred.merge(tmp_path / "run", tmp_path / "mean")
     assert read_card(tmp_path / "mean")[0] == {"library_name": "peft", "tags": ["merge", "dimred", "lora"]}
+
+
+@pytest.mark.parametrize("beside", ["date: 2024-02-30", "version: !!int x", f"nested: {'[' * 20_000}{']' * 20_000}"])
+def test_values_of_a_card_that_yaml_cannot_construct_end_no_merge(tmp_path: Path, beside: str) -> None:
+    write_run(tmp_path / "run", 2, sharded=True)
+    (tmp_path / "run" / "checkpoint-2000" / "README.md").write_text(f"---\n{beside}\nlicense: mit\n---\n")
+    dimred.merge(tmp_path / "run", tmp_path / "avg")
+    assert read_card(tmp_path / "avg")[0].get("license") == (None if beside.startswith("nested") else "mit")
+
+
+def test_the_language_no_and_a_key_without_a_value(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", 2, sharded=True)
+    head = "language: [no, en]\nlicense: no\nbase_model:\ndatasets: null"
+    (tmp_path / "run" / "checkpoint-2000" / "README.md").write_text(f"---\n{head}\n---\n")
+    dimred.merge(tmp_path / "run", tmp_path / "avg")
+    metadata = read_card(tmp_path / "avg")[0]
+    assert metadata.items() >= {"language": ["no", "en"], "license": "no"}.items()
+    assert not {"base_model", "datasets"} & metadata.keys()
 
 
 def test_a_path_that_is_no_text_stands_escaped_in_the_card(tmp_path: Path) -> None:
