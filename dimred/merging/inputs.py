@@ -16,7 +16,7 @@ from dimred.checkpoints.order import check_order, epochs_and_steps
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.checkpoints.stored_tensor import reading
 from dimred.errors import CheckpointError, ConfigError, SeriesError, check_number, shown
-from dimred.io.run_names import MANIFEST
+from dimred.io.run_names import MANIFEST, has_record
 from dimred.merging.lora import check_adapters
 
 _log = logging.getLogger(__name__)
@@ -48,6 +48,7 @@ def open_checkpoints(sources: Sources, order: str = "step") -> list[Checkpoint]:
     steps: list[int] | None = None
     with reading(texts[0]):
         paths = distinct(path for source in texts for path in find_paths(source))
+        _tell_results(paths)
         if len(paths) == 1 and paths[0].is_dir() and not index_files(paths[0]):
             if (paths[0] / MANIFEST).exists():
                 series = CheckpointSeries.open(paths[0])
@@ -69,6 +70,15 @@ def open_checkpoints(sources: Sources, order: str = "step") -> list[Checkpoint]:
         if difference:
             raise CheckpointError(f"The checkpoints are of different networks: {difference}.")
     return checkpoints
+
+
+def _tell_results(paths: Sequence[Path]) -> None:
+    """Log which of the inputs are results of merges, unless all are: a glob may have matched them by accident."""
+    results = [path for path in paths if has_record(path)]
+    for path in results if len(results) < len(paths) else ():
+        _log.info(
+            f"{path} is the result of a merge, and counts like a checkpoint; name the others alone to leave it out"
+        )
 
 
 def list_sources(sources: Sources) -> list[str]:
@@ -169,19 +179,28 @@ def is_folder(checkpoint: Checkpoint) -> bool:
 def find_paths(source: str) -> list[Path]:
     """Return ``source`` as a path, or the paths that match it as a glob; ConfigError if there are none.
 
-    As in a shell, only a part of the glob that begins with a dot matches a hidden file or folder.
+    Folders at its beginning that exist are taken by their names, which may have brackets. As in a shell, only a part of
+    the glob that begins with a dot matches a hidden file or folder.
     """
-    path = Path(source)
-    paths = [path] if path.exists() else []
+    folder, parts = _split(Path(source))
+    paths = [] if parts else [folder]
     with suppress(ValueError):  # raised for a "**" beside other characters
-        found = Path(path.anchor or ".").glob(str(path.relative_to(path.anchor)))
-        paths = paths or sorted(one for one in found if not _is_hidden_from(path, one))
+        found = folder.glob(str(Path(*parts))) if parts else ()
+        paths += sorted(path for path in found if not _is_hidden(path.relative_to(folder), parts))
     if not paths:
         raise ConfigError(f"CHECKPOINTS is {source!r}: there is no such file or folder, and nothing matches it")
     return paths
 
 
-def _is_hidden_from(pattern: Path, path: Path) -> bool:
-    dotted = [part for part in pattern.parts if part.startswith(".")]
-    hidden = (part for part in path.parts if part.startswith(".") and part != "..")
-    return any(not any(fnmatchcase(part, one) for one in dotted) for part in hidden)
+def _split(path: Path) -> tuple[Path, list[str]]:
+    """Split a path into the beginning that exists, and the parts of the rest."""
+    folder, parts = Path(path.anchor), list(path.parts[bool(path.anchor) :])
+    while parts and (folder / parts[0]).exists():
+        folder /= parts.pop(0)
+    return folder, parts
+
+
+def _is_hidden(path: Path, pattern: Sequence[str]) -> bool:
+    """Return whether a part of a path is hidden, and no part of the pattern asks for it."""
+    dotted = [part for part in pattern if part.startswith(".")]
+    return any(part.startswith(".") and not any(fnmatchcase(part, one) for one in dotted) for part in path.parts)

@@ -177,3 +177,26 @@ def test_a_glob_matches_what_is_hidden_only_where_it_has_a_dot(tmp_path: Path) -
     with pytest.raises(ConfigError, match="nothing matches it"):
         find_paths(f"{tmp_path}/*/run/*/model.safetensors")
     assert len(open_checkpoints(f"{run}/**/model.safetensors")) == 2
+
+
+def test_a_folder_with_brackets_is_no_pattern(tmp_path: Path) -> None:
+    for name in ("lr=[1]", "lr=1"):
+        write_run(tmp_path / name, 2)
+    for pattern in ("*", "checkpoint-[12]000"):
+        assert {path.parent.name for path in find_paths(f"{tmp_path}/lr=[1]/{pattern}")} == {"lr=[1]"}
+
+
+def test_an_earlier_result_that_a_glob_matches_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    for number in (1, 2):
+        write_file(tmp_path / f"net-{number}.safetensors", network(number))
+    dimred.merge(f"{tmp_path}/net-[12].safetensors", tmp_path / "result-2.safetensors")
+    assert not caplog.messages
+    dimred.merge(f"{tmp_path}/*.safetensors", tmp_path / "all.safetensors", order="name")
+    assert [message.partition(",")[0] for message in caplog.messages] == [
+        f"{tmp_path / 'result-2.safetensors'} is the result of a merge"
+    ]
+    caplog.clear()
+    results = [tmp_path / "all.safetensors", tmp_path / "result-2.safetensors"]
+    dimred.merge(results, tmp_path / "of-results.safetensors", order="name")
+    assert not caplog.messages
