@@ -31,7 +31,7 @@ _LOG = re.compile(r"\.log$|\.jsonl$|tfevents|^trainer_state\.json$|^\w+_results\
 # The index of shards in another format, such as those that were converted.
 _OTHER_INDEX = re.compile(r"\.(?!safetensors)\w+\.index\.json$", re.IGNORECASE)
 _FOLDERS_OF_LOGS = ("runs", "logs", "wandb", "lightning_logs", "tensorboard", "mlruns")
-_DTYPE = re.compile(r'("(?:torch_)?dtype"\s*:\s*"(?:torch\.)?)(?:float64|float32|float16|bfloat16)(?=")')
+_DTYPE = re.compile(rb'("(?:torch_)?dtype"\s*:\s*"(?:torch\.)?)(?:float64|float32|float16|bfloat16)(?=")')
 
 
 def root_of(checkpoint: Checkpoint) -> Path:
@@ -117,10 +117,10 @@ def renew_dtype(folder: Path, dtype: str) -> None:
         dtype: the type, such as ``bfloat16``.
     """
     for path in folder.rglob("*config*.json"):
-        text = path.read_text(encoding="utf-8")
-        new_text = _DTYPE.sub(rf"\g<1>{dtype}", text)
-        if new_text != text:
-            path.write_text(new_text, encoding="utf-8")
+        content = path.read_bytes()
+        new_content = _DTYPE.sub(rb"\g<1>" + dtype.encode(), content)
+        if new_content != content:
+            path.write_bytes(new_content)
 
 
 def copy_file(source: BinaryIO, path: Path, target: BinaryIO) -> None:

@@ -78,6 +78,16 @@ def test_the_configurations_get_the_type_of_the_weights(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "out" / "config.json").read_text()) == answer
 
 
+def test_a_configuration_that_is_no_utf_8_gets_the_type_too_and_keeps_every_other_byte(tmp_path: Path) -> None:
+    content = b'{\r\n"torch_dtype": "bfloat16", "author": "Jos\xe9"\r\n}'
+    for number in (1, 2):
+        folder = tmp_path / "run" / f"checkpoint-{number}"
+        write_file(folder / "model.safetensors", {"w": draw((3, 2), BITS, number)})
+        (folder / "my_config.json").write_bytes(content)
+    dimred.merge(tmp_path / "run", tmp_path / "out", dtype="float16")
+    assert (tmp_path / "out" / "my_config.json").read_bytes() == content.replace(b"bfloat16", b"float16")
+
+
 def test_what_does_not_change_in_training_is_copied_whatever_its_name(tmp_path: Path) -> None:
     for number in (1, 2):
         folder = tmp_path / "run" / f"checkpoint-{number}"
@@ -200,3 +210,11 @@ def test_an_earlier_result_that_a_glob_matches_is_told(tmp_path: Path, caplog: p
     results = [tmp_path / "all.safetensors", tmp_path / "result-2.safetensors"]
     dimred.merge(results, tmp_path / "of-results.safetensors", order="name")
     assert not caplog.messages
+
+
+@pytest.mark.parametrize("content", ['{"name": "mine"}', "{}", "[]"])
+def test_a_file_named_as_a_list_of_folders_that_lists_none_hides_no_weights(tmp_path: Path, content: str) -> None:
+    for number in (1, 2):
+        write_file(tmp_path / f"checkpoint-{number}" / "model.safetensors", network(number))
+        (tmp_path / f"checkpoint-{number}" / "modules.json").write_text(content)
+    assert [one.step for one in open_checkpoints(tmp_path)] == [1, 2]
