@@ -132,7 +132,7 @@ def _parts(folder: Path) -> list[Path]:
 
 
 def _listed_parts(folder: Path) -> list[Path] | None:
-    """Return the sub-folders that a network's own list names, the folder itself among them; None without a list."""
+    """Return the sub-folders that a network's own list names, the folder itself among them; None if none are listed."""
     path = next((folder / name for name in _LISTS if (folder / name).is_file()), None)
     if path is None:
         return None
@@ -149,7 +149,7 @@ def _listed_parts(folder: Path) -> list[Path] | None:
             raise ValueError("it names no folder below it")
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise CheckpointError(f"{path} does not list a network's folders ({type(error).__name__}: {error})") from None
-    return parts
+    return parts or None
 
 
 def read_one(path: Path) -> Checkpoint:
