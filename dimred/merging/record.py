@@ -1,6 +1,7 @@
 """Describe how a result was made: in its record, ``OUT.json``, and for people in tables, sentences and a model card."""
 
 import json
+import os
 import platform
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -182,7 +183,8 @@ def _front_matter(folder: Path) -> dict[str, Any]:
     if (folder / ADAPTER_CONFIG).exists():
         metadata["library_name"] = "peft"
         base = json.loads((folder / ADAPTER_CONFIG).read_bytes()).get("base_model_name_or_path")
-        if base and not Path(base).exists():  # a folder of this machine means nothing on a hub
+        # A folder of this machine means nothing on a hub.
+        if base and isinstance(base, str) and not os.path.exists(base):  # noqa: PTH110 - Path's fails for a long name
             metadata["base_model"] = base
     elif (folder / "config.json").exists():
         metadata["library_name"] = "transformers"

@@ -81,6 +81,13 @@ def test_a_card_that_is_no_yaml_and_a_base_of_this_machine(tmp_path: Path) -> No
     assert read_card(tmp_path / "mean")[0] == {"library_name": "peft", "tags": ["merge", "dimred", "lora"]}
 
 
+@pytest.mark.parametrize(("base", "in_card"), [(["a", "b"], None), (7, None), ("x" * 5000, "x" * 5000)])
+def test_a_base_that_is_no_name_of_a_file_ends_no_merge(tmp_path: Path, base: object, in_card: str | None) -> None:
+    write_adapters(tmp_path / "run", 2, base_model_name_or_path=base)
+    dimred.merge(tmp_path / "run", tmp_path / "mean")
+    assert read_card(tmp_path / "mean")[0].get("base_model") == in_card
+
+
 @pytest.mark.parametrize("beside", ["date: 2024-02-30", "version: !!int x", f"nested: {'[' * 20_000}{']' * 20_000}"])
 def test_values_of_a_card_that_yaml_cannot_construct_end_no_merge(tmp_path: Path, beside: str) -> None:
     write_run(tmp_path / "run", 2, sharded=True)
