@@ -185,8 +185,8 @@ def find_paths(source: str) -> list[Path]:
     folder, parts = _split(Path(source))
     paths = [] if parts else [folder]
     with suppress(ValueError):  # raised for a "**" beside other characters
-        found = folder.glob(str(Path(*parts))) if parts else ()
-        paths += sorted(path for path in found if not _is_hidden(path.relative_to(folder), parts))
+        matches = folder.glob(str(Path(*parts))) if parts else ()
+        paths += sorted(path for path in matches if not _is_hidden(path.relative_to(folder), parts))
     if not paths:
         raise ConfigError(f"CHECKPOINTS is {source!r}: there is no such file or folder, and nothing matches it")
     return paths
