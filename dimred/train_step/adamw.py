@@ -8,7 +8,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
-from dimred.errors import check_number
+from dimred.errors import ConfigError, check_number
 
 _each = ops.HyperMap()  # a graph compiles it much faster than a loop
 
@@ -33,7 +33,8 @@ class AdamW(nn.Optimizer):
         weight_decay: the factor called decay above, of at least 0; or a cell that returns it for each update.
 
     Raises:
-        ConfigError: ``beta1``, ``beta2``, ``eps`` or ``weight_decay`` is not in its range.
+        ConfigError: ``beta1``, ``beta2``, ``eps`` or ``weight_decay`` is not in its range, or a group asks for
+            ``grad_centralization``.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class AdamW(nn.Optimizer):
             check_number("weight_decay", weight_decay, at_least=0)
             weight_decay = float(weight_decay)
         super().__init__(learning_rate, params, weight_decay)
+        check_groups(self)
         self.beta1, self.beta2, self.eps = float(beta1), float(beta2), float(eps)
         self.log_beta1, self.log_beta2 = _log_as_float32(beta1), _log_as_float32(beta2)
         self.first_moments = self.parameters.clone(prefix="adamw_m", init="zeros")
@@ -95,6 +97,14 @@ class AdamW(nn.Optimizer):
             weight, first_moment, second_moment, 0.0, 0.0, rate * factor, self.beta1, self.beta2, eps, gradient
         )  # fmt: skip
         return True
+
+
+def check_groups(optimizer: nn.Optimizer) -> None:
+    """Refuse parameter groups that ask for centred gradients, which an optimizer of dimred does not make."""
+    if optimizer.is_group and any(optimizer.grad_centralization_flags):
+        raise ConfigError(
+            f"params has groups with grad_centralization, which {type(optimizer).__name__} does not have; leave it out"
+        )
 
 
 def _log_as_float32(beta: float) -> float:

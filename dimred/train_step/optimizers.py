@@ -150,11 +150,16 @@ def check_optimizer(optimizer: nn.Optimizer, trainable: Sequence[Parameter]) -> 
         trainable: the network's trainable parameters.
 
     Raises:
-        ConfigError: ``optimizer`` is not an optimizer, or has a parameter that is not trainable in the network, not
-            float32, or named like one of the optimizer's own.
+        ConfigError: ``optimizer`` is not an optimizer, has a loss scale, or has a parameter that is not trainable in
+            the network, not float32, or named like one of the optimizer's own.
     """
     if not isinstance(optimizer, nn.Optimizer):
         raise ConfigError(f"optimizer is {shown(optimizer)}; give one of mindspore.nn, over the trainable parameters")
+    if optimizer.loss_scale != 1:
+        raise ConfigError(
+            f"optimizer has a loss_scale of {optimizer.loss_scale:g}, by which it would divide a gradient that the "
+            "step has unscaled; make it without one, and give the loss scale to the step"
+        )
     _check_names(optimizer.parameters)
     trainable_ids = {id(weight) for weight in trainable}
     for weight in optimizer.parameters:

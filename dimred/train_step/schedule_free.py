@@ -9,6 +9,7 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 from dimred.errors import ConfigError, check_number
+from dimred.train_step.adamw import check_groups
 from dimred.vectors.parameters import from_arrays, preserved, to_arrays
 
 RATES_SQUARED = "schedule_free.rates_squared"  # name in the state of this optimizer alone
@@ -37,7 +38,7 @@ class ScheduleFree(nn.Optimizer):
 
     Raises:
         ConfigError: ``beta`` is not between 0 and 1, ``weight_decay`` is below 0, or a group has a learning rate of its
-            own.
+            own or asks for ``grad_centralization``.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class ScheduleFree(nn.Optimizer):
             check_number("weight_decay", weight_decay, at_least=0)
             weight_decay = float(weight_decay)
         super().__init__(learning_rate, params, weight_decay)
+        check_groups(self)
         if self.is_group_lr:
             raise ConfigError("params has groups with a lr of their own; ScheduleFree has one learning_rate for all")
         self.beta = float(beta)

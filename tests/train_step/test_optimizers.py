@@ -9,10 +9,12 @@ from mindspore import Parameter, Tensor, nn
 
 from dimred.config import NO_DECAY_PATTERNS
 from dimred.errors import ConfigError
+from dimred.train_step.adamw import AdamW
 from dimred.train_step.clipping import Clipping
 from dimred.train_step.loss_scale import DynamicLossScale
 from dimred.train_step.optimizers import decays, make_optimizer
 from dimred.train_step.schedule import make_rates, with_cooldown
+from dimred.train_step.schedule_free import ScheduleFree
 from tests.helpers.problems import RATES
 from tests.oracles.train_step import LossScaleTwin, Optimizer, clip, rates
 
@@ -63,6 +65,14 @@ def test_the_averaged_point_is_the_weighted_mean_of_the_base_points(pynative):
     with step.in_place():
         np.testing.assert_array_equal(weight.asnumpy(), averaged)
     np.testing.assert_array_equal(weight.asnumpy(), own)
+
+
+@pytest.mark.parametrize("kind", [AdamW, ScheduleFree])
+def test_centred_gradients_are_refused_and_not_left_out_in_silence(kind):
+    weight = Parameter(Tensor(np.ones((3, 16), np.float32)), name="weight")
+    kind([{"params": [weight], "grad_centralization": False}], 0.1)
+    with pytest.raises(ConfigError, match=f"groups with grad_centralization, which {kind.__name__} does not have"):
+        kind([{"params": [weight], "grad_centralization": True}], 0.1)
 
 
 def test_weights_may_be_loaded_until_the_first_schedule_free_update(pynative):

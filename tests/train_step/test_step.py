@@ -66,6 +66,11 @@ def test_an_optimizer_or_a_loss_that_can_not_train_the_network_is_refused() -> N
     with pytest.raises(ConfigError, match=r"2 values, of the shapes \(\) and \(7, 2\), the second of the type"):
         step(X, Y)
     assert state_bytes(network) == before
+    twice = nn.Momentum(network.trainable_params(), 0.1, 0.9, loss_scale=1024.0)
+    with pytest.raises(ConfigError, match="optimizer has a loss_scale of 1024, by which it would divide a gradient"):
+        TrainStep(loss, twice, loss_scale=1024.0)
+    with pytest.raises(ConfigError, match="optimizer has a loss_scale of 1024"):
+        SubspaceTrainStep(loss, basis_for(network), optimizer=twice)
     groups = [{"params": network.trainable_params(), "lr": 0.1}]
     with pytest.raises(ConfigError, match="params has groups with a lr of their own"):
         ScheduleFree(groups, 1.0)
