@@ -30,9 +30,9 @@ from dimred.search_step.result import (
 )
 from dimred.train_step.ema import EMA
 from dimred.train_step.loss_scale import StaticLossScale
-from dimred.train_step.network_state import TrainingMode, check_names
+from dimred.train_step.network_state import TrainingMode, check_names, clearing_failures
 from dimred.train_step.protocol import parameters_to_save
-from dimred.vectors.parameters import from_arrays, to_arrays
+from dimred.vectors.parameters import KnownMemory, from_arrays, to_arrays
 from dimred.vectors.projection import make_projection
 from dimred.vectors.weights import make_copies, make_vectors
 
@@ -150,6 +150,7 @@ class SearchStep(nn.Cell):
         self.memory = SearchMemory(direction.initial())
         self._mode = TrainingMode(self, network)
         check_names(self)
+        self._memory = KnownMemory(self.get_parameters())
 
     def state(self) -> dict[str, np.ndarray]:
         """Return every parameter but the learning rates, and the memory of the search, by name."""
@@ -183,7 +184,8 @@ class SearchStep(nn.Cell):
 
     def __call__(self, *inputs: Tensor) -> SearchResult:
         self._mode.ensure()
-        return self.construct(*inputs)
+        with self._memory.in_use(), clearing_failures():
+            return self.construct(*inputs)
 
     def construct(self, *inputs: Tensor) -> SearchResult:
         """Take one step; see the class."""

@@ -1,9 +1,10 @@
 """Find a network's cells and BatchNorm statistics, and set its training or evaluation mode."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
+import mindspore as ms
 from mindspore import Parameter, mint, nn
 
 from dimred.errors import ConfigError
@@ -82,6 +83,24 @@ class TrainingMode:
         """Put the step into training mode unless its trained cells are all in it."""
         if not all(cell.training for cell in self._cells):
             self._step.set_train(True)
+
+
+@contextmanager
+def clearing_failures() -> Iterator[None]:
+    """Clear what MindSpore keeps of a gradient in PyNative that an error, or ctrl-C, ends inside the block.
+
+    Otherwise graphs of gradients are then compiled for second derivatives, which fails for cross entropy; and after a
+    second error no tensor can be indexed by a number any more.
+    """
+    try:
+        yield
+    except BaseException:
+        if ms.get_context("mode") == ms.PYNATIVE_MODE:
+            with suppress(ImportError):  # it is private
+                from mindspore.common.api import _pynative_executor
+
+                _pynative_executor.clear_res()
+        raise
 
 
 @contextmanager

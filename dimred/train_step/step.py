@@ -11,11 +11,11 @@ from mindspore import Tensor, amp, nn, ops
 from dimred.distributed.in_step import Ballot
 from dimred.train_step.gradient import BatchGradient, GroupGradient
 from dimred.train_step.loss_scale import StaticLossScale
-from dimred.train_step.network_state import TrainingMode, check_names
+from dimred.train_step.network_state import TrainingMode, check_names, clearing_failures
 from dimred.train_step.optimizers import check_optimizer
 from dimred.train_step.parts import make_parts
 from dimred.train_step.protocol import parameters_to_save
-from dimred.vectors.parameters import from_arrays, to_arrays
+from dimred.vectors.parameters import KnownMemory, from_arrays, to_arrays
 from dimred.vectors.weights import GraphCopies, Unflatten, make_vectors
 
 _each = ops.HyperMap()  # a graph compiles it much faster than a loop
@@ -64,7 +64,8 @@ class TrainStep(nn.Cell):
 
     Args:
         network: network and loss in one cell; returns the scalar mean loss of a batch, or a pair (sum, count).
-        optimizer: an optimizer of trainable parameters of the network, all of them float32; others stay as they are.
+        optimizer: an optimizer of trainable parameters of the network, all of them float32, and without a loss
+            scale of its own; other parameters stay as they are.
         loss_scale, clipping, ema: the optional parts, ours, MindSpore's or numbers; see ``make_parts``. Unless the loss
             scale's ``drop_overflow`` is false, a step whose gradient is not finite is dropped: weights, optimizer
             state, EMA, BatchNorm statistics and every other parameter of the network stay as they were, byte for byte.
@@ -81,10 +82,10 @@ class TrainStep(nn.Cell):
         StepResult; its first field is the loss.
 
     Raises:
-        ConfigError: ``optimizer`` is not an optimizer, or has a parameter that is not trainable in the network or not
-            float32; two parameters have one name; ``micro_batch_size`` is below 1; or a part can't be used, see
-            ``make_parts``. The first step also raises it, before it changes anything, if the loss is neither one number
-            nor a pair.
+        ConfigError: ``optimizer`` is not an optimizer, has a loss scale, or has a parameter that is not trainable in
+            the network or not float32; two parameters have one name; ``micro_batch_size`` is below 1; or a part can't
+            be used, see ``make_parts``. The first step also raises it, before it changes anything, if the loss is
+            neither one number nor a pair.
     """
 
     reads_each_step: ClassVar[bool] = False
@@ -120,6 +121,7 @@ class TrainStep(nn.Cell):
             self._finish_vector = _FinishVector(self.finish, optimizer)
         self._mode = TrainingMode(self, network)
         check_names(self)
+        self._memory = KnownMemory(self.get_parameters())
 
     # Each is an attribute of one cell only: at every call MindSpore visits all cells below this one, once for each
     # place that holds them, which takes half a millisecond for ResNet-50.
@@ -157,6 +159,10 @@ class TrainStep(nn.Cell):
 
     def __call__(self, *inputs: Tensor) -> StepResult:
         self._mode.ensure()
+        with self._memory.in_use(), clearing_failures():
+            return self._step(inputs)
+
+    def _step(self, inputs: tuple[Tensor, ...]) -> StepResult:
         tally = () if self.ballot is None else (self.ballot.tally,)
         if self._group is None:
             values = super().__call__(*tally, *inputs)

@@ -8,6 +8,7 @@ from mindspore import Parameter, Tensor, ops
 from mindspore import dtype as mstype
 
 from dimred.errors import CheckpointError
+from dimred.vectors.weights import on_host
 
 _FLOATS = (mstype.float16, mstype.bfloat16, mstype.float32, mstype.float64)
 
@@ -85,3 +86,41 @@ def preserved(parameters: Sequence[Parameter]) -> Iterator[None]:
         yield
     finally:
         from_arrays(parameters, before, "the values from before")
+
+
+class KnownMemory:
+    """A guard that keeps parameters in the memory that compiled graphs know, whoever sets their values.
+
+    ``mindspore.load_param_into_net`` and ``Parameter.set_data`` give a parameter new memory. A graph with control flow
+    that was compiled before, and in PyNative an optimizer of MindSpore, go on writing to the old one: no later step
+    would train, without a word. The new memory may also not be contiguous, as that of a transposed tensor; then
+    ``HostVectors`` would write to a copy. Only for a CPU: on a device nothing of this was tried.
+
+    Args:
+        parameters: the parameters of a step.
+    """
+
+    def __init__(self, parameters: Iterable[Parameter]):
+        self._memories: list[tuple[Parameter, Tensor]] = []
+        for parameter in parameters if on_host() else ():
+            if not parameter.is_contiguous():
+                parameter.set_data(Tensor(parameter.asnumpy().copy(), parameter.dtype))
+            memory = Tensor(0.0)
+            memory.assign_value(parameter)
+            self._memories.append((parameter, memory))
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Before the block, move values that were set since the last one to the memory that the parameters had then."""
+        for parameter, memory in self._memories:
+            is_elsewhere = parameter.data_ptr() != memory.data_ptr() or not parameter.is_contiguous()
+            if is_elsewhere and parameter.shape == memory.shape:
+                value = parameter.asnumpy().copy()
+                parameter.assign_value(memory)
+                put_array(parameter, value)
+        try:
+            yield
+        finally:
+            for parameter, memory in self._memories:
+                if parameter.data_ptr() != memory.data_ptr():
+                    memory.assign_value(parameter)
