@@ -55,15 +55,17 @@ class WeighedLoss(nn.Cell):
             ops.assign(self.label_count, self.not_called)
         loss = self.network(*inputs)
         n_rows = 1
-        if len(inputs) > 0 and inputs[0].ndim > 0:
+        if self.weighs and len(inputs) > 0 and isinstance(inputs[0], Tensor) and inputs[0].ndim > 0:
             n_rows = inputs[0].shape[0]
         if isinstance(loss, (tuple, list)):
             _check_pair(len(loss))
+            _check_tensors(isinstance(loss[0], Tensor) and isinstance(loss[1], Tensor))
             _check_sum_and_count(loss[0].shape, loss[1].shape, loss[1].dtype)
             total, n_items = loss[0].astype(ms.float32), loss[1].astype(ms.float32)
             if not self.weighs:
                 return total / n_items, self.one
             return total / ops.select(n_items == 0, self.one, n_items), n_items / n_rows
+        _check_tensors(isinstance(loss, Tensor))
         _check_scalar(loss.shape)
         loss = loss.astype(ms.float32)
         if not self.counts:
@@ -135,6 +137,15 @@ def _check_scalar(shape: tuple[int, ...]) -> None:
         raise ConfigError(
             f"the network gives a loss of the shape {shape}; a step needs one number for the batch, of the shape (): "
             'take the mean (reduction="mean")'
+        )
+
+
+@ops.constexpr
+def _check_tensors(are_tensors: bool) -> None:
+    if not are_tensors:
+        raise ConfigError(
+            "the network gives None, a dictionary, or another value that is no tensor, as its loss; a step needs the "
+            "mean loss alone, or its sum and its count: return one tensor of the shape (), or two"
         )
 
 

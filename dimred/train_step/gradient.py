@@ -6,7 +6,7 @@ from typing import Any
 import mindspore as ms
 from mindspore import Parameter, Tensor, mint, nn, ops
 
-from dimred.errors import ConfigError, check_number
+from dimred.errors import ConfigError, check_number, shown
 from dimred.train_step.counted import WeighedLoss
 from dimred.train_step.loss_scale import StaticLossScale
 from dimred.train_step.network_state import moving_statistics
@@ -196,10 +196,16 @@ def cut(inputs: Sequence[Tensor], rows: int | None) -> list[tuple[tuple[Tensor, 
         For each micro-batch, its rows of each input, and its fraction of the batch's rows; the fractions sum to 1.
 
     Raises:
-        ConfigError: ``rows`` is given, and an input has no rows, or not as many as the others.
+        ConfigError: ``rows`` is given, and an input is no tensor, has no rows, or not as many as the others.
     """
     if rows is None:
         return [(tuple(inputs), 1.0)]
+    for number, value in enumerate(inputs, start=1):
+        if not isinstance(value, Tensor):
+            raise ConfigError(
+                f"micro_batch_size is {rows}, but input {number} of the step is {shown(value)}; to be cut into "
+                "micro-batches all inputs must be tensors: pass others when the network is made"
+            )
     shapes = [tuple(value.shape) for value in inputs]
     if not shapes or any(not shape or shape[0] != shapes[0][0] or shape[0] == 0 for shape in shapes):
         raise ConfigError(

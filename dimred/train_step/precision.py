@@ -61,6 +61,8 @@ def with_precision(
     if level == "O1":
         white = tuple(kind for kind in amp.get_white_list() if issubclass(kind, nn.Cell) and kind not in _RECURRENT)
         _convert([place for place in places(network) if isinstance(place.cell, white)], dtype)
+        if isinstance(network, white):  # it has no place in another cell
+            network = _ComputesIn(network, TYPES[dtype])
     elif level in ("O2", "O3"):
         keep = level == "O2" if keep_batch_norm is None else keep_batch_norm
         norms = (*BATCH_NORMS, nn.BatchNorm3d)

@@ -81,6 +81,16 @@ def test_inputs_that_can_not_be_cut_are_named(shapes):
         step(*[Tensor(np.ones(shape, np.float32)) if 0 not in shape else ms.ops.zeros(shape) for shape in shapes])
 
 
+@pytest.mark.parametrize("value", [2.0, (Tensor(np.ones((4, 2), np.float32)),), None])
+@pytest.mark.parametrize("make", [lambda net, **k: TrainStep(net, nn.SGD(net.trainable_params()), **k), None])
+def test_an_input_that_is_no_tensor_is_named(make, value):
+    network = TanhMLP()
+    make = make or (lambda net, **options: SubspaceTrainStep(net, basis_for(net), **options))
+    step = make(network, micro_batch_size=2)
+    with pytest.raises(ConfigError, match=r"micro_batch_size is 2, but input 2 of the step is .* must be tensors"):
+        step(Tensor(np.ones((4, 3), np.float32)), value)
+
+
 @pytest.mark.parametrize("size", [0, 1.5, True])
 def test_a_micro_batch_has_a_whole_number_of_rows(size):
     network = TanhMLP()

@@ -56,6 +56,18 @@ def test_types_between_the_layers_and_float32_at_the_end(options, after_convolut
     assert {parameter.dtype for parameter in used.get_parameters()} == {ms.float32}
 
 
+@pytest.mark.parametrize("level", ["O1", "O2", "O3"])
+def test_a_network_that_is_one_layer_is_converted_too(level, pynative):
+    weight, x = (np.random.default_rng(n).normal(size=(3, 5)).astype(np.float32) for n in (1, 2))
+    network = with_precision(nn.Dense(5, 3, weight_init=Tensor(weight), has_bias=False), level)
+    found = network(Tensor(x))
+    half = (x.astype(np.float16).astype(np.float64) @ weight.astype(np.float16).astype(np.float64).T).astype(np.float16)
+    assert found.dtype == ms.float32
+    np.testing.assert_allclose(found.asnumpy(), half, rtol=2e-3, atol=2e-3)
+    assert np.array_equal(found.asnumpy(), found.asnumpy().astype(np.float16))
+    assert [parameter.name for parameter in network.trainable_params()] == ["weight"]
+
+
 def test_a_recurrent_cell_stays_in_float32_and_returns_its_tuple(mode):
     plain = nn.SequentialCell(nn.LSTMCell(3, 4))
     x = np.random.default_rng(0).standard_normal((2, 3)).astype(np.float32)

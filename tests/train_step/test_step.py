@@ -1,5 +1,7 @@
 """What a step does to the modes of its cells, and which optimizers and losses it refuses."""
 
+from typing import Any
+
 import mindspore as ms
 import numpy as np
 import pytest
@@ -102,6 +104,40 @@ def test_every_name_that_an_optimizer_gives_to_a_parameter_of_its_own_is_refused
     for name in names:
         with pytest.raises(ConfigError, match=f"a weight of the network is named '{name}'"):
             make_optimizer("momentum", [ms.Parameter(ms.Tensor([0.5]), name=name)], 0.1)
+
+
+class Given(nn.Cell):
+    """A network whose inputs are no tensors, and which returns its loss as it is told."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.layer, self.kind = nn.Dense(5, 2), kind
+
+    def construct(self, pair: tuple, factor: float) -> Any:
+        loss = ((self.layer(pair[0]) - pair[1]) ** 2).mean() * factor
+        if self.kind == "dictionary":
+            return {"loss": loss}
+        if self.kind == "none":
+            return None
+        if self.kind == "pair":
+            return loss, None
+        return loss
+
+
+def test_inputs_need_not_be_tensors_where_nothing_is_cut() -> None:
+    network = Given("")
+    step = TrainStep(network, nn.SGD(network.trainable_params()))
+    outputs = X.asnumpy() @ network.layer.weight.asnumpy().T + network.layer.bias.asnumpy()
+    expected = 0.5 * ((outputs - Y.asnumpy()) ** 2).mean()
+    assert float(step((X, Y), 0.5).loss) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["dictionary", "none", "pair"])
+def test_a_loss_that_is_no_tensor_is_named(kind: str) -> None:
+    network = Given(kind)
+    step = TrainStep(network, nn.SGD(network.trainable_params()))
+    with pytest.raises(ConfigError, match="value that is no tensor, as its loss; a step needs the mean loss alone"):
+        step((X, Y), 0.5)
 
 
 class LossAndOutputs(nn.Cell):
