@@ -16,6 +16,7 @@ from dimred.train_step.network_state import places
 
 _GOLDEN, _MIX_1, _MIX_2 = (int(np.array(c, np.uint32).view(np.int32)) for c in (0x9E3779B9, 0x85EBCA6B, 0xC2B2AE35))
 _PART_STRIDE = 0x9E3779B1  # so large that no part of a step shares its number with a step nearby
+_SEED_STRIDE = 0x85EBCA77  # the same for the seeds of parts of the network
 _DROPOUTS = {nn.Dropout: 0, nn.Dropout1d: 1, nn.Dropout2d: 2, nn.Dropout3d: 3}  # last axes that they drop as a whole
 
 
@@ -73,22 +74,23 @@ def make_replayable(network: nn.Cell) -> Callable[..., None]:
     One cell in two places becomes two cells, each with masks of its own. Cells from an earlier call keep their seed.
 
     Returns:
-        A function of the step's number and the number of a part of the batch, which sets the seed: the same numbers
+        A function of the step's number and the number of a part of the batch, which sets the seeds: the same numbers
         give the same masks. It does nothing for a network without dropout.
     """
     cells = places(network)
     earlier = [place.cell for place in cells if isinstance(place.cell, ReplayableDropout)]
-    seed = earlier[0].seed if earlier else Parameter(Tensor(0, ms.int32), name="dropout_seed", requires_grad=False)
+    seeds = list({id(cell.seed): cell.seed for cell in earlier}.values())  # several, if steps were made for parts
+    seeds = seeds or [Parameter(Tensor(0, ms.int32), name="dropout_seed", requires_grad=False)]
     dropouts = [place for place in cells if isinstance(place.cell, tuple(_DROPOUTS))]
     for site, place in enumerate(dropouts, start=len(earlier)):
         n_joint = next(n for kind, n in _DROPOUTS.items() if isinstance(place.cell, kind))
-        replacement = ReplayableDropout(_drop_fraction(place.cell), seed, site, n_joint)
+        replacement = ReplayableDropout(_drop_fraction(place.cell), seeds[0], site, n_joint)
         replacement.set_train(place.cell.training)
         place.put(replacement)
 
     def draw(step: int, part: int = 0) -> None:
-        if earlier or dropouts:
-            number = np.array((step + part * _PART_STRIDE) % 2**32, np.uint32)
+        for place, seed in enumerate(seeds if earlier or dropouts else ()):
+            number = np.array((step + part * _PART_STRIDE + place * _SEED_STRIDE) % 2**32, np.uint32)
             ops.assign(seed, Tensor(number.view(np.int32)))
 
     return draw

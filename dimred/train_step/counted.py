@@ -37,8 +37,8 @@ class WeighedLoss(nn.Cell):
         the mean loss, and n_i / rows, () float32 each.
 
     Raises:
-        ConfigError: at the first call, if the network returns neither one number nor a pair (sum, count) with an
-            integer count.
+        ConfigError: it is to count, but holds the losses of several earlier steps; or, at the first call, the network
+            returns neither one number nor a pair (sum, count) with an integer count.
     """
 
     def __init__(self, network: nn.Cell, weighs: bool):
@@ -121,7 +121,13 @@ class _CountingLoss(nn.Cell):
 def _count_labels(network: nn.Cell) -> Parameter | None:
     """Let every cross entropy of the network count, in its place; return their common count, None without one."""
     cells = places(network)
-    label_count = next((place.cell.label_count for place in cells if isinstance(place.cell, _CountingLoss)), None)
+    counts = {id(one.cell.label_count): one.cell.label_count for one in cells if isinstance(one.cell, _CountingLoss)}
+    if len(counts) > 1:
+        raise ConfigError(
+            f"the network holds the losses of {len(counts)} earlier steps with micro-batches or ranks, each of which "
+            "counts its labels apart; make the network's losses anew for a step of all of them"
+        )
+    label_count = next(iter(counts.values()), None)
     for place in cells:
         is_counted = isinstance(place.owner, _CountingLoss)
         if isinstance(place.cell, _LOSSES) and place.cell.reduction == "mean" and not is_counted:

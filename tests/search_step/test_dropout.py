@@ -63,6 +63,18 @@ def test_a_cell_in_two_places_is_replaced_in_both_and_nothing_else_is():
     assert np.any(first.set_train()(ones := Tensor(np.ones(50, np.float32))).asnumpy() != second(ones).asnumpy())
 
 
+def test_parts_that_earlier_searches_had_draw_new_masks_too_and_not_the_same():
+    parts = [nn.SequentialCell(nn.Dropout(p=0.5)) for _ in range(2)]
+    for part in parts:
+        make_replayable(part)
+    draw, ones, masks = make_replayable(nn.SequentialCell(*parts)), Tensor(np.ones(50, np.float32)), []
+    for step in (1, 2, 1):
+        draw(step)
+        masks.append([part.set_train()(ones).asnumpy().tobytes() for part in parts])
+    assert masks[0] == masks[2]
+    assert len({*masks[0], *masks[1]}) == 4
+
+
 def test_a_probability_of_1_drops_everything(mode):
     network = nn.SequentialCell(nn.Dropout2d(p=1.0))
     make_replayable(network)

@@ -154,6 +154,26 @@ def test_an_accuracy_is_not_taken_for_a_count(pynative):
         step(*tensors(batch))
 
 
+class Sum(nn.Cell):
+    def __init__(self, one, other):
+        super().__init__(auto_prefix=False)
+        self.one, self.other = one, other
+
+    def construct(self, x, labels):
+        return self.one(x, labels) + self.other(x, labels)
+
+
+def test_losses_that_two_earlier_steps_count_apart_are_refused():
+    layer = nn.Dense(FEATURES, CLASSES)
+    parts = [nn.WithLossCell(layer, nn.CrossEntropyLoss()) for _ in range(2)]
+    weights = layer.trainable_params()
+    for part in (*parts, parts[0]):
+        TrainStep(part, nn.SGD(weights), micro_batch_size=2)
+    TrainStep(Sum(*parts), nn.SGD(weights))
+    with pytest.raises(ConfigError, match=r"the losses of 2 earlier steps .* make the network's losses anew"):
+        TrainStep(Sum(*parts), nn.SGD(weights), micro_batch_size=2)
+
+
 class InAList(nn.Cell):
     def construct(self, logits, labels):
         return [ops.cross_entropy(logits, labels)]
