@@ -12,8 +12,8 @@ from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.checkpoints.states import read_full_checkpoint
 from dimred.config import N_COMPONENTS, StageOneConfig, StageTwoConfig
-from dimred.errors import ConfigError, Problems
-from dimred.io.run_names import STATES, named_weights
+from dimred.errors import ConfigError, Problems, RunError
+from dimred.io.run_names import METRICS, STATES, named_weights
 from dimred.models.factory import load_factory
 from dimred.runs.run_folder import check_run_folder
 from dimred.runs.steps import build_optimizer
@@ -153,13 +153,27 @@ def _refuse_matrix(pca_mat: Path | None) -> None:
 def _check_run(task: Task[Settings], problems: Problems, out: Path, disk: int, *, resume: bool) -> None:
     """Collect problems with the folder, the callback, and the room for ``disk`` bytes."""
     callback = task.settings.callback
-    if resume and task.ranks.is_rank_zero and not (out / STATES).is_dir():
-        _log.info(f"--resume: there is no state in {out}; a new run begins")
+    if resume and task.ranks.is_rank_zero and not any((out / STATES).glob("*.ckpt")):
+        problems.collect(lambda: _say_new_run(out))
     problems.collect(lambda: check_run_folder(out, resume=resume))
     if task.ranks.is_rank_zero:  # other ranks save no checkpoints, and may lack what a resumed run has already
         problems.collect(lambda: check_space(out, disk))
     if callback is not None:
         problems.collect(lambda: load_factory(callback, "callback"))
+
+
+def _say_new_run(out: Path) -> None:
+    """Log that a new run begins; refuse it where a run's states are gone, because it would remove the rest, too.
+
+    A run saves its first state before its first record.
+    """
+    records = out / METRICS
+    if records.is_file() and records.stat().st_size:
+        raise RunError(
+            f"--out is {str(out)!r}, whose {METRICS} tells of a run, but there is no state in {str(out / STATES)!r} to "
+            "go on from; restore that folder, or begin in another one"
+        )
+    _log.info(f"--resume: there is no state in {out}; a new run begins")
 
 
 _log = logging.getLogger(__name__)

@@ -115,6 +115,27 @@ def test_resuming_where_there_is_no_run_is_said(data: Path, tmp_path: Path, capl
     assert f"--resume: there is no state in {tmp_path / 'typo'}; a new run begins" in caplog.messages
 
 
+@pytest.mark.parametrize("is_empty", [False, True])
+def test_a_run_whose_states_were_removed_is_not_begun_anew_over_its_checkpoints(
+    is_empty: bool, data: Path, weights: Path, checkpoints: Path, tmp_path: Path
+) -> None:
+    out = shutil.copytree(checkpoints.parent, tmp_path / "one")
+    shutil.rmtree(out / "resume")
+    if is_empty:
+        (out / "resume").mkdir()
+    settings = TWO.model_copy(update={"search": None, "cooldown": OWN_COOLDOWN})
+    for check in (
+        lambda: check_1(data, out, ONE, resume=True),
+        lambda: check_2(data, weights, out, None, settings, resume=True),
+    ):
+        (out / "metrics.jsonl").write_bytes((checkpoints.parent / "metrics.jsonl").read_bytes())
+        with pytest.raises(DimredError, match=r"there is no state in .*resume' to go on from") as refused:
+            check()
+        assert refused.value.exit_status == 2
+        (out / "metrics.jsonl").write_bytes(b"")  # as of a run that was killed in its first epoch
+        check()
+
+
 def samples(n_in_val: int, data: Path, split: str, seed: int | None) -> list[tuple[np.ndarray, int]]:
     return [(np.zeros((3, 16, 16), np.float32), 0)] * (n_in_val if split == "val" else 256)
 
