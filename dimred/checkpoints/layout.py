@@ -215,3 +215,12 @@ def vector_digest(vector: np.ndarray) -> str:
     digest = hashlib.sha256()
     hash_columns(digest, vector)
     return digest.hexdigest()
+
+
+def arrays_digest(arrays: Mapping[str, np.ndarray]) -> str:
+    """Compute the digest, 64 hexadecimal digits, of arrays by name, whatever their order."""
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        digest.update(f"{name} {arrays[name].dtype} {arrays[name].shape}\n".encode())
+        digest.update(arrays[name].tobytes())
+    return digest.hexdigest()

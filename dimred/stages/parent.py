@@ -13,6 +13,7 @@ import numpy as np
 from mindspore import nn
 
 from dimred.checkpoints.checkpoint_io import read_checkpoint
+from dimred.checkpoints.layout import arrays_digest
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.checkpoints.states import RunStates
 from dimred.config import StageOneConfig, StageTwoConfig, following_stage_2, load_config
@@ -41,6 +42,7 @@ class StageOneRun:
         config: stage 1's configuration; None if WEIGHTS are not in the folder of a run.
         names: names of the arrays in WEIGHTS.
         n_updates: updates that their optimizer has made; None if they have no state of an optimizer.
+        digest: digest of all arrays in WEIGHTS; None if they can't be read.
         fault: why WEIGHTS can't be read; None if they can.
         is_gone: whether WEIGHTS are gone, and the rest is known from a state of the stage 2 that continues them.
     """
@@ -51,6 +53,7 @@ class StageOneRun:
     config: StageOneConfig | None = None
     names: frozenset[str] = frozenset()
     n_updates: int | None = None
+    digest: str | None = None
     fault: CheckpointError | None = None
     is_gone: bool = False
 
@@ -88,7 +91,7 @@ class StageOneRun:
         except CheckpointError as fault:
             return replace(run, fault=fault)
         n_updates = int(arrays[UPDATES].item()) if UPDATES in arrays else None
-        whole = replace(run, names=frozenset(arrays), n_updates=n_updates)
+        whole = replace(run, names=frozenset(arrays), n_updates=n_updates, digest=arrays_digest(arrays))
         whole.__dict__["arrays"] = arrays  # read already
         return whole
 
@@ -100,6 +103,7 @@ class StageOneRun:
             "config": self.config and self.config.model_dump(mode="json"),
             "names": sorted(self.names),
             "n_updates": self.n_updates,
+            "digest": self.digest,
             "is_gone": self.is_gone,
         }
 

@@ -129,6 +129,12 @@ class StageTwo:
                 f"metric is {names[1]}, but the run has measured {names[0]}; a metric can't change on the way: leave "
                 "it, or begin in a new folder"
             )
+        began_with = state.values["parent"].get("digest")  # states of before have none
+        if None not in (began_with, self.parent.digest) and began_with != self.parent.digest:
+            raise ConfigError(
+                f"{self.parent.title} has other weights than {before.sources['weights']} had when the run began; give "
+                "those, or begin in a new folder"
+            )
         # These may have been allowed to change.
         self.result = replace(before, epochs=self.result.epochs, cooldown=self.result.cooldown)
         self.candidates.restore(state.arrays, state.values["candidates"])

@@ -193,6 +193,20 @@ def test_a_run_does_not_go_on_with_another_split(
     assert not differences(results(finished), before)
 
 
+def test_a_run_does_not_go_on_with_other_weights_of_the_same_number_of_updates(
+    finished: Path, checkpoints: Path, tmp_path: Path
+) -> None:
+    """Such as those of another seed; stage 2 would look for averages of their snapshots."""
+    weights = shutil.copytree(checkpoints.parent, tmp_path / "one") / "checkpoint_stage_1/network-2_4.ckpt"
+    stage_2_run(settings(), weights)(finished, True)  # the same weights elsewhere
+    before, arrays = results(finished), read_checkpoint(weights)
+    name = next(name for name, array in arrays.items() if array.dtype == np.float32 and array.ndim)
+    write_checkpoint(weights, arrays | {name: arrays[name] + 1})
+    with pytest.raises(ConfigError, match=r"WEIGHTS is '.*', which has other weights than .* had when the run began"):
+        stage_2_run(settings(), weights)(finished, True)
+    assert not differences(results(finished), before)
+
+
 def test_epochs_beyond_the_resumed_state_are_no_candidates(checkpoints: Path, tmp_path: Path) -> None:
     out, weights = tmp_path / "two", checkpoints / "network-2_4.ckpt"
     stage_2_run(settings(epochs=3), weights)(out, False)
