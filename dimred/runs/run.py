@@ -25,8 +25,8 @@ from dimred.runs.records import MetricsLog, TensorBoard, cut_metrics, make_callb
 from dimred.runs.run_folder import refuse_another_val, refuse_changes, run_folder, write_versions
 from dimred.runs.task import Settings, Task
 from dimred.train_step.network_state import moving_statistics
-from dimred.train_step.optimizers import last_rate
-from dimred.train_step.protocol import Result, Step
+from dimred.train_step.optimizers import last_rate, state_parameters
+from dimred.train_step.protocol import Result, Step, parameters_to_save
 
 _log = logging.getLogger(__name__)
 
@@ -128,6 +128,7 @@ class Run(Generic[Settings]):
             raise ConfigError(
                 f"epochs is {n_epochs}, but the run has {did} {progress.epoch}; --set epochs to that or more"
             )
+        _refuse_without_state(step, state)
         step.restore(state.arrays, str(state.path))
         _log.info(f"going on after step {progress.done} of epoch {progress.epoch}, from {state.path}")
         self._records_length, self.last = state.values["metrics"], state.values["last"]
@@ -228,6 +229,22 @@ class Run(Generic[Settings]):
         _log.info(f"epoch: {progress.epoch} step: {per_epoch} loss is {'nan' if loss is None else loss}")
         _log.info("  ".join([*parts, f"{progress.seconds:.1f} s"]))
         return f"loss {shown}" + (f", {self.figures.metrics[0].name} {text}" if text else "")
+
+
+def _refuse_without_state(step: Step, state: RunState) -> None:
+    """Refuse a part of the step, or an optimizer, that a change was allowed to bring and that needs a state of its own.
+
+    Raises:
+        ConfigError: the run was begun without it, so the saved state has nothing of it.
+    """
+    of_optimizer = {parameter.name for parameter in state_parameters(step.optimizer)}
+    for name in (parameter.name for parameter in parameters_to_save(step) if parameter.name not in state.arrays):
+        section = "optimizer" if name in of_optimizer else name.partition(".")[0]
+        if section in ("optimizer", "ema", "loss_scale"):
+            raise ConfigError(
+                f"{section} can't change like this on the way, because the run was begun with another, and "
+                f"{state.path} has no {name!r}; leave the section {section} as it was, or begin in a new folder"
+            )
 
 
 @contextmanager

@@ -51,6 +51,24 @@ def test_a_run_does_not_go_on_with_epochs_of_another_length_even_if_the_key_may_
 
 
 @pytest.mark.parametrize(
+    ("key", "section"),
+    [
+        ("ema.decay", {"decay": 0.9}),
+        ("loss_scale.name", {"name": "dynamic"}),
+        ("optimizer.name", {"name": "adamw"}),
+    ],
+)
+def test_an_allowed_change_that_the_state_has_nothing_of_is_named_by_its_section(
+    key: str, section: dict[str, Any], finished: Path
+) -> None:
+    name, before = key.partition(".")[0], results(finished)
+    changed = stage_1_run(settings(**{name: section}), [key])
+    with pytest.raises(ConfigError, match=rf"^{name} can't change .* leave the section {name} as it was, or begin"):
+        changed(finished, True)
+    assert not differences(results(finished), before)
+
+
+@pytest.mark.parametrize(
     ("options", "said"),
     [
         ({}, "--from is of epoch 2, and epochs is 2; --set it to more"),
