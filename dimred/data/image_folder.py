@@ -41,7 +41,7 @@ class ImageFolder(Batches):
         options: see ``Batches``.
 
     Raises:
-        DataError: as ``read_image_tree``.
+        DataError: as ``read_image_tree``; or the name of the folder or of a class is not UTF-8.
 
     Attributes:
         passed_over: see ``ImageTree``.
@@ -65,6 +65,7 @@ class ImageFolder(Batches):
         super().__init__(**options)
         self.folder, self.damaged = folder, damaged
         self.classes, self.n_images, self._suffixes, self.passed_over, self._numbers = read_image_tree(folder)
+        _check_names([folder, *(folder / name for name in self.classes)])
         to_network = [vision.Normalize(list(mean), list(std)), vision.HWC2CHW()]
         to_size = [vision.Resize(round(image_size * _IMAGENET_RESIZE)), vision.CenterCrop(image_size)] if resize else []
         to_pixels = [vision.Decode(), *to_size]
@@ -117,6 +118,16 @@ class ImageFolder(Batches):
             raise DataError(f"the data can't be read: {shown(str(error), 300)}") from None
         images = images.map(image_transforms, "image", num_parallel_workers=self.workers)
         return images.map(transforms.TypeCast(mstype.int32), "label", num_parallel_workers=1)
+
+
+def _check_names(folders: Sequence[Path]) -> None:
+    for folder in folders:
+        try:
+            str(folder).encode()
+        except UnicodeEncodeError:
+            raise DataError(
+                f"DATA has the folder {str(folder)!r}, whose name is not UTF-8, as MindSpore needs; rename it"
+            ) from None
 
 
 def split_folder(root: Path, split: str) -> Path:

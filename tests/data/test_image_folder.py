@@ -182,6 +182,15 @@ def test_errors_name_the_folder(root, tmp_path):
         read_image_tree(tmp_path / "train")
 
 
+@pytest.mark.parametrize(("name", "odd"), [(b"\xfc", "train"), ("ü".encode(), "train/\udcfc")])
+def test_a_folder_that_mindspore_cannot_name_is_named(name, odd, root, tmp_path):
+    data = shutil.copytree(root, tmp_path / os.fsdecode(name))
+    (data / "train" / "ant").rename(data / "train" / (Path(odd).name if odd != "train" else "ant"))
+    with pytest.raises(DataError, match=r"has the folder .*, whose name is not UTF-8") as refused:
+        folder(data)
+    assert repr(str(data / odd)) in str(refused.value)
+
+
 def test_classes_that_do_not_fit_are_named(root):
     for n_classes in (3, 1001):
         check_classes(root, {"train": ["cat", "dog", "emu"], "val": ["cat", "dog", "emu"]}, n_classes)

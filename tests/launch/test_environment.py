@@ -58,6 +58,18 @@ def test_a_job_inside_another_one_has_its_own_ranks(left_over: None, tmp_path: P
         assert not [line for line in variables if line.startswith(("MS_ROLE", "MS_WORKER", "MS_SCHED", "RANK_TABLE"))]
 
 
+def test_a_variable_and_a_folder_that_are_not_utf_8_are_logged_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a terminal that is set to Latin-1; Python has their odd bytes as surrogates."""
+    monkeypatch.setenv("MS_OWNER", os.fsdecode(b"J\xfcrgen"))
+    out = tmp_path / os.fsdecode(b"f\xfcr mich")
+    assert launch(job(out, "fine", devices=1)) == 0
+    logged = (out / "device0_stage_1" / "env.log").read_bytes()
+    assert b"MS_OWNER=J\xfcrgen\n" in logged
+    assert os.fsencode(out) in logged
+
+
 def test_a_program_that_a_program_starts_is_alone(left_over: None, tmp_path: Path) -> None:
     with ExitStack() as running:
         code = "import os; print(os.environ.get('MS_ROLE'), os.environ.get('RANK_ID'), 'PATH' in os.environ)"
