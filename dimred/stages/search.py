@@ -3,6 +3,7 @@
 import logging
 import platform
 import zlib
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import SearchConfig, StageTwoConfig
 from dimred.distributed.ranks import Ranks
 from dimred.distributed.share import share
-from dimred.errors import ConfigError
+from dimred.errors import ConfigError, DimredError
 from dimred.io.run_names import BASIS, STATES
 from dimred.stages.parent import StageOneRun
 from dimred.subspace.basis import SubspaceBasis, load_basis
@@ -55,10 +56,26 @@ def find_basis(
                 f"search.n_components={basis.n_components}, or make a larger basis: dimred pca --n-components "
                 f"{search.n_components}"
             )
+        if pca_mat != run_basis:
+            _warn_of_other_snapshots(basis, pca_mat, parent)
         return basis
     snapshots = parent.snapshots()
     check_enough(len(snapshots), search.n_components, search.basis, snapshots.directory)
     return snapshots
+
+
+def _warn_of_other_snapshots(basis: SubspaceBasis, pca_mat: Path, parent: StageOneRun) -> None:
+    """Warn if none of the snapshots that a basis was fitted on is beside WEIGHTS, as of a basis of another run."""
+    beside = set[str]()
+    with suppress(DimredError):  # whoever needs these snapshots says why they can't be read
+        beside = {entry.digest for entry in parent.snapshots().entries} - {""}
+    fitted_on = {source.digest for source in basis.snapshots}
+    if beside and fitted_on and not beside & fitted_on:
+        _log.warning(
+            f"PCA_MAT is {str(pca_mat)!r}, which was fitted on {len(basis.snapshots)} snapshots, none of which is "
+            f"beside WEIGHTS {str(parent.weights)!r}: its directions seem to be another run's. Leave PCA_MAT out to "
+            "search in this run's own"
+        )
 
 
 def check_search_memory(config: StageTwoConfig, network: nn.Cell, ranks: Ranks) -> None:

@@ -10,10 +10,13 @@ import pytest
 
 from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
-from dimred.config import StageOneConfig, StageTwoConfig
+from dimred.config import SearchConfig, StageOneConfig, StageTwoConfig
 from dimred.errors import ConfigError
 from dimred.io.stage_two_result import StageTwoResult
 from dimred.pipelines.stage_2 import stage_2
+from dimred.runs.task import build_network
+from dimred.stages.parent import StageOneRun
+from dimred.stages.search import find_basis
 from dimred.subspace.fit import fit_basis
 from tests.helpers.tiny_run import stage_1_run, stage_2_run
 from tests.helpers.tiny_task import TASK
@@ -22,6 +25,7 @@ STAGE_1: dict[str, Any] = {
     "epochs": 2, "schedule": {"name": "constant", "peak": 0.1, "warmup_epochs": 0}, "checkpoints": {"every_epochs": 1},
     "snapshots": {"per_epoch": 2},
 }  # fmt: skip
+ONE = StageOneConfig.model_validate(TASK | STAGE_1)
 SMALLER = r"use --set search\.n_components=1, or make a larger basis: dimred pca --n-components 2$"
 SEARCH: dict[str, Any] = {"epochs": 1, "reestimate_batches": 1, "search": {"n_components": 2}, "cooldown": None}
 
@@ -30,7 +34,7 @@ SEARCH: dict[str, Any] = {"epochs": 1, "reestimate_batches": 1, "search": {"n_co
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Run a stage 1, fit the basis of its snapshots beside its folder, and return its last full checkpoint."""
     out = tmp_path_factory.mktemp("searched") / "one"
-    stage_1_run(StageOneConfig.model_validate(TASK | STAGE_1))(out, False)
+    stage_1_run(ONE)(out, False)
     checkpoints = out / "checkpoint_stage_1"
     fit_basis(CheckpointSeries.open(checkpoints / "checkpoint_pca"), 2, out=out.parent / "pca_mat.npy")
     return checkpoints / "network-2_4.ckpt"
@@ -97,3 +101,20 @@ def test_a_matrix_with_fewer_rows_than_the_recipe_asks_for_is_named_with_both_re
     assert not (tmp_path / "two" / "checkpoint_stage_2").exists()
     stage_2(**arguments, pca_mat=tmp_path / "one.npy", overrides=["search.n_components=1"])
     assert StageTwoResult.read(tmp_path / "two" / "result.json").basis["n_components"] == 1
+
+
+def test_a_basis_of_another_run_is_warned_of_and_this_run_s_own_is_not(
+    weights: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    snapshots, network = CheckpointSeries.open(weights.parent / "checkpoint_pca"), build_network(ONE)
+    other = CheckpointSeries(tmp_path / "other")
+    for entry, path in zip(snapshots.entries, snapshots.paths, strict=True):
+        moved = {name: value + np.float32(entry.step) for name, value in read_checkpoint(path).items()}
+        other.append(moved, entry.step, entry.epoch)
+    parent, search = StageOneRun.open(weights), SearchConfig(n_components=1)
+    for series, is_warned in ((snapshots, False), (snapshots.select(last=3), False), (other, True)):
+        caplog.clear()
+        fit_basis(series, 1, out=tmp_path / "pca_mat.npy", overwrite=True)
+        find_basis(search, network, parent, tmp_path / "pca_mat.npy", tmp_path / "two", resume=False)
+        said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+        assert [f"none of which is beside WEIGHTS {str(weights)!r}" in one for one in said] == [True] * is_warned
