@@ -5,6 +5,7 @@ the loss in the plane of the first two principal directions.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -53,6 +54,8 @@ def report(folder: Path, out: Path, grid: int, n_batches: int) -> Path:
         make_report_folder(out)
         return write_stage_1_report(out, stage_1, load_config(StageOneConfig, folder / CONFIG))
     run = read_stage_2(folder)
+    if not _stops(run):
+        run = replace(run, missing_sources=(*run.missing_sources, "checkpoints of stage 2"))
     settings = load_config(StageTwoConfig, folder / CONFIG)
     make_report_folder(out)
     set_up(settings.seed)
@@ -78,6 +81,13 @@ def _measure_last(run: StageTwoRecord, task: Task[StageTwoConfig]) -> float:
     return task.evaluator.metrics(task.settings.data.eval_split)[0]
 
 
+def _stops(run: StageTwoRecord) -> list[Path]:
+    """Return the checkpoints of stage 2's start and epochs; none if one is gone, as the path would begin elsewhere."""
+    names = ["start", *(f"{epoch}_*" for epoch in run.by_point(AS_TRAINED) if epoch)]
+    paths = [[*(run.folder / STAGE_2_CHECKPOINTS).glob(f"*-{name}.ckpt")] for name in names]
+    return [path for of_name in paths for path in of_name] if all(paths) else []
+
+
 def _view(
     run: StageTwoRecord,
     basis: SubspaceBasis,
@@ -99,8 +109,7 @@ def _view(
         return PlanePoints(np.array(along), np.array(off))
 
     snapshots = points(series.paths)
-    names = ["start", *(f"{epoch}_*" for epoch in run.by_point(AS_TRAINED) if epoch)]
-    stops = points(path for name in names for path in (run.folder / STAGE_2_CHECKPOINTS).glob(f"*-{name}.ckpt"))
+    stops = points(_stops(run))
     search = stops.along[0] + run.coordinates()[:, :2] if run.basis is not None else stops.along
 
     settings, network = task.settings, task.network

@@ -115,6 +115,17 @@ def test_a_wrong_run_is_one_line(two_stages: TwoStages, searched: Path, tmp_path
         assert not (tmp_path / "out").exists()
 
 
+def test_checkpoints_of_stage_2_that_were_removed_leave_their_pictures_out_and_it_is_said(
+    searched: Path, tmp_path: Path
+) -> None:
+    """Without the start the path in the plane would begin at the first epoch."""
+    run = shutil.copytree(searched, tmp_path / "two", ignore=shutil.ignore_patterns("*-start.ckpt", "report"))
+    dimred_here("report", run, "--out", tmp_path / "out", "--batches", 1, cwd=tmp_path, status=0)
+    text = (tmp_path / "out" / "report.html").read_text()
+    assert "Parts that need the checkpoints of stage 2 are left out, because these no longer exist." in text
+    assert pictures(text) < PICTURES
+
+
 def test_stage_1_alone_again_and_again(two_stages: TwoStages, tmp_path: Path) -> None:
     for _ in range(2):
         dimred_here("report", two_stages.weights, "--out", tmp_path / "out", cwd=tmp_path, status=0)
