@@ -1,6 +1,7 @@
 """Write a merged network with the names, types, shards and metadata of its template: the last input, or ``--rest``."""
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -22,6 +23,7 @@ from dimred.merging.lora import LowRankMean, adapter_config, write_config
 DTYPES: dict[str, np.dtype | str] = {
     "float64": np.dtype("<f8"), "float32": np.dtype("<f4"), "float16": np.dtype("<f2"), "bfloat16": BFLOAT16
 }  # fmt: skip
+_DIGEST = re.compile("(0x)?[0-9a-f]{6,}", re.IGNORECASE)
 # Numbers from this size on are rounded to infinity.
 _TOO_LARGE: dict[np.dtype | str, float] = {
     np.dtype("<f2"): 65_520.0, np.dtype("<f4"): (2 - 2**-24) * 2.0**127, BFLOAT16: (2 - 2**-8) * 2.0**127
@@ -147,10 +149,14 @@ def write_network(
 
 
 def _texts_of(file: BinaryIO, path: Path, places: Mapping[str, StoredTensor]) -> dict[str, str]:
-    """Read the texts to write as metadata: a ``.safetensors`` file's own, or the texts of a ``.ckpt`` file."""
+    """Read the texts to write as metadata: a ``.safetensors`` file's own, or the texts of a ``.ckpt`` file.
+
+    Hashes, such as ``modelspec.hash_sha256`` and ``sshs_model_hash``, are left out: they are those of other weights.
+    """
     if path.suffix == ".safetensors":
         with reading(path), safe_open(path, "numpy") as tensors:
-            return dict(tensors.metadata() or {})
+            metadata = tensors.metadata() or {}
+        return {key: text for key, text in metadata.items() if not ("hash" in key.lower() and _DIGEST.fullmatch(text))}
     texts = {name: str(place.read(file.fileno())) for name, place in places.items() if place.dtype == TEXT}
     return {"format": "ms"} | texts
 

@@ -24,7 +24,8 @@ class WeighedLoss(nn.Cell):
     n_i is known of MindSpore's cross entropies: it is the number of labels that are not ``ignore_index``, or, with
     class weights, the sum of the weights of these labels. Each such cell with ``reduction="mean"`` is replaced, in its
     place in the network, by one that does the same and counts. Any other network can return the sum of the loss, and
-    n_i as an integer tensor, in place of the mean; one that does not has a mean over its rows.
+    n_i as an integer tensor, in place of the mean; one that does not has a mean over its rows. Several cross entropies
+    have one n_i, the sum of theirs, so f is exact only where these are in proportion in all parts.
 
     Args:
         network: network and loss in one cell, which returns the mean loss of a batch, or (sum, count).

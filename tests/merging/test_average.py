@@ -98,6 +98,16 @@ def test_large_shards_are_not_taken_into_memory(tmp_path: Path) -> None:
     assert peak < 24_000_000  # a tensor that is written has 32 MB
 
 
+def test_digests_of_an_input_are_not_those_of_the_result(tmp_path: Path) -> None:
+    """Trainers of image models write a digest of the weights into the metadata; a name may have "hash", too."""
+    true = {"modelspec.title": "a face", "hash_table.weight": "embed.weight"}
+    digests = {"modelspec.hash_sha256": "0x" + 32 * "aF", "sshs_model_hash": 64 * "0", "sshs_legacy_hash": "1f2e3d4c"}
+    for seed in (1, 2):
+        write_file(tmp_path / f"n-{seed}.safetensors", {"embed.weight": draw((3, 2), BITS, seed)}, true | digests)
+    dimred.merge(str(tmp_path / "n-*.safetensors"), tmp_path / "avg.safetensors")
+    assert metadata_of(tmp_path / "avg.safetensors") == true
+
+
 def test_tensors_that_are_tied_stay_tied(tmp_path: Path) -> None:
     """The library's save_model writes one of two shared tensors, and the other's name into the metadata."""
     texts = {"format": "pt", "lm_head.weight": "embed.weight"}
