@@ -101,26 +101,37 @@ class KnownMemory:
     """
 
     def __init__(self, parameters: Iterable[Parameter]):
-        self._memories: list[tuple[Parameter, Tensor]] = []
-        for parameter in parameters if on_host() else ():
+        self._parameters = list(parameters) if on_host() else []
+        self._memories = [Tensor(0.0) for _ in self._parameters]
+        for parameter in self._parameters:
             if not parameter.is_contiguous():
                 parameter.set_data(Tensor(parameter.asnumpy().copy(), parameter.dtype))
-            memory = Tensor(0.0)
-            memory.assign_value(parameter)
-            self._memories.append((parameter, memory))
+        self._addresses = list[int]()
+        self._note()
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
         """Before the block, move values that were set since the last one to the memory that the parameters had then."""
-        for parameter, memory in self._memories:
+        if self._addresses != self._present() or not all(one.is_contiguous() for one in self._parameters):
+            self._move_back()
+        try:
+            yield
+        finally:
+            if self._addresses != self._present():
+                self._note()
+
+    def _present(self) -> list[int]:
+        return [parameter.data_ptr() for parameter in self._parameters]
+
+    def _note(self) -> None:
+        self._addresses = self._present()
+        for parameter, memory in zip(self._parameters, self._memories, strict=True):
+            memory.assign_value(parameter)
+
+    def _move_back(self) -> None:
+        for parameter, memory in zip(self._parameters, self._memories, strict=True):
             is_elsewhere = parameter.data_ptr() != memory.data_ptr() or not parameter.is_contiguous()
             if is_elsewhere and parameter.shape == memory.shape:
                 value = parameter.asnumpy().copy()
                 parameter.assign_value(memory)
                 put_array(parameter, value)
-        try:
-            yield
-        finally:
-            for parameter, memory in self._memories:
-                if parameter.data_ptr() != memory.data_ptr():
-                    memory.assign_value(parameter)
