@@ -93,7 +93,7 @@ class StageTwoRecord:
     steps: list[dict[str, Any]]  # its metrics, with a search one record a step, else one an epoch; at least one
     basis: SubspaceBasis | None  # of the search; None without a search, or if its file no longer exists
     stage_1: StageOneRecord | None  # the run that it began from; None if that no longer exists
-    missing_sources: tuple[str, ...]  # those of data, weights and basis that no longer exist
+    missing_sources: tuple[str, ...]  # of data, weights and basis; a report adds checkpoints of the run itself
 
     @property
     def metric(self) -> Metric:

@@ -10,7 +10,7 @@ from mindspore import nn
 
 from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
-from dimred.checkpoints.states import read_full_checkpoint
+from dimred.checkpoints.states import RunStates, read_full_checkpoint
 from dimred.config import N_COMPONENTS, StageOneConfig, StageTwoConfig
 from dimred.errors import ConfigError, Problems, RunError
 from dimred.io.run_names import METRICS, STATES, named_weights
@@ -153,7 +153,7 @@ def _refuse_matrix(pca_mat: Path | None) -> None:
 def _check_run(task: Task[Settings], problems: Problems, out: Path, disk: int, *, resume: bool) -> None:
     """Collect problems with the folder, the callback, and the room for ``disk`` bytes."""
     callback = task.settings.callback
-    if resume and task.ranks.is_rank_zero and not any((out / STATES).glob("*.ckpt")):
+    if resume and task.ranks.is_rank_zero and RunStates(out).is_empty:
         problems.collect(lambda: _say_new_run(out))
     problems.collect(lambda: check_run_folder(out, resume=resume))
     if task.ranks.is_rank_zero:  # other ranks save no checkpoints, and may lack what a resumed run has already

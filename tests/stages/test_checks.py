@@ -123,6 +123,7 @@ def test_a_run_whose_states_were_removed_is_not_begun_anew_over_its_checkpoints(
     shutil.rmtree(out / "resume")
     if is_empty:
         (out / "resume").mkdir()
+        (out / "resume" / "other.ckpt").touch()  # is no state
     settings = TWO.model_copy(update={"search": None, "cooldown": OWN_COOLDOWN})
     for check in (
         lambda: check_1(data, out, ONE, resume=True),
