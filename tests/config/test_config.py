@@ -19,6 +19,7 @@ from dimred.config import (
 from dimred.errors import ConfigError
 
 CONFIGS = Path(__file__).parents[2] / "pipelines" / "configs"
+OF_STUDIES = Path(__file__).parents[1] / "benchmarks"
 
 STAGES = pytest.mark.parametrize(("stage", "number"), [(StageOneConfig, 1), (StageTwoConfig, 2)])
 
@@ -32,6 +33,14 @@ def test_a_saved_configuration_reads_back_equal(stage: type[StageConfig], number
         assert (config.seed, config.data.batch_size) == (11, 8)
         (tmp_path / "saved.yaml").write_text(config_text(config))
         assert load_config(stage, tmp_path / "saved.yaml") == config
+
+
+@STAGES
+def test_the_recipes_of_the_studies_have_no_unknown_key(stage: type[StageConfig], number: int) -> None:
+    recipes = list(OF_STUDIES.glob(f"*_{number}.yaml"))
+    assert len(recipes) > 1
+    for recipe in recipes:
+        assert load_config(stage, recipe).data.dataset
 
 
 def refusal(recipe: str, *overrides: str) -> str:
