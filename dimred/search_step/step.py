@@ -31,7 +31,7 @@ from dimred.search_step.result import (
 from dimred.train_step.ema import EMA
 from dimred.train_step.loss_scale import StaticLossScale
 from dimred.train_step.network_state import TrainingMode, check_names, clearing_failures
-from dimred.train_step.protocol import parameters_to_save
+from dimred.train_step.protocol import StepCell, parameters_to_save
 from dimred.vectors.parameters import KnownMemory, from_arrays, to_arrays
 from dimred.vectors.projection import make_projection
 from dimred.vectors.weights import make_copies, make_vectors
@@ -40,7 +40,7 @@ _SAME_LOSS_TOLERANCE = 1e-4
 _SEARCH = "search:"  # prefix of the memory's arrays in a state
 
 
-class SearchStep(nn.Cell):
+class SearchStep(StepCell):
     """A cell that makes one search step on one batch: along a direction in the subspace, and then outside it.
 
     With loss f, gradient g, basis P (k, M), weights w (M,), all float32, and H, g_prev, s_prev in float64 on the host::

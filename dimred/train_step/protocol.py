@@ -1,7 +1,7 @@
 """The protocol between a run and the step that it calls, whichever step it is."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from mindspore import Parameter, Tensor, nn
@@ -96,6 +96,24 @@ class Step(Protocol):
             CheckpointError: an array is missing or has a different shape.
             ConfigError: they are the state of a different kind of step.
         """
+
+
+if TYPE_CHECKING:
+
+    class StepCell:
+        """The base of the steps, ``nn.Cell``, with what they use of it.
+
+        MindSpore has no types, and mypy would take any class with its ``Cell`` as a base for a ``Step``.
+        """
+
+        training: bool
+
+        def __init__(self, *, auto_prefix: bool = True) -> None: ...
+        def __call__(self, *inputs: Tensor) -> Any: ...
+        def get_parameters(self) -> Iterator[Parameter]: ...
+
+else:
+    StepCell = nn.Cell
 
 
 def parameters_to_save(step: nn.Cell) -> list[Parameter]:

@@ -9,12 +9,13 @@ import numpy as np
 from mindspore import Tensor, amp, nn, ops
 
 from dimred.distributed.in_step import Ballot
+from dimred.train_step.ema import EMA
 from dimred.train_step.gradient import BatchGradient, GroupGradient
 from dimred.train_step.loss_scale import StaticLossScale
 from dimred.train_step.network_state import TrainingMode, check_names, clearing_failures
 from dimred.train_step.optimizers import check_optimizer
 from dimred.train_step.parts import make_parts
-from dimred.train_step.protocol import parameters_to_save
+from dimred.train_step.protocol import StepCell, parameters_to_save
 from dimred.vectors.parameters import KnownMemory, from_arrays, to_arrays
 from dimred.vectors.weights import GraphCopies, Unflatten, make_vectors
 
@@ -47,7 +48,7 @@ class StepResult(NamedTuple):
         return {name: value.asnumpy().item() for name, value in self._asdict().items()}
 
 
-class TrainStep(nn.Cell):
+class TrainStep(StepCell):
     """A cell that makes one training step of a network.
 
     scaled loss -> unscale to float32 -> accumulate -> reduce -> all finite? -> clip -> update -> EMA
@@ -137,7 +138,7 @@ class TrainStep(nn.Cell):
         return self.finish.optimizer
 
     @property
-    def ema(self) -> nn.Cell | None:
+    def ema(self) -> EMA | None:
         """Return the moving average of the network; None without one."""
         return self.finish.ema
 

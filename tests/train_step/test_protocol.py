@@ -1,8 +1,11 @@
 """Both steps keep the protocol that a run relies on."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from mindspore import nn
+from mypy import api as mypy
 
 from dimred.search_step.direction import InverseBFGS
 from dimred.search_step.line_search import ArmijoBacktracking
@@ -49,3 +52,34 @@ def test_a_step_goes_on_from_its_state_byte_for_byte_and_its_results_have_record
     assert state.keys() == resumed.state().keys()
     for name, value in resumed.state().items():
         np.testing.assert_array_equal(value, state[name], err_msg=name)
+
+
+ROOT = Path(__file__).parents[2]
+TYPED = """
+from typing import Any
+from dimred.search_step.step import SearchStep
+from dimred.train_step.protocol import Step
+from dimred.train_step.step import TrainStep
+
+class Own({base}):
+    {member}
+
+def steps(own: Own) -> list[Step]:
+    return [own]
+"""
+
+
+@pytest.mark.parametrize("base", ["TrainStep", "SearchStep"])
+@pytest.mark.parametrize(
+    ("member", "is_step"),
+    [
+        ("pass", True),
+        ("line: int = 1  # type: ignore[assignment]", False),
+        ("def totals(self, records: int) -> Any: ...  # type: ignore[override]", False),
+    ],
+)
+def test_mypy_holds_the_steps_against_the_protocol(base: str, member: str, is_step: bool, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(TYPED.format(base=base, member=member))
+    said, faults, _ = mypy.run(["--config-file", str(ROOT / "pyproject.toml"), str(tmp_path / "own.py")])
+    assert faults == ""
+    assert ("Success" in said, 'incompatible type "Own"; expected "Step"' in said) == (is_step, not is_step), said
