@@ -10,7 +10,6 @@ import typer
 
 from dimred.config import StageOneConfig, load_config
 from dimred.console import AllowChange, Data, DeviceTarget, FastDevRun, Overrides, Resume, run_program
-from dimred.errors import Problems
 from dimred.launch.channel import tell_refusal
 from dimred.runs.device import set_precision, set_up
 from dimred.runs.run import open_run
@@ -33,8 +32,8 @@ def stage_1(
     settings = load_config(StageOneConfig, config, overrides or [])
     ranks = set_up(settings.seed, device_target, settings.all_reduce_split, settings.deterministic)
     set_precision(settings)
-    task = build_task(settings, data, ranks, problems := Problems())
-    first = check_stage_1(task, problems, out, go_on_from, resume=resume)
+    task = build_task(settings, data, ranks, is_checked=False)
+    first = check_stage_1(task, out, go_on_from, resume=resume)
     step = build_train_step(settings, task.network, task.steps_per_epoch, ranks)
     with open_run(out, task, fast_dev_run) as run:
         StageOne(run, step).go(first, allow_change or [])

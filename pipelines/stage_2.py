@@ -8,15 +8,15 @@ from typing import Annotated
 
 import typer
 
+from dimred.config import StageTwoConfig, load_config
 from dimred.console import AllowChange, Data, DeviceTarget, FastDevRun, Overrides, Resume, Weights, run_program
-from dimred.errors import Problems
 from dimred.launch.channel import tell_refusal
 from dimred.runs.device import set_precision, set_up
 from dimred.runs.run import open_run
 from dimred.runs.task import build_task
-from dimred.stages.begin import build_stage_2
 from dimred.stages.checks import check_stage_2
-from dimred.stages.parent import StageOneRun, config_of_stage_2, load_stage_2
+from dimred.stages.parent import StageOneRun
+from dimred.stages.stage_2 import build_stage_2
 
 Basis = typer.Argument(metavar="[PCA_MAT]", help="Basis of a search; fitted beside WEIGHTS if not given.")
 Config = typer.Option(help="YAML file; by default the stage 2 of the recipe that stage 1 was run with.")
@@ -30,15 +30,15 @@ def stage_2(
     fast_dev_run: FastDevRun = False, overrides: Overrides = None,
 ) -> None:  # fmt: skip
     """Bring stage 1's training to its end, search in the subspace of its snapshots, or both; save the network."""
-    file = config or config_of_stage_2(weights, out, resume=resume)
-    difference = load_stage_2(file, overrides)
+    parent = StageOneRun.open(weights)
+    difference = load_config(StageTwoConfig, config or parent.config_of_stage_2(out, resume=resume), overrides or [])
     ranks = set_up(difference.seed, device_target, difference.all_reduce_split, difference.deterministic)
-    parent = StageOneRun.open(weights, ranks, out if resume else None)
-    set_precision(settings := load_stage_2(file, overrides, parent))
-    task = build_task(settings, data, ranks, problems := Problems())
-    basis = check_stage_2(task, problems, parent, pca_mat, out, resume=resume, allowed=allow_change or [])
+    parent = parent.share(ranks, out if resume else None)
+    set_precision(settings := parent.complete(difference))
+    task = build_task(settings, data, ranks, is_checked=False)
+    plan = check_stage_2(task, parent, pca_mat, out, resume=resume, allowed=allow_change or [])
     with open_run(out, task, fast_dev_run) as run:
-        build_stage_2(run, task, parent, basis).go(allow_change or [])
+        build_stage_2(run, task, parent, *plan).go(allow_change or [])
 
 
 if __name__ == "__main__":

@@ -16,19 +16,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dimred.checkpoints.series import CheckpointSeries
 from dimred.comparison.methods import AFTER_STAGE_2, METHODS, SPLITS, Comparison
 from dimred.comparison.runs import DivergedRunError, checkpoint_of
 from dimred.comparison.summary import collect, markdown, title_of, write_comparison_page
-from dimred.config import CooldownConfig, StageOneConfig, StageTwoConfig, config_text, load_config
+from dimred.config import CooldownConfig, StageOneConfig, StageTwoConfig, complete, config_text, load_config
 from dimred.errors import ConfigError
 from dimred.io.atomic import atomic_write, writable
 from dimred.io.run_names import (
     CONFIG,
-    SNAPSHOTS,
     STAGE_1_CHECKPOINTS,
     STAGE_2_CHECKPOINTS,
-    epochs_of_checkpoint,
     full_checkpoints,
     runs_below,
 )
@@ -86,8 +83,7 @@ def compare(
             "--methods has 'cooldown', which takes the place of a search, but search is null; leave it out"
         )
     seeds = dict[int, Path]()
-    whole = partial(load_config, StageTwoConfig, Path(config), overrides)
-    jobs = [job for run in runs for job in _jobs(str(data), Path(run), whole, epochs, folder, methods, seeds)]
+    jobs = [job for run in runs for job in _jobs(str(data), Path(run), two, epochs, folder, methods, seeds)]
     _claim_folder(folder, two)
     for job in jobs:
         job()
@@ -101,7 +97,7 @@ def compare(
 def _jobs(
     data: str,
     run: Path,
-    whole: Callable[[StageOneConfig], StageTwoConfig],
+    difference: StageTwoConfig,
     epochs: Sequence[int],
     out: Path,
     methods: Sequence[str] | None,
@@ -114,7 +110,7 @@ def _jobs(
         remedy = f"give the folder of a finished stage 1 run{runs_below(run, [STAGE_1_CHECKPOINTS])}"
         raise ConfigError(f"RUN is {str(run)!r}, which has no {CONFIG}; {remedy}")
     one = load_config(StageOneConfig, run / CONFIG)
-    two = whole(one)
+    two = complete(difference, one)
     if one.optimizer.name == "schedule_free":
         raise ConfigError(
             f"RUN is {str(run)!r}, trained with schedule_free, which leaves stage 2 nothing to do; give a run with "
@@ -182,22 +178,21 @@ def _check_comparable(
     build_splits(one, data, SPLITS, val_chooses=True)
     if two.model != one.model:
         raise ConfigError(f"--config is for the model {two.model}, but {str(run)!r} trained {one.model}")
-    parent = StageOneRun.open(checkpoint)
+    parent = StageOneRun.open(checkpoint).share()
     parent.check_continued_by(two)
     cools_down = "cooldown" in methods or ("stage_2" in methods and two.cooldown is not None)
     if cools_down and (two.cooldown or CooldownConfig()).rate is None:
         parent.last_rate()
-    folder = run / STAGE_1_CHECKPOINTS / SNAPSHOTS
-    n_snapshots = len(CheckpointSeries.open(folder).select(until_epoch=at))
-    of_name = epochs_of_checkpoint(checkpoint)
-    would_have = snapshots_in_the_end(one.model_copy(update={"epochs": at}), of_name and of_name.steps_per_epoch)
+    snapshots = parent.snapshots()
+    n_snapshots = len(snapshots)
+    would_have = snapshots_in_the_end(one.model_copy(update={"epochs": at}), parent.steps_per_epoch)
     if n_snapshots < would_have:
         _log.warning(
             f"{run} has {n_snapshots} of the {would_have} snapshots that it would have had, had it ended at "
             f"epoch {at}; later ones took their places. Train it with a larger snapshots.keep for a fair comparison"
         )
     if "stage_2" in methods and two.search is not None:
-        check_enough(n_snapshots, two.search.n_components, two.search.basis, folder)
+        check_enough(n_snapshots, two.search.n_components, two.search.basis, snapshots.directory)
 
 
 def _claim_folder(out: Path, two: StageTwoConfig) -> None:

@@ -2,14 +2,15 @@
 
 from dimred.config.base import NO_DECAY_PATTERNS as NO_DECAY_PATTERNS
 from dimred.config.base import unknown_key as unknown_key
-from dimred.config.files import PARTS_OF_STEP as PARTS_OF_STEP
+from dimred.config.difference import PARTS_OF_STEP as PARTS_OF_STEP
+from dimred.config.difference import complete as complete
+from dimred.config.difference import difference_in_words as difference_in_words
+from dimred.config.difference import following_stage_2 as following_stage_2
+from dimred.config.difference import keys_taken_over as keys_taken_over
 from dimred.config.files import config_file as config_file
 from dimred.config.files import config_text as config_text
-from dimred.config.files import following_stage_2 as following_stage_2
-from dimred.config.files import keys_taken_over as keys_taken_over
 from dimred.config.files import load_any_config as load_any_config
 from dimred.config.files import load_config as load_config
-from dimred.config.files import taken_over as taken_over
 from dimred.config.parts import CooldownConfig as CooldownConfig
 from dimred.config.parts import DataConfig as DataConfig
 from dimred.config.parts import LossScaleConfig as LossScaleConfig

@@ -15,31 +15,20 @@ Stage = TypeVar("Stage", bound=StageConfig)
 _STAGES: dict[type[StageConfig], int] = {StageOneConfig: 1, StageTwoConfig: 2}
 _ONE, _TWO = ({*stage.model_fields} for stage in _STAGES)
 _OWN_KEYS: dict[type[StageConfig], set[str]] = {StageOneConfig: _ONE - _TWO, StageTwoConfig: _TWO - _ONE}
-PARTS_OF_STEP = ("accumulation", "precision", "loss_scale", "clipping", "ema")
-_SECTIONS = ("model", "data")  # taken over from stage 1 key by key
-# Stage 2 takes these over from stage 1. Those of a host, or needed before the ranks join, stay its own.
-_TAKEN_OVER = (
-    "loss", "metric", "label_smoothing", *PARTS_OF_STEP, "reestimate_batch_norm", "reestimate_batches",
-)  # fmt: skip
-_OF_HOST = ("data.workers",)
 _RECIPES = Path(__file__).parents[1] / "pipelines" / "configs"
 _LARGEST_FILE = 100_000
 
 
-def load_config(
-    stage: type[Stage], path: Path | None, overrides: Sequence[str] = (), over: StageOneConfig | None = None
-) -> Stage:
+def load_config(stage: type[Stage], path: Path | None, overrides: Sequence[str] = ()) -> Stage:
     """Load a stage's configuration: read the file, apply each ``key=value`` override, and check the result as a whole.
 
     Args:
         stage: ``StageOneConfig`` or ``StageTwoConfig``.
         path: a YAML file; or the name of a recipe of ``pipelines/configs``, such as ``digits``; None for an empty file.
         overrides: such as ``search.rho=0.5`` or ``data.batch_size=64``; the value is read as YAML.
-        over: stage 1's configuration, from which a stage 2 takes over the keys that neither file nor overrides set, see
-            ``taken_over``.
 
     Returns:
-        The whole configuration, checked; keys that are set nowhere have their defaults.
+        The configuration, checked; keys that are set nowhere have their defaults.
 
     Raises:
         ConfigError: the file can't be read, a key is unknown or its value not allowed (the message names all of them),
@@ -54,41 +43,7 @@ def load_config(
         other = f"a configuration of stage {_STAGES[stage_of_file]}"
         raise ConfigError(f"--config is {str(path)!r}, {other}; give one of stage {_STAGES[stage]}")
     _override(stage, values, overrides)
-    if over is not None:
-        values = taken_over(stage.checked(values), over) | {
-            key: value for key, value in values.items() if key not in _SECTIONS
-        }
     return stage.checked(values)
-
-
-def taken_over(two: StageConfig, one: StageOneConfig) -> dict[str, Any]:
-    """Return what stage 2 takes over from stage 1, with the sections ``model`` and ``data`` complete, as JSON values.
-
-    Args:
-        two: stage 2's own configuration; a key that is set there stays.
-        one: stage 1's.
-
-    Returns:
-        Key -> value of what ``keys_taken_over`` lists, beside all keys of the two sections.
-    """
-    before, values = one.model_dump(mode="json"), two.model_dump(mode="json", include={*_SECTIONS})
-    for key in keys_taken_over(two):
-        section, _, name = key.rpartition(".")
-        source, target = (before[section], values[section]) if section else (before, values)
-        target[name] = source[name]
-    return values
-
-
-def keys_taken_over(two: StageConfig) -> list[str]:
-    """List the dotted keys that stage 2 takes over from stage 1, because its own configuration does not set them.
-
-    These are model, data, loss, metric and label_smoothing, the parts of the step, and how BatchNorm is re-estimated.
-    """
-    keys = [key for key in _TAKEN_OVER if key not in two.model_fields_set]
-    for name in _SECTIONS:
-        section = getattr(two, name)
-        keys += [f"{name}.{key}" for key in type(section).model_fields if key not in section.model_fields_set]
-    return [key for key in keys if key not in _OF_HOST]
 
 
 def load_any_config(path: Path, overrides: Sequence[str] = ()) -> StageConfig:
@@ -184,22 +139,6 @@ def config_file(stage: type[StageConfig], path: Path) -> Path:
     raise ConfigError(
         f"--config is {str(path)!r}, which is not a file; give a YAML file, or a recipe: {', '.join(there)}"
     )
-
-
-def following_stage_2(stage_1: Path) -> Path | None:
-    """Find the file of the stage 2 that follows a stage 1: the recipe that its configuration names as ``stage_2``.
-
-    Args:
-        stage_1: stage 1's YAML file, such as the ``config.yaml`` of its run.
-
-    Returns:
-        The file; None if no recipe is named. Then stage 2 has the defaults, a cooldown.
-
-    Raises:
-        ConfigError: stage 1's file can't be used, or there is no such recipe.
-    """
-    recipe = load_config(StageOneConfig, stage_1).stage_2
-    return None if recipe is None else config_file(StageTwoConfig, Path(recipe))
 
 
 def config_text(config: StageConfig) -> str:

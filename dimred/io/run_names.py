@@ -112,11 +112,14 @@ def named_weights(argument: str, path: Path) -> str:
         path: its value, whose folder may tell the kind of checkpoint.
     """
     kinds = {
-        SNAPSHOTS: f"a snapshot (trainable weights alone; a full checkpoint is {full_checkpoint_beside(path)}), ",
+        SNAPSHOTS: "a snapshot (trainable weights alone; a full checkpoint is {}), ",
         STAGE_2_CHECKPOINTS: "a network of stage 2, ",
-        STATES: f"a state for --resume (a full checkpoint is {full_checkpoint_beside(path)}), ",
+        STATES: "a state for --resume (a full checkpoint is {}), ",
     }
-    return f"{argument} is {str(path)!r}, {kinds.get(path.parent.name, '')}which"
+    kind = kinds.get(path.parent.name, "")
+    if "{}" in kind:
+        kind = kind.format(full_checkpoint_beside(path))
+    return f"{argument} is {str(path)!r}, {kind}which"
 
 
 def full_checkpoint_beside(weights: Path) -> str:

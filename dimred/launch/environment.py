@@ -5,12 +5,15 @@ process that is alone would wait for the others. Only ``Job`` gives them to a pr
 it starts itself, such as ``msrun ... -m dimred.pipelines.stage_1``.
 """
 
+import logging
 import os
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+_log = logging.getLogger(__name__)
 
 # Of msrun (mindspore/parallel/cluster/process_entity), of MindSpore's dynamic cluster, of rank tables, and of mpirun.
 # Preferences that change nothing for a process that is alone are not among them, such as MS_TOPO_TIMEOUT, MS_WORKER_IP.
@@ -42,3 +45,9 @@ def words_of_dimred() -> list[str]:
     if on_path is not None and (not script.exists() or script.samefile(on_path)):
         return ["dimred"]
     return [str(script)] if script.exists() else [sys.executable, "-m", "dimred"]
+
+
+def say_commands(*commands: Sequence[str]) -> None:
+    """Log one or two commands that come next, each given by the words after ``dimred``."""
+    for word, command in zip(("next", "then"), commands, strict=False):
+        _log.info(f"{word}: {shlex.join([*words_of_dimred(), *command])}")

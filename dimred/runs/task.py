@@ -46,6 +46,7 @@ class Task(Generic[Settings]):
         network: the network, in the configured precision.
         images: split -> this rank's part of it.
         scores: loss and metrics to measure by.
+        problems: what is wrong with it, which the checks of a stage add to and refuse.
     """
 
     settings: Settings
@@ -54,6 +55,7 @@ class Task(Generic[Settings]):
     network: nn.Cell
     images: dict[str, Batches]
     scores: Scores
+    problems: Problems
 
     @property
     def trained(self) -> Batches:
@@ -107,8 +109,9 @@ def build_task(
     settings: Settings,
     data: Path,
     ranks: Ranks = ALONE,
-    problems: Problems | None = None,
+    *,
     splits: Collection[str] | None = None,
+    is_checked: bool = True,
 ) -> Task[Settings]:
     """Build network, splits, loss and metric from a configuration, and check that they fit each other.
 
@@ -116,12 +119,12 @@ def build_task(
         settings: the configuration of either stage.
         data: DATA, as the user typed it.
         ranks: the ranks of the job.
-        problems: gets a problem with the data, so that it can be reported with others. The caller refuses these, and
-            then calls ``Task.check``, which is done here otherwise.
         splits: names of the splits; by default those that a run of the stage reads.
+        is_checked: whether the task is to be checked here. Otherwise a problem with the data is kept in
+            ``Task.problems``, to be reported with others; the caller refuses these, and then calls ``Task.check``.
 
     Returns:
-        The task; without images if ``problems`` got one with the data.
+        The task; without images if there is a problem with the data.
 
     Raises:
         ConfigError, DataError: network, data, loss or metric can't be made, or don't fit; see ``build_splits``.
@@ -136,10 +139,11 @@ def build_task(
                 images |= build_splits(settings, data, [split], ranks=ranks)
         return images
 
-    if problems is not None:
-        return Task(settings, data, ranks, network, problems.collect(splits_of_task) or {}, scores)
-    task = Task(settings, data, ranks, network, splits_of_task(), scores)
-    task.check()
+    problems = Problems()
+    images = splits_of_task() if is_checked else problems.collect(splits_of_task) or {}
+    task = Task(settings, data, ranks, network, images, scores, problems)
+    if is_checked:
+        task.check()
     return task
 
 

@@ -22,7 +22,7 @@ from dimred.io.stage_two_result import AVERAGE, ChoiceResult
 from dimred.runs.run import Run
 from dimred.stages.parent import StageOneRun
 from dimred.subspace.basis import SubspaceBasis
-from dimred.vectors.parameters import from_arrays, to_arrays
+from dimred.vectors.parameters import from_arrays, preserved, to_arrays
 
 
 class Candidates:
@@ -168,25 +168,36 @@ class BestAverage:
         choice.tell(what)
         return best, choice.result()
 
-    def put_if_better(self) -> tuple[Candidate, Candidate | None, ChoiceResult | None]:
-        """Look for an average that is better than the network, and put the best one into it.
+    def save_if_better(self, candidates: Candidates) -> tuple[ChoiceResult | None, str]:
+        """Look for an average that is better than the network, and save the best one; change no weights.
 
-        If none is better, the network keeps the weights that were measured last: the caller restores its own.
+        Args:
+            candidates: where it is saved.
 
         Returns:
-            The candidate that is the network as it was; the best average, None if none is better; and the choice to
-            record, None if no loss is finite.
+            The choice to record, None if no loss is finite; and a line for the log, "" if no average is better.
         """
-        choice, evaluator = self.new_choice(), self._run.evaluator
-        network = choice.measure("final", 1.0, evaluator.measure_val)
-        averages = self._averages()
-        best = better_average(averages, evaluator.measure_val_of, choice)
-        if not any(math.isfinite(one.loss) for one in choice.candidates):
-            return network, None, None
-        if best is not None:
+        run, choice, evaluator = self._run, self.new_choice(), self._run.evaluator
+        parameters = list(evaluator.network.get_parameters())
+        with preserved(parameters):
+            network = choice.measure("final", 1.0, evaluator.measure_val)
+            averages = self._averages()
+            best = better_average(averages, evaluator.measure_val_of, choice)
+            if not any(math.isfinite(one.loss) for one in choice.candidates):
+                return None, ""
+            choice.tell("the last network and averages of the snapshots")
+            if best is None:
+                return choice.result(), ""
             evaluator.put(averages.of_candidate(best))
-        choice.tell("the last network and averages of the snapshots")
-        return network, best, choice.result()
+            candidates.save(AVERAGE, parameters)
+        metric, losses = run.figures.metrics[0], f"{best.loss:.4f}, against {network.loss:.4f}"
+        has_cooldown = run.settings.cooldown is not None
+        instead = "--set keep_best=true chooses" if has_cooldown else "--set start=best begins stage 2 there"
+        return choice.result(), (
+            f"the best average of the snapshots is better on 'val' than this network: loss {losses}; {metric.name} "
+            f"{metric.text(best.metric)}, against {metric.text(network.metric)}. To take it, use "
+            f"{candidates.path(AVERAGE)}; in a new run, {instead}"
+        )
 
     def _averages(self) -> SnapshotAverages:
         parent, ranks = self._parent, self._run.ranks

@@ -12,13 +12,13 @@ from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.checkpoints.states import RunStates, read_full_checkpoint
 from dimred.config import N_COMPONENTS, StageOneConfig, StageTwoConfig
-from dimred.errors import ConfigError, Problems, RunError
+from dimred.errors import CheckpointError, ConfigError, RunError
 from dimred.io.run_names import METRICS, STATES, named_weights
 from dimred.models.factory import load_factory
 from dimred.runs.run_folder import check_run_folder
 from dimred.runs.steps import build_optimizer
 from dimred.runs.task import Settings, Task
-from dimred.stages.cooldown import check_cooldown_state, plan_cooldown
+from dimred.stages.cooldown import Cooldown, plan_cooldown
 from dimred.stages.parent import StageOneRun
 from dimred.subspace.basis import SubspaceBasis
 from dimred.train_step.schedule_free import RATES_SQUARED
@@ -26,15 +26,14 @@ from dimred.vectors.parameters import check_arrays
 
 
 def check_stage_1(
-    task: Task[StageOneConfig], problems: Problems, out: Path, go_on_from: Path | None = None, *, resume: bool = False
+    task: Task[StageOneConfig], out: Path, go_on_from: Path | None = None, *, resume: bool = False
 ) -> tuple[dict[str, np.ndarray], int] | None:
     """Check the folder, the free space, callback and optimizer, and the checkpoint to begin with; log the plan.
 
-    Nothing is changed.
+    Nothing is changed, but the ranks' networks are made equal.
 
     Args:
-        task: the task, whose problems are in ``problems``.
-        problems: gets the problems.
+        task: the task, not yet checked, whose problems are reported with the others.
         out: folder of the run.
         go_on_from: a full checkpoint of another run to begin with; None for a new network.
         resume: whether the run may be resumed.
@@ -46,8 +45,8 @@ def check_stage_1(
         ConfigError: there is a problem; the message lists all of them.
         DimredError, DataError: as ``Task.check``, which comes last.
     """
-    disk = disk_of_stage_1(task.settings, task.network)
-    _check_run(task, problems, out, disk, resume=resume)
+    disk, problems = disk_of_stage_1(task.settings, task.network), task.problems
+    _check_run(task, out, disk, resume=resume)
     problems.collect(lambda: build_optimizer(task.settings.optimizer, task.network, [0.0]))
     problems.collect(lambda: _refuse_names(task.network))
     first = None
@@ -61,21 +60,19 @@ def check_stage_1(
 
 def check_stage_2(
     task: Task[StageTwoConfig],
-    problems: Problems,
     parent: StageOneRun,
     pca_mat: Path | None,
     out: Path,
     *,
     resume: bool = False,
     allowed: Collection[str] = (),
-) -> SubspaceBasis | CheckpointSeries | None:
-    """Check the folder, the free space, the callback, the weights, and what a search needs; log the plan.
+) -> tuple[Cooldown | None, SubspaceBasis | CheckpointSeries | None]:
+    """Check the folder, the free space, the callback, the weights, and what a search needs; plan the cooldown.
 
-    Nothing is changed.
+    Nothing is changed, but the ranks' networks are made equal. The plan of the run is logged.
 
     Args:
-        task: the task, whose problems are in ``problems``.
-        problems: gets the problems.
+        task: the task, not yet checked, whose problems are reported with the others.
         parent: the run that WEIGHTS come from.
         pca_mat: PCA_MAT, or None.
         out: folder of the run.
@@ -83,19 +80,25 @@ def check_stage_2(
         allowed: keys that may differ from stage 1's.
 
     Returns:
-        The basis of a search, or the snapshots to fit one on, on rank 0; None elsewhere, and without a search.
+        The cooldown as it begins, on every rank; None without one. And the basis of a search, or the snapshots to fit
+        one on, on rank 0; None elsewhere, and without a search.
 
     Raises:
         ConfigError: a check failed on this rank or on rank 0; the message lists all problems.
         DimredError, DataError: as ``Task.check``, which comes last.
     """
-    settings, network, ranks = task.settings, task.network, task.ranks
+    settings, network, ranks, problems = task.settings, task.network, task.ranks, task.problems
+
+    def plan() -> Cooldown | None:
+        if parent.fault is not None:
+            raise CheckpointError(parent.fault)
+        return None if settings.cooldown is None else plan_cooldown(settings.cooldown, network, parent)
 
     def check_weights() -> None:
-        if parent.fault is not None:
-            raise parent.fault
-        if settings.cooldown is not None:
-            check_cooldown_state(plan_cooldown(settings.cooldown, network, parent), network, parent)
+        if parent.fault is not None or (cooldown is None and settings.cooldown is not None):
+            return  # which is one of the problems already
+        if cooldown is not None:
+            cooldown.check_state(network)
         _refuse_gradient_point(parent.names, parent.title)
         if not parent.is_gone:
             check_arrays(network.get_parameters(), parent.arrays, parent.title)
@@ -106,7 +109,8 @@ def check_stage_2(
             check_arrays(network.get_parameters(), first, f"start {settings.start!r}")
 
     disk = disk_of_stage_2(settings, network, pca_mat)
-    _check_run(task, problems, out, disk, resume=resume)
+    _check_run(task, out, disk, resume=resume)
+    cooldown = problems.collect(plan)
     problems.collect(lambda: ranks.run_on_rank_zero(check_weights))
     basis = None
     if (search := settings.search) is None:
@@ -121,7 +125,7 @@ def check_stage_2(
     problems.refuse()
     task.check()
     say_plan(settings, task.steps_per_epoch, disk)
-    return basis
+    return cooldown, basis
 
 
 def _refuse_names(network: nn.Cell) -> None:
@@ -150,9 +154,9 @@ def _refuse_matrix(pca_mat: Path | None) -> None:
         )
 
 
-def _check_run(task: Task[Settings], problems: Problems, out: Path, disk: int, *, resume: bool) -> None:
+def _check_run(task: Task[Settings], out: Path, disk: int, *, resume: bool) -> None:
     """Collect problems with the folder, the callback, and the room for ``disk`` bytes."""
-    callback = task.settings.callback
+    callback, problems = task.settings.callback, task.problems
     if resume and task.ranks.is_rank_zero and RunStates(out).is_empty:
         problems.collect(lambda: _say_new_run(out))
     problems.collect(lambda: check_run_folder(out, resume=resume))

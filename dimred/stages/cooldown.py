@@ -1,17 +1,19 @@
 """Continue stage 1's optimizer from its last rate to 0: what goes on from WEIGHTS, and the step that does it."""
 
 import logging
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from mindspore import nn
 
 from dimred.config import CooldownConfig, OptimizerConfig, StageTwoConfig
 from dimred.curves import CurveName
-from dimred.distributed.ranks import ALONE, Ranks
+from dimred.distributed.ranks import Ranks
 from dimred.errors import ConfigError
 from dimred.io.run_names import full_checkpoint_beside
 from dimred.runs.steps import build_optimizer, join_step
+from dimred.runs.task import Task
 from dimred.stages.parent import StageOneRun
 from dimred.train_step.optimizers import state_parameters
 from dimred.train_step.schedule import with_cooldown
@@ -23,7 +25,8 @@ _log = logging.getLogger(__name__)
 _PARTS_STATE = ("ema.", "loss_scale.")  # prefixes of the parameters that hold the state of a step's parts
 
 
-class Cooldown(NamedTuple):
+@dataclass(frozen=True)
+class Cooldown:
     """A cooldown as it begins, the same on every rank.
 
     Attributes:
@@ -36,6 +39,7 @@ class Cooldown(NamedTuple):
         taken_from: where optimizer and rate come from, in words.
         steps_per_epoch: stage 1's, to notice batches of a different size; None if the settings give the rate, or the
             name of WEIGHTS does not tell.
+        parent: the run that WEIGHTS come from, whose arrays rank 0 has.
     """
 
     factor: float
@@ -45,6 +49,7 @@ class Cooldown(NamedTuple):
     updates: int
     taken_from: str
     steps_per_epoch: int | None
+    parent: StageOneRun = field(compare=False, repr=False)
 
     @property
     def continues(self) -> bool:
@@ -52,9 +57,70 @@ class Cooldown(NamedTuple):
         return self.updates > 0
 
     def summary(self) -> dict[str, Any]:
-        """Return all of it for ``result.json``."""
-        settings = self.optimizer.model_dump(mode="json")
-        return self._asdict() | {"optimizer": self.optimizer.name, "optimizer_settings": settings}
+        """Return all of it but the run for ``result.json``."""
+        return {
+            "factor": self.factor,
+            "schedule": self.schedule,
+            "optimizer": self.optimizer.name,
+            "rate": self.rate,
+            "updates": self.updates,
+            "taken_from": self.taken_from,
+            "steps_per_epoch": self.steps_per_epoch,
+            "optimizer_settings": self.optimizer.model_dump(mode="json"),
+        }
+
+    def check_state(self, network: nn.Cell) -> None:
+        """Check on rank 0 that the optimizer's state in WEIGHTS fits this network, if it is to go on.
+
+        Raises:
+            CheckpointError: it belongs to a different network.
+        """
+        if self._takes_arrays:
+            state = state_parameters(build_optimizer(self.optimizer, network, [0.0]))
+            check_arrays(state, self.parent.arrays, self.parent.title)
+
+    def build_optimizer(self, task: Task[StageTwoConfig]) -> nn.Optimizer:
+        """Build the optimizer, with its state if that goes on; its rates fall from ``factor * rate`` to 0.
+
+        Warn if stage 1's epochs had a different length. All ranks call this.
+
+        Args:
+            task: the task, with stage 2's number of steps.
+        """
+        before, now = self.steps_per_epoch, task.steps_per_epoch
+        if task.ranks.is_rank_zero and before not in (None, now):
+            _log.warning(
+                f"stage 1 made {before} steps in an epoch, stage 2 makes {now}, so that its rate is "
+                "for batches of another size; give the batch size, the accumulation and the devices of stage 1, or set "
+                "cooldown.rate"
+            )
+        constant = np.full(self.updates + 1, self.factor * self.rate)
+        rates = with_cooldown(constant, self.updates, task.settings.n_epochs * now, self.schedule)
+        optimizer = build_optimizer(self.optimizer, task.network, rates.tolist())
+        self._take_over(state_parameters(optimizer), task.ranks)
+        return optimizer
+
+    def take_over_parts(self, step: nn.Cell, ranks: Ranks) -> None:
+        """Set the loss scale and the EMA of a step to their state from stage 1, if the optimizer's state goes on, too.
+
+        Args:
+            step: the step; a part whose state WEIGHTS lack stays as it is.
+            ranks: the ranks of the job, all of which call this.
+        """
+        for prefix in _PARTS_STATE:
+            part = [parameter for parameter in step.get_parameters() if parameter.name.startswith(prefix)]
+            if self.parent.names.issuperset(parameter.name for parameter in part):
+                self._take_over(part, ranks)
+
+    @property
+    def _takes_arrays(self) -> bool:
+        return self.continues and not self.parent.is_gone  # else a state of stage 2 has them
+
+    def _take_over(self, parameters: list[Any], ranks: Ranks) -> None:
+        if self._takes_arrays:
+            if ranks.is_rank_zero:
+                from_arrays(parameters, self.parent.arrays, self.parent.title)
+            ranks.broadcast(parameters)
 
 
 def plan_cooldown(config: CooldownConfig, network: nn.Cell, parent: StageOneRun) -> Cooldown:
@@ -94,99 +160,29 @@ def plan_cooldown(config: CooldownConfig, network: nn.Cell, parent: StageOneRun)
             )
         rate = config.rate or parent.last_rate()
     steps_per_epoch = parent.steps_per_epoch if config.rate is None else None
-    cooldown = Cooldown(config.factor, config.schedule, optimizer, rate, 0, source, steps_per_epoch)
-    state = state_parameters(build_optimizer(optimizer, network, [0.0]))
-    if parent.n_updates is None or (replacement is not None and not parent.names.issuperset(one.name for one in state)):
-        return cooldown._replace(taken_from=f"{source}; its state begins anew")
-    return cooldown._replace(updates=parent.n_updates)
+    cooldown = Cooldown(config.factor, config.schedule, optimizer, rate, 0, source, steps_per_epoch, parent)
+    has_state = True
+    if replacement is not None:
+        state = state_parameters(build_optimizer(replacement, network, [0.0]))
+        has_state = parent.names.issuperset(parameter.name for parameter in state)
+    if parent.n_updates is None or not has_state:
+        return replace(cooldown, taken_from=f"{source}; its state begins anew")
+    return replace(cooldown, updates=parent.n_updates)
 
 
-def check_cooldown_state(cooldown: Cooldown, network: nn.Cell, parent: StageOneRun) -> None:
-    """Check on rank 0 that the optimizer's state in WEIGHTS fits this network, if it is to go on.
-
-    Args:
-        cooldown: the cooldown as it begins.
-        network: the network of stage 2.
-        parent: the run that WEIGHTS come from.
-
-    Raises:
-        CheckpointError: it belongs to a different network.
-    """
-    if cooldown.continues and not parent.is_gone:
-        check_arrays(state_parameters(build_optimizer(cooldown.optimizer, network, [0.0])), parent.arrays, parent.title)
-
-
-def build_cooldown_step(
-    config: StageTwoConfig,
-    cooldown: Cooldown,
-    parent: StageOneRun,
-    network: nn.Cell,
-    steps_per_epoch: int,
-    ranks: Ranks = ALONE,
-) -> TrainStep:
+def build_cooldown_step(task: Task[StageTwoConfig], cooldown: Cooldown) -> TrainStep:
     """Build stage 2's step without a search: stage 1's step, whose rate is brought to 0.
 
     The optimizer goes on with its state from WEIGHTS, if these have it; then so do the loss scale and the EMA, each if
     WEIGHTS have its state. What does not go on begins anew.
 
     Args:
-        config: configuration of stage 2.
+        task: the task of stage 2, whose network has the weights of stage 1.
         cooldown: the cooldown as it begins.
-        parent: the run that WEIGHTS come from; rank 0 has the arrays.
-        network: the network, with the weights of stage 1.
-        steps_per_epoch: steps in an epoch of stage 2.
-        ranks: the ranks of the job.
+
+    Raises:
+        ConfigError: the loss can't be built, see ``build_loss``.
     """
-    optimizer = build_cooldown_optimizer(cooldown, parent, network, steps_per_epoch, config.n_epochs, ranks)
-    step = join_step(config, network, optimizer, ranks)
-    take_over_parts(step, cooldown, parent, ranks)
+    step = join_step(task.settings, task.network, cooldown.build_optimizer(task), task.ranks)
+    cooldown.take_over_parts(step, task.ranks)
     return step
-
-
-def take_over_parts(step: nn.Cell, cooldown: Cooldown, parent: StageOneRun, ranks: Ranks) -> None:
-    """Set the loss scale and the EMA of a step to their state from stage 1, if the optimizer's state goes on, too.
-
-    Args:
-        step: the step; a part whose state WEIGHTS lack stays as it is.
-        cooldown: the cooldown as it begins.
-        parent: the run that WEIGHTS come from; rank 0 has the arrays.
-        ranks: the ranks of the job, all of which call this.
-    """
-    for prefix in _PARTS_STATE:
-        part = [parameter for parameter in step.get_parameters() if parameter.name.startswith(prefix)]
-        is_there = parent.names.issuperset(parameter.name for parameter in part)
-        if cooldown.continues and is_there and not parent.is_gone:
-            if ranks.is_rank_zero:
-                from_arrays(part, parent.arrays, parent.title)
-            ranks.broadcast(part)
-
-
-def build_cooldown_optimizer(
-    cooldown: Cooldown,
-    parent: StageOneRun,
-    network: nn.Cell,
-    steps_per_epoch: int,
-    n_epochs: int,
-    ranks: Ranks = ALONE,
-) -> nn.Optimizer:
-    """Build stage 1's optimizer with its state; its rates fall from ``factor`` times stage 1's last rate to 0.
-
-    Warn if stage 1's epochs had a different length. ``n_epochs`` is stage 2's; the rest is as in
-    ``build_cooldown_step``.
-    """
-    before = cooldown.steps_per_epoch
-    if ranks.rank == 0 and before not in (None, steps_per_epoch):
-        _log.warning(
-            f"stage 1 made {before} steps in an epoch, stage 2 makes {steps_per_epoch}, so that its rate is "
-            "for batches of another size; give the batch size, the accumulation and the devices of stage 1, or set "
-            "cooldown.rate"
-        )
-    constant = np.full(cooldown.updates + 1, cooldown.factor * cooldown.rate)
-    rates = with_cooldown(constant, cooldown.updates, n_epochs * steps_per_epoch, cooldown.schedule)
-    optimizer = build_optimizer(cooldown.optimizer, network, rates.tolist())
-    if cooldown.continues and not parent.is_gone:
-        state = state_parameters(optimizer)
-        if ranks.is_rank_zero:
-            from_arrays(state, parent.arrays, parent.title)
-        ranks.broadcast(state)
-    return optimizer

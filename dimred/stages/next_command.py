@@ -1,26 +1,14 @@
 """The commands that come after a stage 1, as lines that a shell takes as they are, in any folder."""
 
-import logging
-import shlex
-from collections.abc import Sequence
 from pathlib import Path
 
 from mindspore import get_context
 
 from dimred.checkpoints.series import CheckpointSeries
-from dimred.config import StageOneConfig, StageTwoConfig, following_stage_2, load_config
+from dimred.config import StageOneConfig, StageTwoConfig, complete, following_stage_2, load_config
 from dimred.errors import DimredError
-from dimred.io.run_names import BASIS, CONFIG, SNAPSHOTS
-from dimred.launch.environment import words_of_dimred
+from dimred.io.run_names import BASIS, SNAPSHOTS
 from dimred.runs.task import Task, build_data
-
-_log = logging.getLogger(__name__)
-
-
-def say_commands(commands: Sequence[Sequence[str]]) -> None:
-    """Log one or two commands, each given by the words after ``dimred``."""
-    for word, command in zip(("next", "then"), commands, strict=False):
-        _log.info(f"{word}: {shlex.join([*words_of_dimred(), *command])}")
 
 
 def commands_after_stage_1(task: Task[StageOneConfig], weights: Path, run_folder: Path) -> list[list[str]]:
@@ -35,7 +23,7 @@ def commands_after_stage_1(task: Task[StageOneConfig], weights: Path, run_folder
         run_folder: folder of the run.
     """
     folder, one = run_folder.absolute(), task.settings
-    two = load_config(StageTwoConfig, following_stage_2(folder / CONFIG), over=one)
+    two = complete(load_config(StageTwoConfig, following_stage_2(one)), one)
     snapshots, options = weights.absolute().parent / SNAPSHOTS, list[str]()
     train = ["train", "stage-2", str(task.data.absolute()), str(weights.absolute())]
     commands = []

@@ -2,9 +2,8 @@
 
 import json
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,14 @@ from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.layout import arrays_digest
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.checkpoints.states import RunStates
-from dimred.config import StageOneConfig, StageTwoConfig, following_stage_2, load_config
+from dimred.config import (
+    StageOneConfig,
+    StageTwoConfig,
+    complete,
+    difference_in_words,
+    following_stage_2,
+    load_config,
+)
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import CheckpointError, ConfigError
 from dimred.io.run_names import CONFIG, SNAPSHOTS, STAGE_1_CHECKPOINTS, STATES, epochs_of_checkpoint, named_weights
@@ -33,7 +39,10 @@ _ALLOWED = ("data.image_size",)  # keys that may differ from stage 1's if the us
 
 @dataclass(frozen=True, eq=False)
 class StageOneRun:
-    """The run of stage 1 that WEIGHTS come from, as far as it is known, on every rank.
+    """The run of stage 1 that WEIGHTS come from, as far as it is known.
+
+    ``open`` finds what this host's files and the name of WEIGHTS tell, which is needed before the ranks join.
+    ``share`` reads WEIGHTS on rank 0; then every rank knows the same.
 
     Attributes:
         weights: WEIGHTS, a path.
@@ -45,6 +54,7 @@ class StageOneRun:
         digest: digest of all arrays in WEIGHTS; None if they can't be read.
         fault: why WEIGHTS can't be read; None if they can.
         is_gone: whether WEIGHTS are gone, and the rest is known from a state of the stage 2 that continues them.
+        arrays: every array of WEIGHTS by name, on rank 0, which alone has the file for sure.
     """
 
     weights: Path
@@ -54,49 +64,51 @@ class StageOneRun:
     names: frozenset[str] = frozenset()
     n_updates: int | None = None
     digest: str | None = None
-    fault: CheckpointError | None = None
+    fault: str | None = None
     is_gone: bool = False
+    arrays: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def open(cls, weights: Path, ranks: Ranks = ALONE, resumed: Path | None = None) -> "StageOneRun":
-        """Read the run on rank 0, and tell the other ranks; all of them call this.
-
-        Args:
-            weights: WEIGHTS.
-            ranks: the ranks of the job.
-            resumed: folder of a stage 2 that is resumed. Its state tells what it needs to know if WEIGHTS are gone.
-
-        Returns:
-            The run, the same on every rank, but the arrays; a file that can't be read is its ``fault``.
+    def open(cls, weights: Path) -> "StageOneRun":
+        """Find the run of WEIGHTS in this host's files.
 
         Raises:
             ConfigError: stage 1's configuration can't be read.
         """
-        name = epochs_of_checkpoint(weights)
-        run = cls(weights, name and name.epoch, name and name.steps_per_epoch)
-        on_rank_zero = ranks.run_on_rank_zero(lambda: run._read(resumed))
-        facts = json.loads(ranks.broadcast_bytes(json.dumps(on_rank_zero and on_rank_zero.facts()).encode()))
-        return on_rank_zero or run._with_facts(facts)
+        name, run = epochs_of_checkpoint(weights), cls(weights)
+        is_in_run = weights.parent.name == STAGE_1_CHECKPOINTS and run.config_file.is_file()
+        config = load_config(StageOneConfig, run.config_file) if is_in_run else None
+        return cls(weights, name and name.epoch, name and name.steps_per_epoch, config)
 
-    def _read(self, resumed: Path | None) -> "StageOneRun":
-        if not self.weights.exists() and resumed is not None and (resumed / STATES).is_dir():
-            state = RunStates(resumed).newest(lambda _: None)
+    def share(self, ranks: Ranks = ALONE, stage_2: Path | None = None) -> "StageOneRun":
+        """Read WEIGHTS on rank 0, and tell the other ranks; all of them call this.
+
+        Args:
+            ranks: the ranks of the job.
+            stage_2: folder of a stage 2 that is resumed. Its state tells what it needs to know if WEIGHTS are gone.
+
+        Returns:
+            The run, the same on every rank, but the arrays; a file that can't be read is its ``fault``.
+        """
+        of_rank_zero = ranks.run_on_rank_zero(lambda: self._with_weights(stage_2))
+        facts = json.loads(ranks.broadcast_bytes(json.dumps(of_rank_zero and of_rank_zero.facts()).encode()))
+        return of_rank_zero or self._with_facts(facts)
+
+    def _with_weights(self, stage_2: Path | None) -> "StageOneRun":
+        if not self.weights.exists() and stage_2 is not None and (stage_2 / STATES).is_dir():
+            state = RunStates(stage_2).newest(lambda _: None)
             if state is not None and _FACTS in state.values:  # else it is a state of stage 1
                 return replace(self._with_facts(state.values[_FACTS]), is_gone=True)
-        file = self.weights.parent.parent / CONFIG
-        is_of_run = self.weights.parent.name == STAGE_1_CHECKPOINTS and file.is_file()
-        run = replace(self, config=load_config(StageOneConfig, file) if is_of_run else None)
         try:
-            arrays = run.arrays
+            arrays = read_checkpoint(self.weights)
         except CheckpointError as fault:
-            return replace(run, fault=fault)
+            return replace(self, fault=str(fault))
         n_updates = int(arrays[UPDATES].item()) if UPDATES in arrays else None
-        whole = replace(run, names=frozenset(arrays), n_updates=n_updates, digest=arrays_digest(arrays))
-        whole.__dict__["arrays"] = arrays  # read already
-        return whole
+        digest = arrays_digest(arrays)
+        return replace(self, arrays=arrays, names=frozenset(arrays), n_updates=n_updates, digest=digest)
 
     def facts(self) -> dict[str, Any]:
-        """Return all but ``weights`` and ``fault`` as plain JSON values, for a state and for the other ranks."""
+        """Return all but ``weights`` and ``arrays`` as plain JSON values, for a state and for the other ranks."""
         return {
             "epoch": self.epoch,
             "steps_per_epoch": self.steps_per_epoch,
@@ -104,21 +116,13 @@ class StageOneRun:
             "names": sorted(self.names),
             "n_updates": self.n_updates,
             "digest": self.digest,
+            "fault": self.fault,
             "is_gone": self.is_gone,
         }
 
     def _with_facts(self, facts: Mapping[str, Any]) -> "StageOneRun":
         config = facts["config"] and StageOneConfig.checked(facts["config"])
         return replace(self, **{**facts, "config": config, "names": frozenset(facts["names"])})
-
-    @cached_property
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Return every array of WEIGHTS by name; on rank 0, which alone has the file for sure.
-
-        Raises:
-            CheckpointError: the file can't be read.
-        """
-        return read_checkpoint(self.weights)
 
     @property
     def title(self) -> str:
@@ -191,6 +195,65 @@ class StageOneRun:
             )
         return rate
 
+    def config_of_stage_2(self, out: Path, *, resume: bool) -> Path | None:
+        """Find the configuration of a stage 2 that is started without ``--config``.
+
+        A run that is resumed has its own; a new one takes the stage 2 of the recipe that stage 1 was run with.
+
+        Args:
+            out: folder of stage 2.
+            resume: whether it may be resumed.
+
+        Returns:
+            The file; None for a cooldown by the defaults.
+
+        Raises:
+            ConfigError: stage 1's configuration is not known on this host, and there is no stage 2 to resume.
+        """
+        if resume and (out / CONFIG).is_file():
+            return out / CONFIG
+        if self.config is None:
+            raise ConfigError(
+                f"{self.title} is in no run of stage 1 that this host can read, so its configuration is not known; "
+                "give a whole one by --config, see dimred init stage-2"
+            )
+        return following_stage_2(self.config)
+
+    def complete(self, difference: StageTwoConfig) -> StageTwoConfig:
+        """Return stage 2's whole configuration, with what it takes over from this run; log what that is.
+
+        Args:
+            difference: what stage 2 sets itself.
+
+        Returns:
+            The configuration, in which ``epochs`` is a number.
+
+        Raises:
+            ConfigError: the keys of both stages do not go together, or the number of epochs can't be known.
+        """
+        settings = difference
+        if self.config is not None:
+            settings = complete(difference, self.config)
+            _log.info(f"taken over from {self.config_file}: {difference_in_words(difference, settings)}")
+        return settings.with_epochs_after(self.epoch)
+
+    def check_same_weights(self, facts: Mapping[str, Any], weights: str) -> None:
+        """Check that WEIGHTS are those that a stage 2 began with.
+
+        Args:
+            facts: what ``facts`` returned then; a state of an early version has no digest in them.
+            weights: the path of WEIGHTS then.
+
+        Raises:
+            ConfigError: they are others.
+        """
+        digest = facts.get("digest")
+        if None not in (digest, self.digest) and digest != self.digest:
+            raise ConfigError(
+                f"{self.title} has other weights than {weights} had when the run began; give those, or begin in a new "
+                "folder"
+            )
+
     def check_continued_by(self, settings: StageTwoConfig, allowed: Collection[str] = ()) -> None:
         """Check that a stage 2 goes on with stage 1's loss, normalisation and size of images, if its run is known.
 
@@ -220,71 +283,3 @@ def _task_keys(settings: StageTwoConfig) -> Sequence[str]:
     """Return the keys, beside ``loss``, that must be stage 1's."""
     keys = [] if settings.loss else ["label_smoothing"]
     return keys if settings.data.dataset else [*keys, "data.mean", "data.std", "data.image_size"]
-
-
-def config_of_stage_2(weights: Path, out: Path, *, resume: bool) -> Path | None:
-    """Find the configuration of a stage 2 that is started without ``--config``.
-
-    A run that is resumed has its own; a new one takes the stage 2 of the recipe that stage 1 was run with. Each rank
-    looks in its own host's folders, because the answer is needed before the ranks join.
-
-    Args:
-        weights: WEIGHTS.
-        out: folder of the run.
-        resume: whether the run may be resumed.
-
-    Returns:
-        The file; None for a cooldown by the defaults.
-
-    Raises:
-        ConfigError: this host has no run of stage 1 with these WEIGHTS, and none of stage 2 to resume.
-    """
-    if resume and (out / CONFIG).is_file():
-        return out / CONFIG
-    stage_1 = weights.parent.parent / CONFIG
-    if weights.parent.name != STAGE_1_CHECKPOINTS or not stage_1.is_file():
-        raise ConfigError(
-            f"{named_weights('WEIGHTS', weights)} is in no run of stage 1 that this host can read, so its "
-            "configuration is not known; give a whole one by --config, see dimred init stage-2"
-        )
-    return following_stage_2(stage_1)
-
-
-def load_stage_2(
-    config: Path | None, overrides: Sequence[str] | None = None, parent: StageOneRun | None = None
-) -> StageTwoConfig:
-    """Load stage 2's configuration, which takes over from stage 1 what it does not set; log what that is.
-
-    Args:
-        config: the file; None for one without keys.
-        overrides: see ``load_config``.
-        parent: the run that WEIGHTS come from; None to load only what stage 2 sets itself, which is needed to join the
-            ranks.
-
-    Returns:
-        The configuration; with a parent, ``epochs`` is a number.
-
-    Raises:
-        ConfigError: it is wrong, or the number of epochs can't be known; see ``load_config``.
-    """
-    if parent is None:
-        return load_config(StageTwoConfig, config, overrides or [])
-    settings = load_config(StageTwoConfig, config, overrides or [], over=parent.config)
-    if parent.config is not None:
-        difference = load_config(StageTwoConfig, config, overrides or [])
-        _log.info(f"taken over from {parent.config_file}: {_in_words(difference, settings)}")
-    return settings.with_epochs_after(parent.epoch)
-
-
-def _in_words(difference: StageTwoConfig, whole: StageTwoConfig) -> str:
-    """Name the keys, with their values, that are taken over and are not the defaults."""
-    then, now = (dict(_values(one.model_dump(mode="json"))) for one in (difference, whole))
-    return ", ".join(f"{key} {value}" for key, value in now.items() if then.get(key) != value) or "nothing but defaults"
-
-
-def _values(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in section.items():
-        if isinstance(value, Mapping) and value:
-            yield from _values(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value

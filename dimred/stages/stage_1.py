@@ -14,10 +14,11 @@ from dimred.config import StageOneConfig
 from dimred.errors import ConfigError
 from dimred.io.atomic import retry
 from dimred.io.run_names import SNAPSHOTS, STAGE_1_CHECKPOINTS
+from dimred.launch.environment import say_commands
 from dimred.runs.loop import Progress
 from dimred.runs.run import Run
 from dimred.stages.early_stop import EarlyStop
-from dimred.stages.next_command import commands_after_stage_1, say_commands
+from dimred.stages.next_command import commands_after_stage_1
 from dimred.train_step.network_state import moving_statistics
 from dimred.train_step.optimizers import UPDATES, weights_to_use
 from dimred.train_step.protocol import Result, Step
@@ -104,7 +105,7 @@ class StageOne:
         run.figures.say_end(network, is_averaged and run.figures.reestimates, run.is_kept)
         if run.is_kept and self._ranks.is_rank_zero:  # which has the files
             report = [["report", str(run.folder.absolute())]]
-            say_commands(report if is_averaged else commands_after_stage_1(self._task, network, run.folder))
+            say_commands(*(report if is_averaged else commands_after_stage_1(self._task, network, run.folder)))
 
     def _save_averaged(self) -> Path:
         """Save schedule-free training's averaged point with BatchNorm statistics of its own; return the path."""

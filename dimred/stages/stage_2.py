@@ -1,7 +1,6 @@
 """Stage 2: continue a run of stage 1 by a cooldown or a search, and keep the network that ``val`` chooses."""
 
 import logging
-import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,6 +9,7 @@ from typing import Any
 
 from mindspore import Parameter
 
+from dimred.checkpoints.series import CheckpointSeries
 from dimred.checkpoints.states import RunState
 from dimred.config import StageTwoConfig
 from dimred.data.batches import STAGE_2_EPOCHS_FROM
@@ -20,11 +20,12 @@ from dimred.io.metric import AS_TRAINED
 from dimred.io.metrics_file import loss_text, read_metrics
 from dimred.io.run_names import METRICS, RESULT, STAGE_2_CHECKPOINTS
 from dimred.io.stage_two_result import AVERAGE, BEST_AVERAGE, FINAL, START, MetricResult, StageTwoResult
-from dimred.launch.environment import words_of_dimred
+from dimred.launch.environment import say_commands
 from dimred.runs.loop import Progress
 from dimred.runs.run import Run
+from dimred.runs.task import Task
 from dimred.stages.candidates import BestAverage, Candidates, mean_of, put_file
-from dimred.stages.cooldown import Cooldown
+from dimred.stages.cooldown import Cooldown, build_cooldown_step
 from dimred.stages.parent import StageOneRun
 from dimred.subspace.basis import SubspaceBasis
 from dimred.train_step.optimizers import state_parameters
@@ -68,11 +69,12 @@ class StageTwo:
         )  # fmt: skip
         sources = {"data": run.task.data, "weights": parent.weights, "basis": basis and basis.path}
         self.result = StageTwoResult(
-            start=self._settings.start, epochs=self._n_epochs, cooldown=cooldown and cooldown.summary(),
+            start=self._settings.start, epochs=self._n_epochs,
             sources={name: str(path.resolve()) if path else None for name, path in sources.items()},
             metrics=[MetricResult(metric) for metric in run.figures.metrics],
         )  # fmt: skip
         if cooldown is not None:
+            self.result.cooldown = cooldown.summary()
             by = f"{cooldown.updates} updates by {cooldown.optimizer.name}"
             run.identity["WEIGHTS"] = f"{by}, at the rate {cooldown.rate:g}"
         if basis is not None:
@@ -129,12 +131,7 @@ class StageTwo:
                 f"metric is {names[1]}, but the run has measured {names[0]}; a metric can't change on the way: leave "
                 "it, or begin in a new folder"
             )
-        began_with = state.values["parent"].get("digest")  # states of before have none
-        if None not in (began_with, self.parent.digest) and began_with != self.parent.digest:
-            raise ConfigError(
-                f"{self.parent.title} has other weights than {before.sources['weights']} had when the run began; give "
-                "those, or begin in a new folder"
-            )
+        self.parent.check_same_weights(state.values["parent"], str(before.sources["weights"]))
         # These may have been allowed to change.
         self.result = replace(before, epochs=self.result.epochs, cooldown=self.result.cooldown)
         self.candidates.restore(state.arrays, state.values["candidates"])
@@ -259,34 +256,45 @@ class StageTwo:
         result.warning = settings.eval_split_warning
         file = self.candidates.path(FINAL)
         self.candidates.save(FINAL, list(self._task.network.get_parameters()))
-        average = self._better_average()
+        average_line = ""
+        if settings.looks_for_average and "val" in self._task.images and self._averages.has_snapshots:
+            choice, average_line = self._averages.save_if_better(self.candidates)
+            if choice is not None:
+                result.choices[BEST_AVERAGE] = choice
         if self._ranks.is_rank_zero:
             retry(lambda: result.write(run.folder / RESULT))
         run.figures.say_end(file, run.figures.reestimates, run.is_kept)
         if run.is_kept:
-            if average:
-                _log.info(average)
-            _log.info(f"next: {shlex.join([*words_of_dimred(), 'report', str(run.folder.absolute())])}")
+            if average_line:
+                _log.info(average_line)
+            say_commands(["report", str(run.folder.absolute())])
 
-    def _better_average(self) -> str:
-        """Save the best average of the snapshots if it is better than the network; return a line for the log, or ""."""
-        settings = self._settings
-        is_wanted = settings.looks_for_average and "val" in self._task.images
-        if not is_wanted or not self._averages.has_snapshots:
-            return ""
-        parameters = list(self._task.network.get_parameters())
-        with preserved(parameters):
-            network, average, choice = self._averages.put_if_better()
-            if average is not None:
-                self.candidates.save(AVERAGE, parameters)
-        if choice is not None:
-            self.result.choices[BEST_AVERAGE] = choice
-        if average is None:
-            return ""
-        metric, losses = self.result.main.metric, f"{average.loss:.4f}, against {network.loss:.4f}"
-        instead = "--set start=best begins stage 2 there" if self.cooldown is None else "--set keep_best=true chooses"
-        return (
-            f"the best average of the snapshots is better on 'val' than this network: loss {losses}; {metric.name} "
-            f"{metric.text(average.metric)}, against {metric.text(network.metric)}. To take it, use "
-            f"{self.candidates.path(AVERAGE)}; in a new run, {instead}"
-        )
+
+def build_stage_2(
+    run: Run[StageTwoConfig],
+    task: Task[StageTwoConfig],
+    parent: StageOneRun,
+    cooldown: Cooldown | None,
+    basis: SubspaceBasis | CheckpointSeries | None = None,
+) -> StageTwo:
+    """Put WEIGHTS into the network, build the step, and return the stage.
+
+    Args:
+        run: the run, whose task may be shortened.
+        task: the whole task, whose steps determine the rates.
+        parent: the run that WEIGHTS come from.
+        cooldown, basis: what ``check_stage_2`` returned.
+
+    Raises:
+        CheckpointError: the arrays of WEIGHTS do not fit the network.
+    """
+    parent.put_weights(task.network, task.ranks)
+    if (search := task.settings.search) is None:
+        assert cooldown is not None, "StageTwoConfig asks for a cooldown or a search"
+        return StageTwo(run, build_cooldown_step(task, cooldown), parent, cooldown)
+    # A cooldown alone, which is the default, loads nothing of the search.
+    from dimred.stages.search import fit_and_share
+    from dimred.stages.subspace_train_step import build_search_step
+
+    search_basis = fit_and_share(basis, search, task.network, run.folder, task.ranks)
+    return StageTwo(run, build_search_step(task, search, cooldown, search_basis), parent, cooldown, search_basis)

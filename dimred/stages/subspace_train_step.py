@@ -8,15 +8,14 @@ from mindspore import nn
 
 from dimred.checkpoints.layout import WeightLayout
 from dimred.config import SearchConfig, SearchOptions, StageTwoConfig
-from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError
 from dimred.runs.steps import build_loss, build_parts
+from dimred.runs.task import Task
 from dimred.search_step.direction import Direction, InverseBFGS, ProjectedSGD
 from dimred.search_step.line_search import ArmijoBacktracking, FixedStep, LineSearch
 from dimred.search_step.moves import MoveOutside, OptimizerOutside, ResidualMomentum
 from dimred.search_step.step import SearchStep
-from dimred.stages.cooldown import Cooldown, build_cooldown_optimizer, take_over_parts
-from dimred.stages.parent import StageOneRun
+from dimred.stages.cooldown import Cooldown
 from dimred.subspace.basis import SubspaceBasis, load_basis
 from dimred.train_step.parts import Parts, make_parts
 from dimred.train_step.schedule import make_rates
@@ -105,36 +104,28 @@ def build_outside(options: SearchOptions, network: nn.Cell, optimizer: nn.Optimi
 
 
 def build_search_step(
-    config: StageTwoConfig,
-    search: SearchConfig,
-    cooldown: Cooldown | None,
-    parent: StageOneRun,
-    network: nn.Cell,
-    basis: SubspaceBasis,
-    steps_per_epoch: int,
-    ranks: Ranks = ALONE,
+    task: Task[StageTwoConfig], search: SearchConfig, cooldown: Cooldown | None, basis: SubspaceBasis
 ) -> SubspaceTrainStep:
     """Build stage 2's step with a search.
 
     Args:
-        config: configuration of stage 2.
+        task: the task of stage 2, whose network has the weights to begin from.
         search: its section ``search``, which says whether the rate of ``sgd`` is constant or falls linearly to 0.
         cooldown: the cooldown outside the subspace as it begins; None without one.
-        parent: the run that WEIGHTS come from.
-        network: the network, with the weights to begin from.
-        basis: a basis of its trainable weights.
-        steps_per_epoch: steps in an epoch of stage 2.
-        ranks: the ranks of the job.
+        basis: a basis of the network's trainable weights.
+
+    Raises:
+        ConfigError: the loss can't be built, see ``build_loss``, or the options of the search do not go together.
+        BasisMismatchError: the basis does not fit the network.
     """
-    optimizer = None
-    if cooldown is not None:
-        optimizer = build_cooldown_optimizer(cooldown, parent, network, steps_per_epoch, config.n_epochs, ranks)
+    settings, network = task.settings, task.network
+    optimizer = None if cooldown is None else cooldown.build_optimizer(task)
     options = search.model_dump(include={*SearchOptions.model_fields})
     if search.learning_rate_schedule == "linear":
-        options["learning_rate"] = make_rates("linear", search.learning_rate, 0, config.n_epochs * steps_per_epoch)
-    parts = build_parts(config, network)
-    loss = build_loss(config, network)
-    step = SubspaceTrainStep(loss, basis, optimizer=optimizer, ranks=ranks, **parts, **options)
+        n_steps = settings.n_epochs * task.steps_per_epoch
+        options["learning_rate"] = make_rates("linear", search.learning_rate, 0, n_steps)
+    parts, loss = build_parts(settings, network), build_loss(settings, network)
+    step = SubspaceTrainStep(loss, basis, optimizer=optimizer, ranks=task.ranks, **parts, **options)
     if cooldown is not None:
-        take_over_parts(step, cooldown, parent, ranks)
+        cooldown.take_over_parts(step, task.ranks)
     return step

@@ -25,7 +25,7 @@ import numpy as np
 from dimred.averaging.windows import Window, effective_size, profiles_around, uniform_windows
 from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
-from dimred.config import StageOneConfig, StageTwoConfig, load_config
+from dimred.config import StageOneConfig, StageTwoConfig, complete, load_config
 from dimred.evaluation.averages import SnapshotAverages
 from dimred.evaluation.scores import means_of_samples, score_batches
 from dimred.io.run_names import SNAPSHOTS, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS, full_checkpoints
@@ -143,7 +143,7 @@ def main() -> None:
     arguments = parser.parse_args()
     run, at, options = arguments.run, arguments.at, arguments.set
     one = load_config(StageOneConfig, run / "config.yaml")
-    two = load_config(StageTwoConfig, arguments.config, options, one).with_epochs_after(at)
+    two = complete(load_config(StageTwoConfig, arguments.config, options), one).with_epochs_after(at)
     set_up(one.seed)
     measuring = Measuring(one, two, arguments.data)
     layout = measuring.evaluator.layout

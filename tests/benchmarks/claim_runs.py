@@ -28,7 +28,7 @@ import numpy as np
 from dimred.averaging.windows import Window, measure_windows
 from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
-from dimred.config import StageOneConfig, StageTwoConfig, load_config
+from dimred.config import StageOneConfig, StageTwoConfig, complete, load_config
 from dimred.evaluation.averages import SnapshotAverages
 from dimred.io.run_names import RESULT, SNAPSHOTS, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS, full_checkpoints
 from dimred.io.stage_two_result import FORWARD, StageTwoResult
@@ -101,7 +101,7 @@ class Claim:
             self._plain(own)
         one = load_config(StageOneConfig, self._run / "config.yaml")
         set_up(self._seed)
-        two = load_config(StageTwoConfig, anytime, own, one).with_epochs_after(at)
+        two = complete(load_config(StageTwoConfig, anytime, own), one).with_epochs_after(at)
         measuring = Measuring(one, two, self._data)
         rows = list(self._rows(measuring))
         kind = "test_losses"

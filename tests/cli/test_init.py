@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from dimred.cli.init import commented_configuration, configuration_schema
-from dimred.config import StageConfig, StageOneConfig, StageTwoConfig, config_file, config_text, load_config
+from dimred.config import StageConfig, StageOneConfig, StageTwoConfig, complete, config_file, config_text, load_config
 from dimred.errors import ConfigError
 from tests.helpers.commands import CONFIGS, dimred_here
 
@@ -68,9 +68,9 @@ def test_a_stage_2_with_the_file_is_that_without_it(recipe: str | None, other: d
     """What it takes over from stage 1 is a comment in the file; or else each default would replace stage 1's value."""
     one, file = StageOneConfig.checked(other), tmp_path / "two.yaml"
     dimred_here("init", "2", file, *(["--config", recipe] if recipe else []), status=0)
-    without = load_config(StageTwoConfig, Path(recipe) if recipe else None, over=one)
+    without = complete(load_config(StageTwoConfig, Path(recipe) if recipe else None), one)
     assert without.label_smoothing == one.label_smoothing
-    assert load_config(StageTwoConfig, file, over=one) == without
+    assert complete(load_config(StageTwoConfig, file), one) == without
 
 
 def test_a_key_taken_over_becomes_stage_2s_own_without_its_sign(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_key_taken_over_becomes_stage_2s_own_without_its_sign(tmp_path: Path) 
         assert before in text
         text = text.replace(before, after, 1)
     file.write_text(text)
-    two = load_config(StageTwoConfig, file, over=one)
+    two = complete(load_config(StageTwoConfig, file), one)
     assert (two.ema.decay, two.data.batch_size, two.label_smoothing) == (0.5, 5, 0.3)
     assert (two.data.image_size, two.clipping.norm) == (8, 2)
 

@@ -55,15 +55,15 @@ def stage_2_run(
         matrix: the basis of a search; None without one.
         allowed: keys that may differ from the earlier run's.
     """
-    task, parent = build_task(settings, Path()), StageOneRun.open(weights)
-    network, per_epoch = task.network, task.steps_per_epoch
+    task, parent = build_task(settings, Path()), StageOneRun.open(weights).share()
+    network = task.network
     cooldown = None if settings.cooldown is None else plan_cooldown(settings.cooldown, network, parent)
     basis = None if matrix is None else load_basis(matrix, network=network)
     parent.put_weights(network, task.ranks)
     if settings.search is None:
-        step = build_cooldown_step(settings, cooldown, parent, network, per_epoch)
+        step = build_cooldown_step(task, cooldown)
     else:
-        step = build_search_step(settings, settings.search, cooldown, parent, network, basis, per_epoch)
+        step = build_search_step(task, settings.search, cooldown, basis)
     begin, first = to_arrays(step.get_parameters()) | parent.arrays, getattr(step, "memory", None)
 
     def run_stage(out: Path, resume: bool) -> None:

@@ -87,13 +87,13 @@ def test_stage_2_goes_on_with_the_loss_of_stage_1(tmp_path: Path) -> None:
     (tmp_path / "checkpoint_stage_1").mkdir()
     weights = tmp_path / "checkpoint_stage_1" / "network-1_4.ckpt"
     two = StageTwoConfig.model_validate(TASK)
-    StageOneRun.open(weights).check_continued_by(two)  # stage 1's loss is not known
+    StageOneRun.open(weights).share().check_continued_by(two)  # stage 1's loss is not known
     (tmp_path / "config.yaml").write_text(config_text(StageOneConfig.model_validate(TASK | {"metric": None})))
-    StageOneRun.open(weights).check_continued_by(two)
+    StageOneRun.open(weights).share().check_continued_by(two)
     with pytest.raises(
         ConfigError, match=r"loss is null, cross entropy, but WEIGHTS .* trained with mindspore\.nn:MSE"
     ):
-        StageOneRun.open(weights).check_continued_by(StageTwoConfig.model_validate(TASK | {"loss": None}))
+        StageOneRun.open(weights).share().check_continued_by(StageTwoConfig.model_validate(TASK | {"loss": None}))
 
 
 @pytest.mark.parametrize(
@@ -109,9 +109,9 @@ def test_stage_2_goes_on_with_the_label_smoothing_and_the_normalisation_of_stage
     (tmp_path / "checkpoint_stage_1").mkdir()
     weights = tmp_path / "checkpoint_stage_1" / "network-1_4.ckpt"
     (tmp_path / "config.yaml").write_text(config_text(StageOneConfig.model_validate(tiny_task.TASK | trained)))
-    StageOneRun.open(weights).check_continued_by(StageTwoConfig.model_validate(tiny_task.TASK | trained))
+    StageOneRun.open(weights).share().check_continued_by(StageTwoConfig.model_validate(tiny_task.TASK | trained))
     with pytest.raises(ConfigError) as refused:
-        StageOneRun.open(weights).check_continued_by(StageTwoConfig.model_validate(tiny_task.TASK | typed))
+        StageOneRun.open(weights).share().check_continued_by(StageTwoConfig.model_validate(tiny_task.TASK | typed))
     assert str(refused.value).startswith(value)
     assert str(refused.value).endswith(remedy)
 

@@ -14,10 +14,10 @@ from mindspore import Parameter, nn
 from dimred.checkpoints.checkpoint_io import write_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.checkpoints.states import RunStates
-from dimred.config import CooldownConfig, OptimizerConfig, StageOneConfig, StageTwoConfig, load_config
+from dimred.config import CooldownConfig, OptimizerConfig, StageOneConfig, StageTwoConfig, complete, load_config
 from dimred.data.image_tree import write_image_tree
 from dimred.distributed.ranks import ALONE, Ranks
-from dimred.errors import DimredError, Problems
+from dimred.errors import DimredError
 from dimred.runs.task import build_data, build_network, build_task
 from dimred.stages.checks import check_stage_1, check_stage_2
 from dimred.stages.parent import StageOneRun
@@ -30,7 +30,7 @@ from tests.helpers.networks import state_bytes
 
 SMALL = ["data.batch_size=4"]
 ONE = load_config(StageOneConfig, STAGE_1, SMALL)
-TWO = load_config(StageTwoConfig, STAGE_2, [*SMALL, "keep_best=true"], ONE)
+TWO = complete(load_config(StageTwoConfig, STAGE_2, [*SMALL, "keep_best=true"]), ONE)
 OWN_COOLDOWN = CooldownConfig(rate=0.1, optimizer=OptimizerConfig())
 
 
@@ -68,8 +68,7 @@ def refusal(network: nn.Cell, data: Path, check: Callable[[Path], object]) -> st
 
 
 def check_1(data: Path, out: Path, settings: StageOneConfig, ranks: Ranks = ALONE, resume: bool = False) -> None:
-    task = build_task(settings, data, ranks, problems := Problems())
-    check_stage_1(task, problems, out, resume=resume)
+    check_stage_1(build_task(settings, data, ranks, is_checked=False), out, resume=resume)
 
 
 def check_2(
@@ -80,9 +79,9 @@ def check_2(
     settings: StageTwoConfig = TWO,
     resume: bool = False,
 ) -> object:
-    task = build_task(settings, data, ALONE, problems := Problems())
-    parent = StageOneRun.open(weights, ALONE, out if resume else None)
-    return check_stage_2(task, problems, parent, pca_mat, out, resume=resume)
+    task = build_task(settings, data, is_checked=False)
+    parent = StageOneRun.open(weights).share(ALONE, out if resume else None)
+    return check_stage_2(task, parent, pca_mat, out, resume=resume)
 
 
 def refusal_of_stage_2(
@@ -213,7 +212,7 @@ def test_a_stage_2_that_goes_on_takes_its_own_basis_whatever_became_of_the_snaps
         series.append(noise, step, step)
     fit_basis(series, 32, out=out / "pca_mat.npy")
     (out / "config.yaml").touch()
-    found = check_2(data, weights, out, resume=True)
+    _, found = check_2(data, weights, out, resume=True)
     assert isinstance(found, SubspaceBasis)
     assert found.path == out / "pca_mat.npy"
 

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from dimred.checkpoints.series import CheckpointSeries
-from dimred.config import StageOneConfig, config_text
+from dimred.config import StageOneConfig
 from dimred.console import Lines
+from dimred.launch.environment import say_commands
 from dimred.runs.task import build_task
-from dimred.stages.next_command import commands_after_stage_1, say_commands
+from dimred.stages.next_command import commands_after_stage_1
 from tests.helpers.commands import DIMRED, next_lines, run
 from tests.helpers.tiny_task import TASK
 
@@ -27,7 +28,7 @@ def test_the_line_starts_this_installation_whether_or_not_it_is_active(
     monkeypatch.setenv("PATH", path)
     shown = StringIO()
     with redirect_stdout(shown), Lines(to_stdout=True):
-        say_commands([["--version"], ["--help"]])
+        say_commands(["--version"], ["--help"])
     version, _ = next_lines(shown.getvalue())
     assert version.startswith(begins)
     assert run("bash", "-c", version, environment={"PATH": path}, status=0).stdout.startswith("dimred ")
@@ -41,7 +42,6 @@ def commands(folder: Path, n_snapshots: int) -> list[list[str]]:
     for step in range(n_snapshots):
         series.append({"w": np.float32([step])}, step, 1)
     settings = StageOneConfig.checked(TASK | {"stage_2": "digits_stage"})
-    (run_folder / "config.yaml").write_text(config_text(settings))
     return commands_after_stage_1(build_task(settings, Path(), splits=["train", "val"]), weights, run_folder)
 
 

@@ -9,21 +9,17 @@ import pytest
 
 from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
-from dimred.config import CooldownConfig, SearchConfig, StageOneConfig, StageTwoConfig, config_text
+from dimred.config import CooldownConfig, SearchConfig, StageOneConfig, StageTwoConfig, config_text, load_config
 from dimred.distributed.ranks import Ranks
 from dimred.errors import ConfigError, SeriesError
 from dimred.runs.steps import build_optimizer
-from dimred.runs.task import build_network
-from dimred.stages.cooldown import (
-    Cooldown,
-    build_cooldown_optimizer,
-    build_cooldown_step,
-    plan_cooldown,
-)
-from dimred.stages.parent import StageOneRun, config_of_stage_2, load_stage_2
+from dimred.runs.task import Task, build_network, build_task
+from dimred.stages.cooldown import Cooldown, build_cooldown_step, plan_cooldown
+from dimred.stages.parent import StageOneRun
 from dimred.stages.subspace_train_step import build_search_step
 from dimred.train_step.optimizers import state_parameters
 from dimred.vectors.parameters import to_arrays
+from tests.helpers import tiny_task
 from tests.helpers.networks import basis_for
 
 MODEL = {"model": {"name": "tests.helpers.tiny_task:network", "n_classes": 3}}
@@ -36,6 +32,12 @@ NETWORK = build_network(ONE)
 
 def settings(**options: object) -> StageTwoConfig:
     return StageTwoConfig.model_validate(MODEL | {"epochs": 2} | options)
+
+
+def task(n_steps: int, **options: object) -> Task[StageTwoConfig]:
+    """Return the task of a stage 2 that makes so many steps in an epoch."""
+    data = tiny_task.TASK["data"] | {"batch_size": 24 // n_steps}
+    return build_task(settings(data=data, **options), Path())
 
 
 @pytest.fixture
@@ -63,7 +65,7 @@ def after_updates(path: Path, count: int) -> Path:
 
 
 def read(path: Path, **options: object) -> Cooldown:
-    return plan_cooldown(CooldownConfig.model_validate(options), NETWORK, StageOneRun.open(path))
+    return plan_cooldown(CooldownConfig.model_validate(options), NETWORK, StageOneRun.open(path).share())
 
 
 def test_a_full_checkpoint_gives_optimizer_state_and_the_rate_of_its_epoch(weights: Path) -> None:
@@ -71,7 +73,7 @@ def test_a_full_checkpoint_gives_optimizer_state_and_the_rate_of_its_epoch(weigh
     assert (found.optimizer, found.updates) == (ONE.optimizer, 12)
     assert found.rate == pytest.approx(0.2)
     assert found.taken_from.endswith("run/config.yaml")
-    optimizer = build_cooldown_optimizer(found, StageOneRun.open(weights), NETWORK, 2, n_epochs=2)
+    optimizer = found.build_optimizer(task(2))
     rates = []
     for step in range(4):
         rates.append(float(optimizer.get_lr().asnumpy()))
@@ -90,10 +92,10 @@ def test_what_stage_2_does_not_set_is_stage_1_s(weights: Path, tmp_path: Path) -
     task = {"data": {"batch_size": 8, "mean": [1, 2, 3], "workers": 7}, "label_smoothing": 0.3, "reestimate_batches": 4}
     one = StageOneConfig.checked(ONE.model_dump() | {"precision": {"level": "O2"}, "seed": 9} | parts | task)
     (tmp_path / "run" / "config.yaml").write_text(config_text(one))
-    parent, file = StageOneRun.open(weights), tmp_path / "two.yaml"
+    parent, file = StageOneRun.open(weights).share(), tmp_path / "two.yaml"
     assert parent.config == one
     file.write_text("epochs: 2\nema: {decay: 0.5}\ndata: {workers: 3}\n")
-    found = load_stage_2(file, ["data.batch_size=6"], parent)
+    found = parent.complete(load_config(StageTwoConfig, file, ["data.batch_size=6"]))
     for key in (
         "model",
         "precision",
@@ -108,35 +110,36 @@ def test_what_stage_2_does_not_set_is_stage_1_s(weights: Path, tmp_path: Path) -
     assert found.data == one.data.model_copy(update={"batch_size": 6, "workers": 3})
     file.write_text("data: {sink: true}")
     with pytest.raises(ConfigError, match="sink needs batches of one shape"):
-        load_stage_2(file, [], parent)
+        parent.complete(load_config(StageTwoConfig, file))
 
 
 def test_what_is_taken_over_is_said_in_a_line(weights: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO"):
-        load_stage_2(None, [], StageOneRun.open(weights))
+        StageOneRun.open(weights).complete(load_config(StageTwoConfig, None))
     (said,) = caplog.messages
     assert said.startswith("taken over from ")
     assert said.endswith("run/config.yaml: model.name tests.helpers.tiny_task:network, model.n_classes 3")
 
 
 def test_the_recipe_of_stage_1_names_stage_2_s_file(weights: Path, tmp_path: Path) -> None:
-    assert config_of_stage_2(weights, tmp_path / "two", resume=False) is None
+    assert StageOneRun.open(weights).config_of_stage_2(tmp_path / "two", resume=False) is None
     named = ONE.model_copy(update={"stage_2": "digits_stage"})
     (tmp_path / "run" / "config.yaml").write_text(config_text(named))
-    found = config_of_stage_2(weights, tmp_path / "two", resume=False)
+    found = StageOneRun.open(weights).config_of_stage_2(tmp_path / "two", resume=False)
     assert found is not None
     assert found.name == "digits_stage_2.yaml"
     (tmp_path / "two").mkdir()
     (tmp_path / "two" / "config.yaml").touch()
-    assert config_of_stage_2(weights, tmp_path / "two", resume=True) == tmp_path / "two" / "config.yaml"
+    resumed = StageOneRun.open(weights).config_of_stage_2(tmp_path / "two", resume=True)
+    assert resumed == tmp_path / "two" / "config.yaml"
     with pytest.raises(
         ConfigError, match=r"in no run of stage 1 that this host can read.*give a whole one by --config"
     ):
-        config_of_stage_2(tmp_path / "net-4_3.ckpt", tmp_path / "new", resume=False)
+        StageOneRun.open(tmp_path / "net-4_3.ckpt").config_of_stage_2(tmp_path / "new", resume=False)
 
 
 def test_a_larger_image_size_than_stage_1_s_is_refused_unless_it_is_allowed(weights: Path) -> None:
-    parent, larger = StageOneRun.open(weights), settings(data={"image_size": 288})
+    parent, larger = StageOneRun.open(weights).share(), settings(data={"image_size": 288})
     with pytest.raises(ConfigError, match=r"image_size is 288, but .*'data.image_size=224', or --allow-change data.im"):
         parent.check_continued_by(larger)
     parent.check_continued_by(larger, ["data.image_size"])
@@ -146,7 +149,7 @@ def test_a_larger_image_size_than_stage_1_s_is_refused_unless_it_is_allowed(weig
 
 def test_a_rate_made_for_batches_of_another_size_is_warned_of(weights: Path, caplog: pytest.LogCaptureFixture) -> None:
     for options, steps, said in (({}, 3, False), ({}, 24, True), ({"rate": 0.2}, 24, False)):
-        build_cooldown_optimizer(read(weights, **options), StageOneRun.open(weights), NETWORK, steps, n_epochs=2)
+        read(weights, **options).build_optimizer(task(steps))
         told = "stage 1 made 3 steps in an epoch, stage 2 makes 24, so that its rate is for batches of another size"
         assert (told in caplog.text) == said
         caplog.clear()
@@ -168,8 +171,8 @@ class Second(Ranks):
 
 
 def test_every_rank_knows_the_same_of_stage_1(weights: Path) -> None:
-    first = StageOneRun.open(weights)
-    second = StageOneRun.open(weights, Second(json.dumps(first.facts()).encode()))
+    first = StageOneRun.open(weights).share()
+    second = StageOneRun.open(weights).share(Second(json.dumps(first.facts()).encode()))
     weights.unlink()
     assert second.facts() == first.facts()
     assert second.last_rate() == first.last_rate()
@@ -188,12 +191,12 @@ def test_the_loss_scale_goes_on_whether_or_not_an_average_begins(
 ) -> None:
     state = {"loss_scale.scale": np.float32(32.0), "loss_scale.good_steps": np.int32(5), "loss_scale.overflows": 1}
     write_checkpoint(weights, read_checkpoint(weights) | {name: np.asarray(value) for name, value in state.items()})
-    two = settings(loss_scale={"name": "dynamic"}, **ema)
+    stage_2 = task(3, loss_scale={"name": "dynamic"}, **ema)
     if searches:
         basis, two_d = basis_for(NETWORK, 2), SearchConfig(n_components=2)
-        step = build_search_step(two, two_d, read(weights), StageOneRun.open(weights), NETWORK, basis, 3)
+        step = build_search_step(stage_2, two_d, read(weights), basis)
     else:
-        step = build_cooldown_step(two, read(weights), StageOneRun.open(weights), NETWORK, 3)
+        step = build_cooldown_step(stage_2, read(weights))
     found = to_arrays([one for one in step.get_parameters() if one.name.startswith("loss_scale.")])
     assert found == state
 
@@ -241,14 +244,14 @@ def test_a_rate_that_is_used_up_is_refused(weights: Path) -> None:
 
 
 def test_a_checkpoint_is_paired_with_the_snapshots_up_to_its_epoch(tmp_path: Path) -> None:
-    assert not StageOneRun.open(tmp_path / "net-2_5.ckpt").has_snapshots
+    assert not StageOneRun.open(tmp_path / "net-2_5.ckpt").share().has_snapshots
     (tmp_path / "checkpoint_pca").mkdir()
-    assert not StageOneRun.open(tmp_path / "net-2_5.ckpt").has_snapshots
+    assert not StageOneRun.open(tmp_path / "net-2_5.ckpt").share().has_snapshots
     series = CheckpointSeries(tmp_path / "checkpoint_pca", keep=9)
     for epoch in range(1, 5):
         series.append({"weight": np.full(3, epoch, np.float32)}, step=5 * epoch, epoch=epoch)
     for name, steps in (("net-2_5.ckpt", [5, 10]), ("net-4_5.ckpt", [5, 10, 15, 20]), ("mine.ckpt", [5, 10, 15, 20])):
-        assert [entry.step for entry in StageOneRun.open(tmp_path / name).snapshots().entries] == steps
-    assert not StageOneRun.open(tmp_path / "net-0_5.ckpt").has_snapshots
+        assert [entry.step for entry in StageOneRun.open(tmp_path / name).share().snapshots().entries] == steps
+    assert not StageOneRun.open(tmp_path / "net-0_5.ckpt").share().has_snapshots
     with pytest.raises(SeriesError, match="checkpoint_pca has no snapshots up to epoch 0"):
-        StageOneRun.open(tmp_path / "net-0_5.ckpt").snapshots()
+        StageOneRun.open(tmp_path / "net-0_5.ckpt").share().snapshots()

@@ -111,7 +111,7 @@ def test_a_basis_of_another_run_is_warned_of_and_this_run_s_own_is_not(
     for entry, path in zip(snapshots.entries, snapshots.paths, strict=True):
         moved = {name: value + np.float32(entry.step) for name, value in read_checkpoint(path).items()}
         other.append(moved, entry.step, entry.epoch)
-    parent, search = StageOneRun.open(weights), SearchConfig(n_components=1)
+    parent, search = StageOneRun.open(weights).share(), SearchConfig(n_components=1)
     for series, is_warned in ((snapshots, False), (snapshots.select(last=3), False), (other, True)):
         caplog.clear()
         fit_basis(series, 1, out=tmp_path / "pca_mat.npy", overwrite=True)

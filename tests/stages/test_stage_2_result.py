@@ -38,7 +38,7 @@ def test_without_a_choice_the_best_average_is_looked_for_at_the_end_and_told_wit
     write_checkpoint(weights, arrays | {name: arrays[name] + 5 for name in names})
     run = stage_2_run(settings(keep_best=False), weights)
     for name in ("whole", "killed"):
-        with dying(BestAverage, "put_if_better") if name == "killed" else nullcontext():
+        with dying(BestAverage, "save_if_better") if name == "killed" else nullcontext():
             run(tmp_path / name, False)
     run(tmp_path / "killed", True)
     assert not differences(results(tmp_path / "killed"), results(tmp_path / "whole"))

@@ -1,0 +1,74 @@
+"""Stage 2's configuration as the difference from stage 1's: what it takes over, and which recipe it is."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from dimred.config.files import config_file
+from dimred.config.stages import StageConfig, StageOneConfig, StageTwoConfig
+
+PARTS_OF_STEP = ("accumulation", "precision", "loss_scale", "clipping", "ema")
+_SECTIONS = ("model", "data")  # taken over from stage 1 key by key
+# Stage 2 takes these over from stage 1. Those of a host, or needed before the ranks join, stay its own.
+_TAKEN_OVER = (
+    "loss", "metric", "label_smoothing", *PARTS_OF_STEP, "reestimate_batch_norm", "reestimate_batches",
+)  # fmt: skip
+_OF_HOST = ("data.workers",)
+
+
+def following_stage_2(one: StageOneConfig) -> Path | None:
+    """Find the file of the stage 2 that follows a stage 1: the recipe that its configuration names as ``stage_2``.
+
+    Returns:
+        The file; None if no recipe is named. Then stage 2 has the defaults, a cooldown.
+
+    Raises:
+        ConfigError: there is no such recipe.
+    """
+    return None if one.stage_2 is None else config_file(StageTwoConfig, Path(one.stage_2))
+
+
+def keys_taken_over(two: StageConfig) -> list[str]:
+    """List the dotted keys that stage 2 takes over from stage 1, because its own configuration does not set them.
+
+    These are model, data, loss, metric and label_smoothing, the parts of the step, and how BatchNorm is re-estimated.
+    """
+    keys = [key for key in _TAKEN_OVER if key not in two.model_fields_set]
+    for name in _SECTIONS:
+        section = getattr(two, name)
+        keys += [f"{name}.{key}" for key in type(section).model_fields if key not in section.model_fields_set]
+    return [key for key in keys if key not in _OF_HOST]
+
+
+def complete(two: StageTwoConfig, one: StageOneConfig) -> StageTwoConfig:
+    """Return stage 2's whole configuration: its own keys, and stage 1's value of each in ``keys_taken_over``.
+
+    Args:
+        two: stage 2's own configuration; a key that is set there stays.
+        one: stage 1's.
+
+    Raises:
+        ConfigError: the keys of both do not go together; the message names all of them.
+    """
+    of_stage_1 = one.model_dump(mode="json")
+    values = two.model_dump(mode="json", include={*_SECTIONS})
+    values |= two.model_dump(mode="json", exclude={*_SECTIONS}, exclude_unset=True)
+    for key in keys_taken_over(two):
+        section, _, name = key.rpartition(".")
+        source, target = (of_stage_1[section], values[section]) if section else (of_stage_1, values)
+        target[name] = source[name]
+    return StageTwoConfig.checked(values)
+
+
+def difference_in_words(two: StageTwoConfig, whole: StageTwoConfig) -> str:
+    """Name the keys, with their values, in which a whole configuration differs from stage 2's own."""
+    then, now = (dict(_values(one.model_dump(mode="json"))) for one in (two, whole))
+    return ", ".join(f"{key} {value}" for key, value in now.items() if then.get(key) != value) or "nothing but defaults"
+
+
+def _values(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in section.items():
+        if isinstance(value, Mapping) and value:
+            yield from _values(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
