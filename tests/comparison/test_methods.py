@@ -81,6 +81,7 @@ def test_the_peak_is_chosen_on_the_first_seed_and_kept_and_is_none_that_diverges
     assert np.isfinite(losses).all()
 
 
+@pytest.mark.slow
 def test_a_rate_of_another_seed_that_diverges_here_is_replaced_and_what_has_no_network_is_told(
     folder: Path, compared: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

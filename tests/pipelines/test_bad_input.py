@@ -56,6 +56,7 @@ def test_an_error_that_only_rank_0_finds_is_printed_once(two_stages: TwoStages, 
     assert [path.name for path in tmp_path.iterdir()] == ["wrong.npy"]
 
 
+@pytest.mark.slow
 def test_a_run_that_is_not_resumed_keeps_its_files(two_stages: TwoStages, tmp_path: Path) -> None:
     run = tmp_path / "device0_stage_1"
     shutil.copytree(two_stages.stage_1, run)

@@ -74,6 +74,7 @@ def test_the_steps_lead_where_the_checkpoints_are(searched: Path) -> None:
     np.testing.assert_allclose(record.coordinates()[18], moved, atol=1e-4 * np.abs(moved).max())
 
 
+@pytest.mark.slow
 def test_the_last_weights_are_measured_as_dimred_eval_measures_them(
     page: Path, two_stages: TwoStages, searched: Path, tmp_path: Path
 ) -> None:
@@ -115,6 +116,7 @@ def test_a_wrong_run_is_one_line(two_stages: TwoStages, searched: Path, tmp_path
         assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_checkpoints_of_stage_2_that_were_removed_leave_their_pictures_out_and_it_is_said(
     searched: Path, tmp_path: Path
 ) -> None:

@@ -101,6 +101,7 @@ def test_without_the_residual_the_weights_stay_in_the_mean_plus_the_span_of_the_
     assert np.linalg.norm(moved) == pytest.approx(inside, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_the_best_start_is_the_one_that_val_chose(two_stages: TwoStages, few_digits: Path, tmp_path: Path) -> None:
     """A search that does not move keeps it."""
     done = program(
@@ -138,6 +139,7 @@ def _is_average(two_stages: TwoStages, weights: dict[str, np.ndarray], name: str
     return np.array_equal(layout.flatten(weights), expected)
 
 
+@pytest.mark.slow
 def test_a_search_that_accepts_nothing_stops_and_says_why(two_stages: TwoStages, tmp_path: Path) -> None:
     """It starts from the last weights, with a matrix fitted on the way, which must be the one that the command fits."""
     done = program(
@@ -167,6 +169,7 @@ def test_trainable_averaging_searches_in_the_raw_snapshots(two_stages: TwoStages
     assert len(read_metrics(tmp_path / "out" / "metrics.jsonl")) == 3  # of 256 images, from the 1,000 of val
 
 
+@pytest.mark.slow
 def test_the_average_is_the_mean_of_the_snapshots_and_needs_its_own_statistics(
     two_stages: TwoStages, searched: Path, tmp_path: Path
 ) -> None:

@@ -115,6 +115,7 @@ def test_micro_batches_read_nothing_where_vectors_are_on_the_device(monkeypatch:
     assert not reads
 
 
+@pytest.mark.slow
 def test_a_search_reads_as_often_as_its_readme_says(
     stage_1: tuple[Path, Reads], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
