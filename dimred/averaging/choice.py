@@ -34,7 +34,7 @@ class Candidate(NamedTuple):
         losses: loss of each held-out sample, (n,); or only their mean, (1,).
         metric: mean over the samples; None if it was not measured.
         error: standard error of the mean loss, given if the losses of the samples aren't known.
-        place: where its weights are: a file, or a window of snapshots; None if the caller knows.
+        source: where its weights are: a file, or a window of snapshots; None if the caller knows.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Candidate(NamedTuple):
     losses: np.ndarray
     metric: float | None = None
     error: float | None = None
-    place: Path | Window | None = None
+    source: Path | Window | None = None
 
     @property
     def loss(self) -> float:
@@ -138,7 +138,7 @@ class Choice:
         self._passes_each, self._metric = passes_each, metric
 
     def measure(
-        self, name: str, effective_size: float, measure: Callable[[], Measurement], place: Path | Window | None = None
+        self, name: str, effective_size: float, measure: Callable[[], Measurement], source: Path | Window | None = None
     ) -> Candidate:
         """Measure a network, add it as a candidate, and return the candidate.
 
@@ -146,23 +146,23 @@ class Choice:
             name: the candidate's name in logs and results.
             effective_size: how many equally weighted snapshots the network is worth.
             measure: measures the network on ``val``; called once.
-            place: where its weights are; None if the caller knows.
+            source: where its weights are; None if the caller knows.
         """
         _log.debug(f"measuring on 'val': {name}, candidate {len(self.candidates) + 1}")
         start = time.perf_counter()
-        self.candidates.append(Candidate(name, effective_size, *measure(), place=place))
+        self.candidates.append(Candidate(name, effective_size, *measure(), source=source))
         self.seconds += time.perf_counter() - start
         return self.candidates[-1]
 
-    def add(self, name: str, candidate: Candidate, place: Path) -> None:
+    def add(self, name: str, candidate: Candidate, source: Path) -> None:
         """Add a candidate that another choice has measured.
 
         Args:
             name: its name in this choice.
             candidate: the candidate.
-            place: the file that its weights were written to.
+            source: the file that its weights were written to.
         """
-        self.candidates.append(candidate._replace(name=name, place=place))
+        self.candidates.append(candidate._replace(name=name, source=source))
         self.n_added += 1
 
     def records(self) -> list[dict[str, Any]]:
@@ -210,8 +210,8 @@ class Choice:
         """
         best = choose(self.candidates).name
         _log.info(f"{what}: {_display_name(best)}, the lowest loss on 'val'")
-        for place, record in enumerate(sorted(self.records(), key=lambda record: record["loss"])):
-            if place < _MOST_LINES or record["name"] == best:
+        for number, record in enumerate(sorted(self.records(), key=lambda record: record["loss"])):
+            if number < _MOST_LINES or record["name"] == best:
                 error = f"{record['behind']:.4f} +- {record['standard_error']:.4f} behind"
                 value = record["metric"]
                 metric = "" if value is None else f"{self._metric.name} {self._metric.text(value)}, "

@@ -120,8 +120,8 @@ def _jobs(
         raise ConfigError(f"RUN is {str(run)!r}, of seed {one.seed}, which {str(other)!r} has too; give one run a seed")
     last_epoch = max(full_checkpoints(run / STAGE_1_CHECKPOINTS), default=0) if one.stop else one.epochs
     for at in epochs or [last_epoch]:
-        images, place = Path(data.replace("{seed}", str(one.seed))), out / f"seed_{one.seed}" / f"at_{at}"
-        _check_rows(place, images, run)
+        images, folder = Path(data.replace("{seed}", str(one.seed))), out / f"seed_{one.seed}" / f"at_{at}"
+        _check_rows(folder, images, run)
         names = set(methods or METHODS)
         if names.intersection(AFTER_STAGE_2):
             names.add("stage_2")
@@ -131,10 +131,10 @@ def _jobs(
             names.discard("plain_to_the_end")
         if two.search is None:
             names.discard("cooldown")
-        missing = [name for name in METHODS if name in names and not (place / f"{name}.json").exists()]
+        missing = [name for name in METHODS if name in names and not (folder / f"{name}.json").exists()]
         if missing:
             _check_comparable(images, run, one, two, at, missing)
-            yield partial(_run, partial(Comparison, images, run, one, two, at, place), missing, one.seed)
+            yield partial(_run, partial(Comparison, images, run, one, two, at, folder), missing, one.seed)
 
 
 def _run(begin: Callable[[], Comparison], missing: Sequence[str], seed: int) -> None:
@@ -210,14 +210,14 @@ def _claim_folder(out: Path, two: StageTwoConfig) -> None:
             atomic_write(out / CONFIG, config_text(two))
 
 
-def _check_rows(place: Path, data: Path, run: Path) -> None:
+def _check_rows(folder: Path, data: Path, run: Path) -> None:
     """Check that the rows of an earlier call, for one seed and epoch, are of the same stage 1 and data."""
-    for row in sorted(place.glob("*.json"))[:1]:
+    for row in sorted(folder.glob("*.json"))[:1]:
         record = json.loads(row.read_text(encoding="utf-8"))
         if "metrics" not in record:
             raise ConfigError(f"{row} is a row that another version of dimred has written; name another --out")
         for argument, key, path in (("RUN", "run", run), ("DATA", "data", data)):
             if Path(record[key]).resolve() != path.resolve():
                 raise ConfigError(
-                    f"{argument} is {str(path)!r}, but {place} has rows of {record[key]!r}; name another --out"
+                    f"{argument} is {str(path)!r}, but {folder} has rows of {record[key]!r}; name another --out"
                 )

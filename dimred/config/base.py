@@ -135,8 +135,8 @@ def _in_words(model: type[BaseModel], keys: Sequence[str], values: Any, problem:
         unknown = ".".join(str(part) for part in problem["loc"])
         return "\n".join(_lines_of_unknown(unknown, problem["input"], keys, getattr(model, "NEW_KEYS", {}))), []
     # The location may go on below the key, for example to an element of a list.
-    place = [str(part) for part in problem["loc"]]
-    key = next((key for n in range(len(place), 0, -1) if (key := ".".join(place[:n])) in keys), "")
+    parts = [str(part) for part in problem["loc"]]
+    key = next((key for n in range(len(parts), 0, -1) if (key := ".".join(parts[:n])) in keys), "")
     for name in filter(None, key.split(".")):
         values = values.get(name, problem["input"]) if isinstance(values, Mapping) else problem["input"]
     start = f"{key or 'the configuration'} is {shown(values)}; "

@@ -69,15 +69,15 @@ class SnapshotAverages:
         return from_rank_zero(mean, self._layout, self._ranks)
 
     def of_candidate(self, candidate: Candidate) -> np.ndarray:
-        """Compute the average whose window is a candidate's ``place``, float32 (M,).
+        """Compute the average whose window is a candidate's ``source``, float32 (M,).
 
         Raises:
             TypeError: the candidate's weights are not a window of snapshots.
             CheckpointError: as for ``of``.
         """
-        if not isinstance(candidate.place, Window):
+        if not isinstance(candidate.source, Window):
             raise TypeError(f"{candidate.name} is no average of these files")
-        return self.of(candidate.place)
+        return self.of(candidate.source)
 
     def measure(
         self, window: Window, choice: Choice, measure_val_of: Callable[[np.ndarray], Measurement], name: str = ""
@@ -166,7 +166,7 @@ def choose_average(
     if n:
         measure_windows(n, loss)
     best = choose(choice.candidates)
-    return best, averages.of(best.place) if isinstance(best.place, Window) else last
+    return best, averages.of(best.source) if isinstance(best.source, Window) else last
 
 
 def better_average(
@@ -199,7 +199,7 @@ def better_average(
     if not math.isfinite(min(candidate.loss for candidate in choice.candidates)):
         return None
     best = choose(choice.candidates)
-    return best if isinstance(best.place, Window) else None
+    return best if isinstance(best.source, Window) else None
 
 
 def _measure_finite(measure_val_of: Callable[[np.ndarray], Measurement], weights: np.ndarray) -> Measurement:

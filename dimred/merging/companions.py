@@ -101,8 +101,8 @@ def renew_indices(template: Checkpoint, folder: Path) -> None:
     for index in folder.rglob(f"*{INDEX}"):
         content = json.loads(index.read_bytes())
         shards = [folder / file.relative_to(root) for file in template.files]
-        tensors = [place for shard in shards if shard.parent == index.parent for place in read_index(shard).values()]
-        total = sum(place.n_bytes for place in tensors)
+        tensors = [tensor for shard in shards if shard.parent == index.parent for tensor in read_index(shard).values()]
+        total = sum(tensor.n_bytes for tensor in tensors)
         metadata = content.get("metadata")
         if isinstance(metadata, dict) and metadata.get("total_size", total) != total:  # --dtype has changed it
             metadata["total_size"] = total

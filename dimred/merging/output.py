@@ -106,7 +106,7 @@ def write_network(
                 targets = {prefix + name: place for name, place in new_places.items()}
                 file.write(head)
                 file.flush()
-                end = max([len(head), *(sum(place.pieces[0]) for place in targets.values())])
+                end = max([len(head), *(sum(target.pieces[0]) for target in targets.values())])
                 os.posix_fallocate(descriptor, 0, end)  # fails now if the disk is too full
                 for name in targets.keys() - mean_names:
                     content = np.empty(places[name].n_bytes, np.uint8)
@@ -116,7 +116,7 @@ def write_network(
                 copy_file(source, path, file)
                 file.flush()
                 targets = places
-            means = {name: place for name, place in targets.items() if name in mean_names}
+            means = {name: target for name, target in targets.items() if name in mean_names}
 
             def write(name: str, start: int, mean: np.ndarray) -> None:
                 dtype = means[name].dtype
@@ -161,10 +161,10 @@ def _texts_of(file: BinaryIO, path: Path, places: Mapping[str, StoredTensor]) ->
     return {"format": "ms"} | texts
 
 
-def _write_entries(descriptor: int, place: StoredTensor, start: int, values: np.ndarray) -> None:
-    """Write float64 values, rounded once, into a file: as the entries from ``start`` on of the tensor at ``place``."""
-    content, position = round_to(values, place.dtype).view(np.uint8), 0
-    for offset, length in place.ranges(start * place.storage.itemsize, content.size):
+def _write_entries(descriptor: int, target: StoredTensor, start: int, values: np.ndarray) -> None:
+    """Write float64 values, rounded once, into a file: as the entries from ``start`` on of the tensor ``target``."""
+    content, position = round_to(values, target.dtype).view(np.uint8), 0
+    for offset, length in target.ranges(start * target.storage.itemsize, content.size):
         write_exactly(descriptor, content[position : position + length], offset)
         position += length
 

@@ -223,10 +223,10 @@ def plot_comparison(rows: Sequence[tuple[str, float, float | None]], metric: Met
     """
     label, factor = metric.axis
     figure, axes = new_figure((4.8, 1.2 + 0.3 * len(rows)))
-    for place, (name, mean, spread) in enumerate(reversed(rows)):
+    for height, (name, mean, spread) in enumerate(reversed(rows)):
         colour = STAGE_2 if name.startswith("stage 2") else PLAIN
         bar = None if spread is None else factor * spread
-        axes.errorbar(factor * mean, place, xerr=bar, fmt="o", color=colour, capsize=3)
+        axes.errorbar(factor * mean, height, xerr=bar, fmt="o", color=colour, capsize=3)
     axes.set_yticks(range(len(rows)), [name for name, _, _ in reversed(rows)], fontsize=8)
     axes.set(xlabel=f"test {label}", axisbelow=True)
     axes.grid(axis="x", color="#e5e5e5")

@@ -100,12 +100,12 @@ def write_stage_1_report(out: Path, run: StageOneRecord, settings: StageOneConfi
     _add_spectrum(page, run.variance_fractions())
     _add_configuration(page, {}, {"stage 1": run.folder})
     facts = [(str(run.last_epoch), "epochs done"), (str(len(run.snapshot_epochs())), "snapshots kept")]
-    for place, metric in enumerate(metrics):
+    for index, metric in enumerate(metrics):
         values, _, statistics = on_equal_terms(run, None, metric)
         if values:
             epoch, value = list(values.items())[-1]
             words = f"{metric.name} on {settings.data.eval_split} after epoch {epoch}, {statistics}"
-            facts.insert(place, (metric.text(value), words))
+            facts.insert(index, (metric.text(value), words))
     if records := run.average_records:
         loss, epoch, width = (records[-1][name] for name in ("averaged_loss", "epoch", "averaged_window"))
         facts.append((f"{loss:.4f}", f"loss on val of the mean of {width} snapshots, after epoch {epoch}"))
@@ -136,9 +136,9 @@ def _summary(run: StageTwoRecord, settings: StageTwoConfig, last: float | None) 
         facts.append((f"{basis['n_components']} of {basis['n_weights']:,}", "dimensions searched"))
     words, cooldown = [result.warning] if result.warning else [], result.cooldown
     if cooldown is not None:
-        place = "outside the subspace " if basis else ""
+        outside = "outside the subspace " if basis else ""
         words.append(
-            f"Cooldown: stage 1's optimizer, {cooldown['optimizer']}, went on {place}from {cooldown['factor']:.3g} of "
+            f"Cooldown: stage 1's optimizer, {cooldown['optimizer']}, went on {outside}from {cooldown['factor']:.3g} of "
             f"its last rate, {cooldown['rate']:.3g}, to 0."
         )
     if result.stopped:
@@ -186,7 +186,7 @@ def _add_choices(page: Page, result: StageTwoResult) -> None:
             for one in sorted(choice.candidates, key=lambda one: math.inf if one["loss"] is None else one["loss"])
         ]  # fmt: skip
         always = ("**", in_words("last"))
-        visible = [row for place, row in enumerate(rows) if place < _MOST_ROWS or row[0].startswith(always)]
+        visible = [row for index, row in enumerate(rows) if index < _MOST_ROWS or row[0].startswith(always)]
         headings = (heading, "effective number", "loss on val", f"{metric.name} on val", "behind the lowest")
         worth = f"{choice.forward_passes:.1f} forward passes over the training split"
         cost = f"{choice.n_measured} networks were measured: {worth}, {duration(choice.seconds)}."

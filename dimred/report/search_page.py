@@ -48,7 +48,7 @@ def add_search(page: Page, run: StageTwoRecord) -> None:
     outcome = f"{result.totals['accepted_steps']} of {result.steps} steps were accepted"
     outcome += "".join(f"; {count} {words_of}" for words_of, count in failures.items() if count)
     inside_text = f"{np.nanmean(fractions):.2g} %" if np.isfinite(fractions).any() else "unknown"
-    first, last = (running_mean(gain, mean_width(len(gain)))[place] for place in (0, -1))
+    first, last = (running_mean(gain, mean_width(len(gain)))[end] for end in (0, -1))
     inside, outside = (np.nansum(column(steps, key)) for key in ("moved_inside", "moved_outside"))
     away = float(np.linalg.norm(coordinates[-1]))
     farthest = int(np.abs(coordinates[-1]).argmax())

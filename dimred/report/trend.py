@@ -53,8 +53,8 @@ def band(numbers: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarra
         The windows' mean numbers, and the 10th and the 90th percentile of their finite values, each (m,).
     """
     windows = []
-    for place in np.array_split(np.arange(len(values)), _N_WINDOWS):
-        finite = place[np.isfinite(values[place])]
+    for window in np.array_split(np.arange(len(values)), _N_WINDOWS):
+        finite = window[np.isfinite(values[window])]
         if finite.size:
             windows.append([numbers[finite].mean(), *np.percentile(values[finite], _BAND)])
     middle, low, high = np.reshape(windows, (-1, 3)).T

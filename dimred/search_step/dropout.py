@@ -89,8 +89,8 @@ def make_replayable(network: nn.Cell) -> Callable[..., None]:
         place.put(replacement)
 
     def draw(step: int, part: int = 0) -> None:
-        for place, seed in enumerate(seeds if earlier or dropouts else ()):
-            number = np.array((step + part * _PART_STRIDE + place * _SEED_STRIDE) % 2**32, np.uint32)
+        for index, seed in enumerate(seeds if earlier or dropouts else ()):
+            number = np.array((step + part * _PART_STRIDE + index * _SEED_STRIDE) % 2**32, np.uint32)
             ops.assign(seed, Tensor(number.view(np.int32)))
 
     return draw

@@ -150,7 +150,7 @@ class SearchStep(StepCell):
         self.memory = SearchMemory(direction.initial())
         self._mode = TrainingMode(self, network)
         check_names(self)
-        self._memory = KnownMemory(self.get_parameters())
+        self._parameter_memory = KnownMemory(self.get_parameters())
 
     def state(self) -> dict[str, np.ndarray]:
         """Return every parameter but the learning rates, and the memory of the search, by name."""
@@ -184,7 +184,7 @@ class SearchStep(StepCell):
 
     def __call__(self, *inputs: Tensor) -> SearchResult:
         self._mode.ensure()
-        with self._memory.in_use(), clearing_failures():
+        with self._parameter_memory.in_use(), clearing_failures():
             return self.construct(*inputs)
 
     def construct(self, *inputs: Tensor) -> SearchResult:

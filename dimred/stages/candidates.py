@@ -86,9 +86,9 @@ class Candidates:
     def state_values(self) -> dict[str, tuple[float, float | None, str]]:
         """Return each candidate's effective size, metric and file name as JSON values, for the same state."""
         return {
-            one.name: (one.effective_size, one.metric, one.place.name)
+            one.name: (one.effective_size, one.metric, one.source.name)
             for one in self.choice.candidates
-            if isinstance(one.place, Path)
+            if isinstance(one.source, Path)
         }
 
     def restore(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
@@ -102,7 +102,7 @@ class Candidates:
         self.choice.candidates = []
         for name, losses in measured.items():
             size, metric, file = values[name]
-            self.choice.candidates.append(Candidate(name, size, losses, metric, place=self._folder / file))
+            self.choice.candidates.append(Candidate(name, size, losses, metric, source=self._folder / file))
         self.choice.n_added = sum(one.name == AVERAGE for one in self.choice.candidates)
 
     def put_chosen(self, evaluator: Evaluator, epochs: Sequence[int]) -> ChoiceResult:
@@ -121,10 +121,10 @@ class Candidates:
             name = f"mean of epochs {epochs[0]} to {epochs[-1]}"
             averages.measure(Window(0, len(epochs)), self.choice, evaluator.measure_val_of, name)
         chosen = choose(self.choice.candidates)
-        if isinstance(chosen.place, Window):
-            evaluator.put(averages.of(chosen.place))
-        elif chosen.place is not None:
-            put_file(list(evaluator.network.get_parameters()), chosen.place, str(chosen.place), self._ranks)
+        if isinstance(chosen.source, Window):
+            evaluator.put(averages.of(chosen.source))
+        elif chosen.source is not None:
+            put_file(list(evaluator.network.get_parameters()), chosen.source, str(chosen.source), self._ranks)
         self.choice.tell("kept")
         return self.choice.result()
 

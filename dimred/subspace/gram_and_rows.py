@@ -184,6 +184,6 @@ def _non_finite(matrix: WeightMatrix, block: np.ndarray, first: int) -> BadSnaps
     row, column = np.argwhere(~np.isfinite(block))[0]
     layout = matrix.layout
     number = int(np.searchsorted(layout.offsets, first + column, side="right")) - 1
-    place = first + column - layout.offsets[number]
-    where = f"in the parameter {layout.names[number]!r} (entry {place})"
+    entry = first + column - layout.offsets[number]
+    where = f"in the parameter {layout.names[number]!r} (entry {entry})"
     return BadSnapshotError(int(row), f"{matrix.paths[row]} has a number that is not finite {where}.")

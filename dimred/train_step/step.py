@@ -122,7 +122,7 @@ class TrainStep(StepCell):
             self._finish_vector = _FinishVector(self.finish, optimizer)
         self._mode = TrainingMode(self, network)
         check_names(self)
-        self._memory = KnownMemory(self.get_parameters())
+        self._parameter_memory = KnownMemory(self.get_parameters())
 
     # Each is an attribute of one cell only: at every call MindSpore visits all cells below this one, once for each
     # place that holds them, which takes half a millisecond for ResNet-50.
@@ -160,7 +160,7 @@ class TrainStep(StepCell):
 
     def __call__(self, *inputs: Tensor) -> StepResult:
         self._mode.ensure()
-        with self._memory.in_use(), clearing_failures():
+        with self._parameter_memory.in_use(), clearing_failures():
             return self._step(inputs)
 
     def _step(self, inputs: tuple[Tensor, ...]) -> StepResult:

@@ -29,7 +29,7 @@ class HostVectors:
     def __init__(self, parameters: Sequence[Parameter]):
         self._parameters = list(parameters)
         ends = list(accumulate((parameter.size for parameter in parameters), initial=0))
-        self._places = [slice(first, end) for first, end in pairwise(ends)]
+        self._spans = [slice(first, end) for first, end in pairwise(ends)]
         self._memory = ReusedMemory(ends[-1])
 
     def read(self) -> Tensor:
@@ -43,15 +43,15 @@ class HostVectors:
     def put(self, *terms: Term) -> None:
         """Set the parameters to the sum of factor * vector; a single vector with the factor 1 is copied bit for bit."""
         vectors = _arrays(terms)
-        for weights, place in self._pieces():
-            _host_sum(vectors, place, weights)
+        for weights, span in self._pieces():
+            _host_sum(vectors, span, weights)
 
     def add(self, factor: float, *terms: Term) -> tuple[Tensor, float]:
         """Add factor * v to the parameters, with v the sum of the terms; return v, (M,) float32, and v'v."""
         vectors, total = _arrays(terms), self._memory.vector()
-        for weights, place in self._pieces():
-            _host_sum(vectors, place, total[place])
-            weights += total[place] * np.float32(factor)
+        for weights, span in self._pieces():
+            _host_sum(vectors, span, total[span])
+            weights += total[span] * np.float32(factor)
         return Tensor.from_numpy(total), float(np.dot(total, total))
 
     def squared_norm(self, vector: Tensor) -> float:
@@ -60,11 +60,11 @@ class HostVectors:
         return float(np.dot(values, values))
 
     def _pieces(self) -> Iterator[tuple[np.ndarray, slice]]:
-        """Yield the parameters' memory in pieces, each with its place in the vector."""
-        for weights, place in zip(_flat(self._parameters), self._places, strict=True):
+        """Yield the parameters' memory in pieces, each with its span in the vector."""
+        for weights, span in zip(_flat(self._parameters), self._spans, strict=True):
             for first in range(0, len(weights), _PIECE):
                 piece = weights[first : first + _PIECE]
-                yield piece, slice(place.start + first, place.start + first + len(piece))
+                yield piece, slice(span.start + first, span.start + first + len(piece))
 
 
 class ReusedMemory:
@@ -99,12 +99,12 @@ def _arrays(terms: Sequence[Term]) -> list[tuple[np.float32, np.ndarray]]:
     return [(np.float32(factor), vector.asnumpy()) for factor, vector in terms]
 
 
-def _host_sum(terms: Sequence[tuple[np.float32, np.ndarray]], place: slice, out: np.ndarray) -> None:
+def _host_sum(terms: Sequence[tuple[np.float32, np.ndarray]], span: slice, out: np.ndarray) -> None:
     """Write a part of the sum of factor * vector into ``out``, which must not overlap any of the vectors."""
     (factor, vector), *others = terms
-    np.multiply(vector[place], factor, out=out)
+    np.multiply(vector[span], factor, out=out)
     for factor, vector in others:
-        out += vector[place] if factor == 1 else vector[place] * factor
+        out += vector[span] if factor == 1 else vector[span] * factor
 
 
 class GraphVectors:

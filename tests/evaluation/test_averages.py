@@ -63,7 +63,7 @@ def test_a_window_is_the_plain_mean(made, window: Window, coefficients: list[flo
     shares = np.array(coefficients) / sum(coefficients)
     candidate = averages.measure(window, choice, Measurement)
     np.testing.assert_array_equal(candidate.losses, averages.of(window))
-    np.testing.assert_array_equal(averages.of(candidate.place), averages.of(window))
+    np.testing.assert_array_equal(averages.of(candidate.source), averages.of(window))
     assert candidate.effective_size == pytest.approx(1 / (shares**2).sum())
     assert candidate.name.endswith(f"steps {10 * window.first + 30} to {10 * window.end + 20}")
 
