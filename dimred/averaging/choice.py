@@ -96,7 +96,7 @@ def choose(candidates: Sequence[Candidate]) -> Candidate:
     """
     lowest = min(candidate.loss for candidate in candidates)
     if not math.isfinite(lowest):
-        raise FaultError("no candidate has a finite loss on 'val'; look at the samples there, and at the last weights")
+        raise FaultError("no candidate has a finite loss on the held-out samples; look at them, and at the weights")
     equal = [one for one in candidates if one.loss - lowest <= _RESOLUTION * abs(lowest)]
     return max(equal, key=lambda candidate: candidate.effective_size)
 

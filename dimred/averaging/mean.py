@@ -175,11 +175,12 @@ def buffer(name: str, size: int, dtype: Any = np.float64) -> np.ndarray:
 def _mean(block: _Block) -> np.ndarray:
     """Compute sum(c_i x_i) / sum(c_i) of a block, float64 (n,), in a buffer."""
     total = buffer("total", BLOCK)[: block.size]
-    total[:] = 0
     with np.errstate(invalid="ignore", over="ignore"):  # the caller looks for what is not finite
-        for source in block.sources:
+        for number, source in enumerate(block.sources):
             values = _load(source, block.start, block.size)
-            if source.coefficient == 1:
+            if number == 0:  # not added to 0, which would make 0 of -0
+                np.multiply(values, source.coefficient, out=total, dtype=np.float64)
+            elif source.coefficient == 1:
                 total += values
             else:
                 product = buffer("product", BLOCK)[: block.size]

@@ -93,8 +93,10 @@ def evaluate(
         for metric, value in zip(task.metrics, evaluator.metrics(split), strict=True):
             figures[metric.name][kind] = value
 
-    if run and (warning := load_any_config(run / CONFIG, [f"data.eval_split={split}"]).eval_split_warning):
-        result["warning"] = warning
+    if run:
+        of_run = load_any_config(run / CONFIG, [f"data.eval_split={split}"])
+        if warning := of_run.eval_split_warning(weights.name):
+            result["warning"] = warning
     if not absent:
         note(AS_TRAINED)
     if evaluator.has_batch_norm:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import AliasChoices, Field, field_validator
+from pydantic import AliasChoices, Field, field_validator, model_validator
 
 from dimred.config.base import Count, Fraction, NotNegative, OpenFraction, Positive, Strict
 
@@ -13,6 +13,10 @@ N_COMPONENTS = 32  # directions to search in, unless a number is given
 _Rates = Annotated[tuple[NotNegative, ...], Field(min_length=1)]
 N_COMPONENTS_NAMES = ("n_components", "n_component")  # the second is the published recipe's
 _N_COMPONENTS = AliasChoices(*N_COMPONENTS_NAMES)
+_OF_RULE = {
+    "bfgs": ("rho", "sigma", "max_trials", "initial_scaling", "min_cosine"),
+    "sgd": ("learning_rate", "momentum", "learning_rate_schedule"),
+}
 
 
 class SearchOptions(Strict):
@@ -54,6 +58,16 @@ class SearchOptions(Strict):
         if isinstance(value, np.ndarray | np.generic):
             value = value.tolist()
         return tuple(value) if isinstance(value, list) else value
+
+    @model_validator(mode="after")
+    def _options_have_an_effect(self) -> "SearchOptions":
+        """Refuse an option of the other rule that is not its default, because nothing would come of it."""
+        for rule, names in _OF_RULE.items():
+            for name in names if rule != self.rule else ():
+                field = type(self).model_fields.get(name)
+                if field is not None and getattr(self, name) != field.default:
+                    raise ValueError(f"{name} is an option of the rule {rule}, but rule is {self.rule}; leave it out")
+        return self
 
 
 class SearchConfig(SearchOptions):

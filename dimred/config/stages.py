@@ -25,6 +25,8 @@ from dimred.config.parts import (
 from dimred.config.search import SearchConfig
 from dimred.errors import ConfigError
 
+_CHOSEN = "-average.ckpt"  # ends the name of an average of snapshots that ``val`` chose
+
 
 class StageConfig(Strict):
     """The keys that both stages have."""
@@ -94,10 +96,14 @@ class StageConfig(Strict):
         """Return the splits that a run reads if DATA has them."""
         return []
 
-    @property
-    def eval_split_warning(self) -> str | None:
-        """Return a warning if the split of the reported metric also chose the network; otherwise None."""
-        if self.data.eval_split != "val" or not self.uses_val:
+    def eval_split_warning(self, weights: str = "") -> str | None:
+        """Return a warning if the split of the reported metric also chose the network; otherwise None.
+
+        Args:
+            weights: the file that is measured; by default the network that the run ends with.
+        """
+        is_average = any(path.endswith(_CHOSEN) for path in (weights, getattr(self, "start", "")))
+        if self.data.eval_split != "val" or not (self.uses_val or is_average):
             return None
         return (
             "'val' is also the split that chooses, so this figure is likely too good; data.eval_split=test reports on "
@@ -208,10 +214,19 @@ class StageTwoConfig(StageConfig):
             raise ValueError("cooldown and search are both null, so stage 2 would do nothing; set one of them")
         if self.start == "mean" and self.search is None:
             raise ValueError("start is mean, that of a search's basis, but search is null; use start=best")
+        if self.cooldown is not None and self.search is not None:
+            for name in ("gamma", "alpha"):
+                if getattr(self.search, name) != SearchConfig.model_fields[name].default:
+                    raise ValueError(f"search.{name} has no effect beside a cooldown, which moves there; leave it out")
         if self.cooldown is not None and self.trained_split == "val":
             raise ValueError(
                 "search.split is val, but a cooldown trains all weights, and val chooses what is kept; set cooldown to "
                 "null"
+            )
+        if self.keep_best and self.trained_split == "val":
+            raise ValueError(
+                "search.split is val, and keep_best would choose by the samples that were searched on; set "
+                "keep_best=false, or search.split=train"
             )
         return self
 
@@ -233,7 +248,7 @@ class StageTwoConfig(StageConfig):
     @property
     def looks_for_average(self) -> bool:
         """Return whether a better average of the snapshots is looked for beside a last network that is kept anyway."""
-        return not self.keep_best and self.start == "last"
+        return not self.keep_best and self.start == "last" and self.trained_split != "val"
 
     @property
     def optional_splits(self) -> list[str]:

@@ -84,6 +84,12 @@ def reestimate_batch_norm(network: nn.Cell, batches: Iterable[tuple[Tensor, ...]
     # MindSpore keeps 1 - momentum in ``momentum``.
     layers = [norm for norm in batch_norms(network) if norm.use_batch_statistics is not False and norm.momentum > 0]
     if not layers:
+        names = [parameter.name for parameter in network.get_parameters()]
+        if not batch_norms(network) and any(name.endswith("moving_variance") for name in names):
+            _log.warning(
+                "the network has moving statistics, but no BatchNorm layer of MindSpore that would move them, so they "
+                "are not re-estimated"
+            )
         return 0
     n_batches, moments = ranks.run_together(lambda: _record(network, layers, batches))
     n, mean, m2 = np.concatenate(moments, axis=1)

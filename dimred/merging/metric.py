@@ -226,6 +226,11 @@ def _as_score(value: Any) -> Score:
         return Score(float(array))
     if isinstance(value, tuple) and len(array) == 2:
         return Score(float(array[0]), abs(float(array[1])))
+    if len(array) == 2:
+        raise MetricError(
+            f"it returned {shown(value)}, two numbers that are no tuple; return (score, standard error), or one number "
+            "for each of more than two samples"
+        )
     error = float(array.std(ddof=1) / math.sqrt(len(array))) if len(array) > 1 else None
     return Score(float(array.mean()), error, tuple(array.tolist()))
 

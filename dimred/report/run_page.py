@@ -112,7 +112,7 @@ def write_stage_1_report(out: Path, run: StageOneRecord, settings: StageOneConfi
     verdict = [
         f"Stage 1 has done {run.last_epoch} epochs in {duration(run.seconds)}.",
         "This is not the end: dimred train stage-2 continues from its last full checkpoint and averages its snapshots.",
-        *([settings.eval_split_warning] if settings.eval_split_warning else []),
+        *filter(None, [settings.eval_split_warning()]),
     ]
     where = {"run": str(run.folder.resolve()), "last epoch": _when(run.folder / METRICS)}
     head = sentences(verdict, "verdict") + _names_table(where)
@@ -136,9 +136,9 @@ def _summary(run: StageTwoRecord, settings: StageTwoConfig, last: float | None) 
         facts.append((f"{basis['n_components']} of {basis['n_weights']:,}", "dimensions searched"))
     words, cooldown = [result.warning] if result.warning else [], result.cooldown
     if cooldown is not None:
-        outside = "outside the subspace " if basis else ""
+        way = "outside the subspace " if basis else ""
         words.append(
-            f"Cooldown: stage 1's optimizer, {cooldown['optimizer']}, went on {outside}from {cooldown['factor']:.3g} of "
+            f"Cooldown: stage 1's optimizer, {cooldown['optimizer']}, went on {way}from {cooldown['factor']:.3g} of "
             f"its last rate, {cooldown['rate']:.3g}, to 0."
         )
     if result.stopped:

@@ -119,6 +119,6 @@ class RunFigures:
             ]
             if texts:
                 _log.info(f"{metric.name} on {self._split!r}: {', '.join(texts)}")
-        if (warning := self._task.settings.eval_split_warning) is not None:
+        if (warning := self._task.settings.eval_split_warning()) is not None:
             _log.info(warning)
         _log.info(f"network: {network}")

@@ -30,7 +30,7 @@ from dimred.search_step.result import (
 )
 from dimred.train_step.ema import EMA
 from dimred.train_step.loss_scale import StaticLossScale
-from dimred.train_step.network_state import TrainingMode, check_names, clearing_failures
+from dimred.train_step.network_state import TrainingMode, check_dense, check_names, clearing_failures
 from dimred.train_step.protocol import StepCell, parameters_to_save
 from dimred.vectors.parameters import KnownMemory, from_arrays, to_arrays
 from dimred.vectors.projection import make_projection
@@ -101,8 +101,8 @@ class SearchStep(StepCell):
         SearchResult; its first field is the loss, Tensor () float32.
 
     Raises:
-        ConfigError: ``micro_batch_size`` is below 1, or two parameters have one name. The first step also raises it if
-            the loss is neither one number nor a pair.
+        ConfigError: ``micro_batch_size`` is below 1, two parameters have one name, or an embedding has sparse
+            gradients. The first step also raises it if the loss is neither one number nor a pair.
         NothingAcceptedError: the last ``max_rejected_steps`` steps were rejected; the next one raises it before it
             changes anything.
         SearchError: the network draws random numbers that can't be repeated; the first step raises it.
@@ -128,6 +128,7 @@ class SearchStep(StepCell):
     ):
         super().__init__(auto_prefix=False)
         trainable = network.trainable_params()
+        check_dense(network)
         self.direction = direction
         self.line_search = line_search
         self._outside = outside
@@ -287,7 +288,7 @@ class SearchStep(StepCell):
         if not abs(again - loss) <= _SAME_LOSS_TOLERANCE * max(1.0, abs(loss)):
             raise SearchError(
                 f"the network gave the loss {loss:.6g}, and {again:.6g} for the same batch and weights: its forward "
-                "pass draws random numbers the search can't repeat. Use nn.Dropout cells, which are made repeatable, "
-                "in place of ops.dropout"
+                "pass draws random numbers the search can't repeat, or keeps a state of its own, such as a counter. "
+                "Use nn.Dropout cells, which are made repeatable, in place of ops.dropout, and no state but parameters"
             )
         self._forward_is_checked = True

@@ -253,7 +253,7 @@ class StageTwo:
             result.choices["kept"] = self.candidates.put_chosen(run.evaluator, list(result.by_epoch))
         run.figures.measure_final()
         result.put(FINAL, run.figures.values)
-        result.warning = settings.eval_split_warning
+        result.warning = settings.eval_split_warning()
         file = self.candidates.path(FINAL)
         self.candidates.save(FINAL, list(self._task.network.get_parameters()))
         average_line = ""

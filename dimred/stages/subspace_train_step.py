@@ -55,6 +55,9 @@ class SubspaceTrainStep(SearchStep):
     ):
         parts = {name: options.pop(name) for name in _PARTS if name in options}
         search = SearchOptions.checked(options, exact=True, other_keys=_PARTS)
+        for name in ("gamma", "alpha"):
+            if optimizer is not None and getattr(search, name) != SearchOptions.model_fields[name].default:
+                raise ConfigError(f"{name} has no effect beside an optimizer, which moves outside; leave it out")
         values = (parts.get(name) for name in Parts._fields)
         parts |= make_parts(network, *values)._asdict()
         if isinstance(basis, str | os.PathLike):
@@ -121,7 +124,7 @@ def build_search_step(
     settings, network = task.settings, task.network
     optimizer = None if cooldown is None else cooldown.build_optimizer(task)
     options = search.model_dump(include={*SearchOptions.model_fields})
-    if search.learning_rate_schedule == "linear":
+    if search.rule == "sgd" and search.learning_rate_schedule == "linear":
         n_steps = settings.n_epochs * task.steps_per_epoch
         options["learning_rate"] = make_rates("linear", search.learning_rate, 0, n_steps)
     parts, loss = build_parts(settings, network), build_loss(settings, network)

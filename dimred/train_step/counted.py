@@ -1,5 +1,6 @@
 """What a loss takes its mean over: the weight of a micro-batch, or of a rank, in the mean of the whole batch."""
 
+import logging
 from typing import Any
 
 import mindspore as ms
@@ -11,6 +12,7 @@ from dimred.errors import ConfigError
 from dimred.train_step.network_state import places
 
 _LOSSES = (nn.CrossEntropyLoss, nn.NLLLoss, mint.nn.CrossEntropyLoss, mint.nn.NLLLoss)
+_log = logging.getLogger(__name__)
 _NOT_CALLED = -1.0
 
 
@@ -44,6 +46,9 @@ class WeighedLoss(nn.Cell):
 
     def __init__(self, network: nn.Cell, weighs: bool):
         super().__init__(auto_prefix=False)
+        _mend_binary_cross_entropy(network)
+        if weighs:
+            _warn_of_sums(network)
         self.network = network
         self.weighs = weighs
         label_count = _count_labels(network) if weighs else None
@@ -117,6 +122,44 @@ class _CountingLoss(nn.Cell):
 
     def _add(self, n_items: Any) -> None:
         ops.assign(self.label_count, ops.maximum(self.label_count, 0.0) + n_items)
+
+
+class _MeanLoss(nn.Cell):
+    """The mean of a loss with ``reduction="none"``."""
+
+    def __init__(self, loss: nn.Cell):
+        super().__init__(auto_prefix=False)
+        self.loss = loss
+
+    def construct(self, inputs: Tensor, target: Tensor) -> Tensor:
+        return self.loss(inputs, target).mean()
+
+
+def _mend_binary_cross_entropy(network: nn.Cell) -> None:
+    """Let ``nn.BCEWithLogitsLoss`` take its mean outside its kernel, in PyNative, in its place in the network.
+
+    There MindSpore's kernel (2.10, CPU) divides the gradient of the mean by the number of elements that the process's
+    first call had, so that it is wrong by a factor for any other batch.
+    """
+    if ms.get_context("mode") == ms.PYNATIVE_MODE:
+        for place in places(network):
+            if type(place.cell) is nn.BCEWithLogitsLoss and place.cell.reduction == "mean":
+                place.put(_MeanLoss(nn.BCEWithLogitsLoss("none", place.cell.weight, place.cell.pos_weight)))
+
+
+def _warn_of_sums(network: nn.Cell) -> None:
+    """Warn of a loss that is a sum: in a mean over parts of the batch it would be smaller than over the whole."""
+    for place in places(network):
+        cell = place.cell
+        is_sum = getattr(cell, "reduction", None) == "sum"
+        if isinstance(cell, nn.LossBase):
+            is_sum = is_sum or (getattr(cell, "reduce", False) and not getattr(cell, "average", True))
+        if is_sum:
+            _log.warning(
+                f"{type(cell).__name__} has reduction='sum', and a step with micro-batches or ranks takes the mean of "
+                "their losses: divide the sum by the rows that it was taken over, or return it with its count"
+            )
+            return
 
 
 def _count_labels(network: nn.Cell) -> Parameter | None:

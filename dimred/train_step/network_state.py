@@ -47,6 +47,20 @@ def places(network: nn.Cell) -> list[Place]:
     ]
 
 
+def check_dense(network: nn.Cell) -> None:
+    """Check that every gradient of the network is a tensor, which a step that adds or scales gradients needs.
+
+    Raises:
+        ConfigError: an embedding's gradient has only the rows that were looked up.
+    """
+    for name, cell in network.cells_and_names():
+        if getattr(cell, "sparse", False) is True:
+            raise ConfigError(
+                f"the cell {name!r} of the network, {type(cell).__name__}, has sparse gradients, which only a step "
+                "without micro-batches, ranks, clipping, a loss scale and a search can take; make it with sparse=False"
+            )
+
+
 def check_names(step: nn.Cell) -> None:
     """Check that no two parameters of a step have one name.
 

@@ -12,7 +12,7 @@ from dimred.distributed.in_step import Ballot
 from dimred.train_step.ema import EMA
 from dimred.train_step.gradient import BatchGradient, GroupGradient
 from dimred.train_step.loss_scale import StaticLossScale
-from dimred.train_step.network_state import TrainingMode, check_names, clearing_failures
+from dimred.train_step.network_state import TrainingMode, check_dense, check_names, clearing_failures
 from dimred.train_step.optimizers import check_optimizer
 from dimred.train_step.parts import make_parts
 from dimred.train_step.protocol import StepCell, parameters_to_save
@@ -84,9 +84,9 @@ class TrainStep(StepCell):
 
     Raises:
         ConfigError: ``optimizer`` is not an optimizer, has a loss scale, or has a parameter that is not trainable in
-            the network or not float32; two parameters have one name; ``micro_batch_size`` is below 1; or a part can't
-            be used, see ``make_parts``. The first step also raises it, before it changes anything, if the loss is
-            neither one number nor a pair.
+            the network or not float32; two parameters have one name; ``micro_batch_size`` is below 1; a part can't be
+            used, see ``make_parts``, or not with the sparse gradients of an embedding. The first step also raises it,
+            before it changes anything, if the loss is neither one number nor a pair.
     """
 
     reads_each_step: ClassVar[bool] = False
@@ -106,6 +106,8 @@ class TrainStep(StepCell):
         super().__init__(auto_prefix=False)
         loss_scale, clipping, ema = make_parts(network, loss_scale, clipping, ema)
         check_optimizer(optimizer, network.trainable_params())
+        if any(part is not None for part in (loss_scale, clipping, micro_batch_size, reduce)):
+            check_dense(network)
         self.ballot = ballot
         self.votes = ballot is not None
         self.untrained_parameters = None

@@ -53,7 +53,7 @@ def test_where_only_means_are_known_their_errors_are_added_in_squares() -> None:
 
 
 def test_without_a_finite_loss_there_is_no_choice() -> None:
-    with pytest.raises(FaultError, match="no candidate has a finite loss on 'val'"):
+    with pytest.raises(FaultError, match="no candidate has a finite loss on the held-out samples"):
         choose([Candidate("broken", 1, np.full(3, np.nan))])
 
 

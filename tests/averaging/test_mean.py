@@ -37,6 +37,14 @@ def test_the_mean_is_the_plain_loops_to_the_last_bit(tmp_path: Path, dtype: type
     np.testing.assert_array_equal(result["w"], in_type(answer, dtype))
 
 
+@pytest.mark.parametrize("coefficients", [[1, 1], [0.3, 0.7], [0, 1]], ids=str)
+def test_the_mean_of_equal_files_has_their_bytes(tmp_path: Path, coefficients: list[float]) -> None:
+    values = np.array([-0.0, 0.0, 1.5, -2.0], np.float32)
+    for number in range(2):
+        write_file(tmp_path / "run" / f"net-{number}.safetensors", {"w": values})
+    assert merged(tmp_path / "run", coefficients, tmp_path / "out.safetensors")["w"].tobytes() == values.tobytes()
+
+
 def test_tensors_of_several_blocks_and_parts(tmp_path: Path) -> None:
     arrays = [{"w": draw((1100, 1201), np.float32, seed)} for seed in range(2)]
     for number, tensors in enumerate(arrays):

@@ -120,6 +120,10 @@ def test_a_wrong_override_is_refused_by_name(override: str, said: str) -> None:
         ("digits_stage_1", ["stop=averaged", "snapshots.first_epoch=71"], "stop averages snapshots"),
         ("digits_anytime_2", ["start=mean"], "start is mean, that of a search's basis, but search is null"),
         ("digits_anytime_2", ["search.split=val"], "search.split is val, but a cooldown trains all weights"),
+        ("digits_stage_2", ["search.split=val", "keep_best=true"], "keep_best would choose by the samples that were"),
+        ("digits_stage_2", ["search.learning_rate=5"], "learning_rate is an option of the rule sgd, but rule is bfgs"),
+        ("digits_stage_2", ["search.rule=sgd", "search.rho=0.6"], "rho is an option of the rule bfgs, but rule is sgd"),
+        ("digits_anytime_2", ["search.alpha=0.1"], "search.alpha has no effect beside a cooldown"),
     ],
 )
 def test_keys_that_do_not_go_together_are_refused(recipe: str, overrides: list[str], said: str) -> None:

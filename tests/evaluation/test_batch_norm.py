@@ -9,7 +9,7 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import Tensor, mint, nn, ops
+from mindspore import Parameter, Tensor, mint, nn, ops
 
 from dimred.errors import ConfigError
 from dimred.evaluation.batch_norm import reestimate_batch_norm
@@ -53,10 +53,15 @@ def test_the_statistics_are_those_of_all_batches_whatever_they_were() -> None:
     check(network[2], hidden)
 
 
-def test_a_network_with_batch_norm_needs_batches_and_one_without_none() -> None:
+def test_a_network_with_batch_norm_needs_batches_and_one_without_none(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(ConfigError, match="batch_size"):
         reestimate_batch_norm(nn.BatchNorm2d(3), [])
     assert reestimate_batch_norm(nn.Dense(3, 2), []) == 0
+    assert not caplog.messages
+    own = nn.Dense(3, 2)
+    own.moving_variance = Parameter(np.ones(2, np.float32), requires_grad=False)
+    assert reestimate_batch_norm(own, []) == 0
+    assert "no BatchNorm layer of MindSpore that would move them" in caplog.text
 
 
 class Drops(nn.Cell):

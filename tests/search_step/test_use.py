@@ -131,6 +131,8 @@ OPTIONS = [
     ({"learning_rate": []}, "learning_rate is []; it must be a valid number or a list of at least 1 item"),
     ({"learning_rate": [0.1, -1]}, "learning_rate is [0.1, -1]; it must be"),
     ({"momentum": 1}, "momentum is 1"),
+    ({"momentum": 0.5}, "momentum is an option of the rule sgd, but rule is bfgs"),
+    ({"rule": "sgd", "initial_scaling": True}, "initial_scaling is an option of the rule bfgs, but rule is sgd"),
 ]
 
 
@@ -144,6 +146,12 @@ def test_wrong_options_are_named(options, message, batch_norm_net):
     with pytest.raises(ConfigError) as caught:
         SubspaceTrainStep(batch_norm_net, basis_for(batch_norm_net, 4), **options)
     assert message in str(caught.value)
+
+
+def test_the_step_outside_has_one_owner(batch_norm_net):
+    optimizer = nn.SGD(batch_norm_net.trainable_params(), 0.1)
+    with pytest.raises(ConfigError, match="alpha has no effect beside an optimizer"):
+        SubspaceTrainStep(batch_norm_net, basis_for(batch_norm_net, 4), optimizer, alpha=0.5)
 
 
 @pytest.mark.parametrize("shape", [(4, 10), (63, 4)])

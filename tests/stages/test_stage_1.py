@@ -115,8 +115,8 @@ def test_an_evaluation_re_estimates_batch_norm_and_leaves_no_trace_in_the_traini
 
 
 def test_a_figure_of_the_split_that_chooses_is_said_to_be_too_good() -> None:
-    assert "so this figure is likely too good" in str(settings(stop="averaged").eval_split_warning)
-    assert settings(stop=None).eval_split_warning is None
+    assert "so this figure is likely too good" in str(settings(stop="averaged").eval_split_warning())
+    assert settings(stop=None).eval_split_warning() is None
 
 
 SCHEDULE_FREE: dict[str, Any] = {"optimizer": {"name": "schedule_free", "beta": 0.8}, "evaluate_every_epochs": 1}

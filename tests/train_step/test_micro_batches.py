@@ -98,3 +98,66 @@ def test_a_micro_batch_has_a_whole_number_of_rows(size):
         TrainStep(network, nn.SGD(network.trainable_params(), 0.1), micro_batch_size=size)
     with pytest.raises(ConfigError, match="micro_batch_size is"):
         SubspaceTrainStep(network, basis_for(network), micro_batch_size=size)
+
+
+class BinaryNet(nn.Cell):
+    """A linear network with a binary cross entropy of its logits, each class of another weight."""
+
+    def __init__(self, pos_weight: np.ndarray | None):
+        super().__init__()
+        self.dense = nn.Dense(3, 2, weight_init="ones", bias_init="zeros")
+        self.loss = nn.BCEWithLogitsLoss(pos_weight=None if pos_weight is None else Tensor(pos_weight))
+
+    def construct(self, inputs, targets):
+        return self.loss(self.dense(inputs), targets)
+
+
+@pytest.mark.parametrize("searches", [False, True])
+@pytest.mark.parametrize("pos_weight", [None, np.float32([0.5, 3.0])], ids=["plain", "weighted"])
+def test_a_binary_cross_entropy_has_its_own_gradient_whatever_batch_came_first(pos_weight, searches, pynative):
+    """MindSpore's kernel divides the gradient by the number of elements that the first batch had."""
+    x, y = (part[:, :2] if part.shape[1] == 2 else part for part in batches(1)[0])
+    y, p = (y > 0).astype(np.float32), 1.0 if pos_weight is None else pos_weight
+    ms.grad(nn.BCEWithLogitsLoss())(Tensor(np.ones((20, 2), np.float32)), Tensor(np.ones((20, 2), np.float32)))
+    network = BinaryNet(pos_weight)
+    before = weight_vector(network).astype(np.float64)
+    if searches:
+        options = {"rule": "sgd", "learning_rate": 1.0, "alpha": 0, "micro_batch_size": 3}
+        step = SubspaceTrainStep(network, basis_for(network, 8), **options)
+    else:
+        step = TrainStep(network, nn.SGD(network.trainable_params(), 1.0), micro_batch_size=3)
+    step(*tensors((x, y)))
+    z = x @ before[:6].reshape(2, 3).T
+    s = 1 / (1 + np.exp(-z))
+    of_logits = (-p * y * (1 - s) + (1 - y) * s) / y.size
+    gradient = np.concatenate([(of_logits.T @ x).ravel(), of_logits.sum(0)])
+    np.testing.assert_allclose(before - weight_vector(network), gradient, atol=1e-6)
+
+
+@pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(reduction="sum"), nn.MSELoss(reduction="sum")])
+def test_a_sum_in_place_of_a_mean_is_warned_of(loss, caplog):
+    network = nn.WithLossCell(nn.Dense(3, 2), loss)
+    TrainStep(network, nn.SGD(network.trainable_params(), 0.1))
+    assert not caplog.messages
+    TrainStep(network, nn.SGD(network.trainable_params(), 0.1), micro_batch_size=2)
+    assert f"{type(loss).__name__} has reduction='sum'" in caplog.text
+
+
+class Lookup(nn.Cell):
+    """An embedding whose gradient has the rows that were looked up, as is MindSpore's default, and a loss."""
+
+    def __init__(self):
+        super().__init__()
+        self.lookup = nn.EmbeddingLookup(9, 4, target="CPU")
+
+    def construct(self, numbers):
+        return self.lookup(numbers).square().mean()
+
+
+@pytest.mark.parametrize("part", [{"micro_batch_size": 2}, {"clipping": 1.0}, {"loss_scale": 8.0}, {}])
+def test_sparse_gradients_are_refused_where_they_can_not_be_used(part):
+    network = Lookup()
+    optimizer = nn.SGD(network.trainable_params(), 0.1)
+    TrainStep(network, optimizer)
+    with pytest.raises(ConfigError, match=r"the cell 'lookup' of the network, EmbeddingLookup, has sparse gradients"):
+        TrainStep(network, optimizer, **part) if part else SubspaceTrainStep(network, basis_for(network, 2))
