@@ -45,8 +45,8 @@ def evaluate(
 
     From 100 classes on, top5 is measured beside the accuracy.
     Statistics are re-estimated on as many training batches as reestimate_batches says. A merge of snapshots has none,
-    and gets them here. --json prints accuracies as fractions. A warning is shown if the split that is measured also
-    made choices in the run that WEIGHTS come from.
+    and gets them here. --json prints a metric that is a share as a fraction. A warning is shown if the split that is
+    measured also made choices in the run that WEIGHTS come from.
 
     Example: dimred eval ./digits average.ckpt --config digits
 
@@ -145,7 +145,7 @@ def compare(
     Rivals that must be trained are trained here. The val split chooses, the test split reports, and BatchNorm is
     re-estimated in every row. Stage 2 runs as configured; if that is a search, a cooldown of as many passes is a row
     beside it. The same call continues one that was cut off. It prints a table, or with --json the contents of
-    OUT/compare.json; OUT/compare.html is the page, with test accuracy over passes.
+    OUT/compare.json; OUT/compare.html is the page, with the metric on test over passes.
 
     Example: dimred compare ./digits device0_stage_1 --config digits
     """

@@ -132,7 +132,7 @@ class Comparison:
         return self._run_stage_2("stage_2", self.two)
 
     def cooldown(self) -> MethodResult:
-        """Run stage 2 with a cooldown in place of its search, for as many training passes.
+        """Run stage 2 with a cooldown in place of its search, for as many training passes as the search took.
 
         Its batch size and the parts of its step, such as clipping, are those of stage 1.
         """

@@ -1,4 +1,4 @@
-"""Name the files and folders of a run, each in this one place, and find checkpoints and snapshots by their names."""
+"""Name the files and folders of a run, and find checkpoints and snapshots by their names."""
 
 import json
 import re

@@ -74,7 +74,9 @@ def duration(seconds: float) -> str:
 
 
 def gain_text(difference: float, spread: float | None = None) -> str:
-    """Format the difference of two fractions in percentage points: ``1.20 points above``, or ``level with``.
+    """Format the difference of two fractions in percentage points, such as ``1.20 points above``.
+
+    A negative difference is ``below``, and one of less than half a hundredth of a point ``level with``.
 
     Args:
         difference: a fraction minus the other.

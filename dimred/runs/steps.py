@@ -119,6 +119,9 @@ def join_step(config: StageConfig, network: nn.Cell, optimizer: nn.Optimizer, ra
         network: the network, without its loss.
         optimizer: the optimizer of its trainable weights.
         ranks: the ranks of the job, whose gradients are averaged and which vote on each step.
+
+    Raises:
+        ConfigError: the loss can't be built, see ``build_loss``, or the parts do not go together, see ``TrainStep``.
     """
     parts = build_parts(config, network)
     return TrainStep(build_loss(config, network), optimizer, reduce=ranks.mean(), ballot=ranks.ballot(), **parts)

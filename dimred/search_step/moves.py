@@ -46,7 +46,7 @@ class Line:
 
 
 class MoveOutside(Protocol):
-    """A move outside the subspace; ``SearchStep`` takes any object with these.
+    """A move outside the subspace; ``SearchStep`` takes any object that has this attribute and this method.
 
     Attributes:
         optimizer: the optimizer that makes it; None without one. With one, each step is a training step, whatever the

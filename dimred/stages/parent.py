@@ -1,4 +1,4 @@
-"""The run of stage 1 that WEIGHTS come from: opened, parsed and shared once; whatever continues it asks here."""
+"""The run of stage 1 that WEIGHTS come from: what its files tell, read once and shared with every rank."""
 
 import json
 import logging

@@ -40,7 +40,7 @@ class HostProjection:
 
 
 class GraphProjection:
-    """The same as ``HostProjection``, but by graphs, on a device or over several ranks.
+    """A projection like ``HostProjection``, made by graphs, on a device or over several ranks.
 
     Each of R ranks holds ceil(M / R) columns, see ``Shards``. ``project`` ends in an all-reduce of k numbers,
     ``back_project`` in a gather of M. Each back-projection is a separate pass: a product with two rows takes longer.

@@ -217,7 +217,11 @@ class HostCopies:
 
 
 class GraphCopies(nn.Cell):
-    """The same as ``HostCopies``, but by graphs, also inside a larger graph; it needs at least one parameter."""
+    """Copies like ``HostCopies``, made by graphs on the device, also inside a larger graph.
+
+    Args:
+        parameters: the parameters, at least one.
+    """
 
     def __init__(self, parameters: Sequence[Parameter]):
         super().__init__(auto_prefix=False)
