@@ -216,7 +216,7 @@ class StageTwoConfig(StageConfig):
             raise ValueError("start is mean, that of a search's basis, but search is null; use start=best")
         if self.cooldown is not None and self.search is not None:
             for name in ("gamma", "alpha"):
-                if getattr(self.search, name) != SearchConfig.model_fields[name].default:
+                if getattr(self.search, name) not in (0, SearchConfig.model_fields[name].default):
                     raise ValueError(f"search.{name} has no effect beside a cooldown, which moves there; leave it out")
         if self.cooldown is not None and self.trained_split == "val":
             raise ValueError(

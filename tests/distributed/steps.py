@@ -43,7 +43,8 @@ def stage_2_weights(ranks: Ranks, group_size: int, continued: bool = False):
     basis = PlainBasis(orthonormal_rows(K, len(weight_vector(network))))
     options = dict(OPTIONS)
     if continued:
-        options |= {"optimizer": nn.Momentum(network.trainable_params(), 0.05, 0.9)}
+        options = {name: value for name, value in options.items() if name not in ("gamma", "alpha")}
+        options["optimizer"] = nn.Momentum(network.trainable_params(), 0.05, 0.9)
     step = SubspaceTrainStep(network, basis, ranks=ranks, **options)
     found = [step(*part(ranks, batch_of_all(number % 2, group_size))) for number in range(STEPS)]
     return weight_vector(network), [(result.outcome.name, result.step_size, result.n_trials) for result in found]

@@ -191,6 +191,6 @@ def test_projected_sgd_follows_its_schedule():
     assert rates(0.5) == [0.5] * 4
     assert rates([0.4, 0.2]) == [0.4, 0.2, 0.2, 0.2]
     assert rates(np.array([0.4, 0.2])) == [0.4, 0.2, 0.2, 0.2]
-    as_tuple = SearchOptions(learning_rate=np.array([0.25, 0.0], np.float32)).learning_rate
+    as_tuple = SearchOptions(rule="sgd", learning_rate=np.array([0.25, 0.0], np.float32)).learning_rate
     assert rates(as_tuple) == [0.25, 0.0, 0.0, 0.0]
     assert rates(lambda n: 1.0 / (1 + n)) == pytest.approx([1, 1 / 2, 1 / 3, 1 / 4])

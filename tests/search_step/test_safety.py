@@ -142,13 +142,13 @@ def test_captured_fraction_and_distances():
     assert found.seconds.keys() == {"gradient", "direction", "trials", "commit"}
 
 
-@pytest.mark.parametrize("rule", ["bfgs", "sgd"])
-def test_a_trial_that_is_not_finite_is_rejected(rule):
+@pytest.mark.parametrize(
+    ("rule", "options"), [("bfgs", {"max_trials": 6, "sigma": 0.01}), ("sgd", {"learning_rate": 1.0})]
+)
+def test_a_trial_that_is_not_finite_is_rejected(rule, options):
     network = Guarded(limit=60.0)  # |w|^2 is 20 at the start and 245 at the first trial
     components = np.eye(5, dtype=np.float32)
-    step = SubspaceTrainStep(
-        network, PlainBasis(components), alpha=0.0, rule=rule, learning_rate=1.0, max_trials=6, sigma=0.01
-    )
+    step = SubspaceTrainStep(network, PlainBasis(components), alpha=0.0, rule=rule, **options)
     before = state_bytes(network)
     found = step(Tensor(np.full(5, -9.0, np.float32)))
     if rule == "sgd":
