@@ -8,6 +8,8 @@ import math
 import os
 import resource
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,12 +27,14 @@ from dimred.runs.loop import EpochLoop, Observer, Progress
 from dimred.runs.run import open_run
 from dimred.runs.steps import build_train_step
 from dimred.runs.task import build_task
-from dimred.runs.watched_reads import watched_reads
 from dimred.stages.checks import check_stage_1
 from dimred.train_step.step import TrainStep
 from dimred.vectors.parameters import to_arrays
 
 _STEPS, _WARM_UP = 50, 10
+# Methods of a tensor that read it.
+_READS = ("asnumpy", "numpy", "item", "tolist", "get_bytes", "__array__", "__float__", "__int__", "__bool__",
+            "__index__", "__complex__", "__contains__", "__iter__", "__str__", "__repr__")  # fmt: skip
 
 
 class _Timer(Observer):
@@ -135,6 +139,41 @@ def doctor(out: Annotated[Path, typer.Option(help="Folder of the rank.")], devic
         raise DimredError(f"a training step had the loss {loss}, or changed no weight; reinstall mindspore")
     ranks.check_same("weights after a step", b"".join(array.tobytes() for array in after.values()))
     print(f"{seconds:.1f} s with compiling")
+
+
+@contextmanager
+def watched_reads(note: Callable[[], object]) -> Iterator[None]:
+    """Call ``note`` for each read of any tensor inside the block, at which the host waits for the device.
+
+    A read method that calls another one is one read.
+    """
+    is_inside = False
+
+    def watched(method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            nonlocal is_inside
+            if is_inside:
+                return method(*arguments, **options)
+            note()
+            is_inside = True
+            try:
+                return method(*arguments, **options)
+            finally:
+                is_inside = False
+
+        return call
+
+    methods = {name: getattr(Tensor, name) for name in _READS if hasattr(Tensor, name)}
+    of_bases = [name for name in methods if name not in vars(Tensor)]
+    try:
+        for name, method in methods.items():
+            setattr(Tensor, name, watched(method))
+        yield
+    finally:
+        for name, method in methods.items():
+            setattr(Tensor, name, method)
+        for name in of_bases:
+            delattr(Tensor, name)
 
 
 if __name__ == "__main__":

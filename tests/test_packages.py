@@ -174,6 +174,8 @@ def uses_of(private: set[str], tree: ast.AST) -> list[str]:
         match node:
             case ast.Attribute(value=ast.Name(id="self" | "cls")):
                 continue
+            case ast.Call(args=[_, ast.Constant(value=str(name)), *_]) if name in private:  # of setattr and the like
+                uses.append(f"line {node.lineno}: {ast.unparse(node)}")
             case ast.Attribute(attr=name) if name in private:
                 uses.append(f"line {node.lineno}: {ast.unparse(node)}")
             case ast.ImportFrom(module=str(module), names=imported) if module.startswith("dimred"):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from dimred.averaging.choice import Choice
 from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
-from dimred.comparison.runs import DivergedRunError, checkpoint_of, on_one_process, ranks_of, run_program
+from dimred.comparison.runs import DivergedRunError, checkpoint_of, on_one_process, ranks_of, run_stage
 from dimred.config import PARTS_OF_STEP, CooldownConfig, OptimizerConfig, StageOneConfig, StageTwoConfig
 from dimred.evaluation.averages import SnapshotAverages, choose_average
 from dimred.io.run_names import RESULT, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS
@@ -230,7 +230,7 @@ class Comparison:
         return self._run_stage_1("plain_to_the_end", {}, total, [f"--from={self.checkpoint}"])
 
     def _run_stage_2(self, name: str, settings: StageTwoConfig) -> MethodResult:
-        self._run_program("stage_2", name, settings, [str(self.checkpoint)])
+        self._run_stage("stage_2", name, settings, [str(self.checkpoint)])
         result = self._result(name)
         network = next((self.folder / name / STAGE_2_CHECKPOINTS).glob("*-final.ckpt"))
         passes = self.passes_of_stage_1 + result.passes
@@ -240,15 +240,15 @@ class Comparison:
         """Train to epoch ``total`` with changed options, without snapshots, and with no evaluation before the end."""
         updates = changes | {"epochs": total, "stop": None, "evaluate_every_epochs": total}
         updates["snapshots"] = self.one.snapshots.model_copy(update={"first_epoch": total + 1})
-        self._run_program("stage_1", name, self.one.model_copy(update=updates), options)
+        self._run_stage("stage_1", name, self.one.model_copy(update=updates), options)
         checkpoints = self.folder / name / STAGE_1_CHECKPOINTS
         return MethodResult(str(checkpoint_of(checkpoints.parent, total)), total, read_stage_1(checkpoints).seconds)
 
-    def _run_program(
+    def _run_stage(
         self, program: str, name: str, settings: StageOneConfig | StageTwoConfig, options: Sequence[str]
     ) -> None:
         title = f"seed {self.one.seed}, epoch {self.at}: {name}"
-        run_program(program, self.data, self.folder / name, settings, options, title)
+        run_stage(program, self.data, self.folder / name, settings, options, title)
 
     def _result(self, name: str) -> StageTwoResult:
         """Read the ``result.json`` of a stage 2 that this comparison ran."""

@@ -33,7 +33,7 @@ class DivergedRunError(DivergedError):
         self.seconds, self.rates = seconds, rates
 
 
-def run_program(
+def run_stage(
     program: str, data: Path, out: Path, settings: StageOneConfig | StageTwoConfig, options: Sequence[str], title: str
 ) -> None:
     """Run a program of ``dimred.pipelines`` in a folder, or resume it there, and write its log beside the folder.

@@ -66,7 +66,7 @@ class Trial(NamedTuple):
     failure: str | None
 
 
-class Scores:
+class ScoreLog:
     """The scores of one merge.
 
     Args:
@@ -190,7 +190,7 @@ def _trial(content: dict[str, Any]) -> Trial:
     return Trial(**{**content, "average": average, "score": value})
 
 
-def score_candidates(scores: Scores, steps: Sequence[int], has_splits: bool) -> str:
+def score_candidates(scores: ScoreLog, steps: Sequence[int], has_splits: bool) -> str:
     """Score uniform windows, profiles around the best of them and, with splits, a greedy soup on ``search``.
 
     Args:
@@ -202,7 +202,7 @@ def score_candidates(scores: Scores, steps: Sequence[int], has_splits: bool) -> 
         The reason why scoring ended, in words.
 
     Raises:
-        SearchError, CheckpointError, OSError: as for ``Scores.get``.
+        SearchError, CheckpointError, OSError: as for ``ScoreLog.get``.
     """
     try:
         windows = uniform_windows(len(steps))
@@ -221,7 +221,7 @@ def _average_of(window: Window, steps: Sequence[int]) -> Average:
     return Average(kind, window.name(steps), tuple(window.coefficients(steps).tolist()))
 
 
-def _score_soup(scores: Scores, steps: Sequence[int]) -> None:
+def _score_soup(scores: ScoreLog, steps: Sequence[int]) -> None:
     """Score the means that a greedy soup of all checkpoints tries, or of 16 evenly spaced ones if there are more."""
     n = len(steps)
 
@@ -234,7 +234,7 @@ def _score_soup(scores: Scores, steps: Sequence[int]) -> None:
     greedy_soup(range(n) if n <= _SOUP else np.linspace(0, n - 1, _SOUP).round().astype(int).tolist(), loss)
 
 
-def choose_average(scores: Scores, steps: Sequence[int], has_splits: bool) -> tuple[Average, list[Average], str]:
+def choose_winner(scores: ScoreLog, steps: Sequence[int], has_splits: bool) -> tuple[Average, list[Average], str]:
     """Choose among the scored averages by the rule of ``dimred.averaging.choice``.
 
     With splits, the best few windows and profiles, the soup and the last checkpoint are scored on ``select``, which
@@ -271,7 +271,7 @@ def choose_average(scores: Scores, steps: Sequence[int], has_splits: bool) -> tu
 
 
 def table(
-    scores: Scores, winner: Average, finalists: Sequence[Average], judge: FunctionMetric | ProcessMetric
+    scores: ScoreLog, winner: Average, finalists: Sequence[Average], judge: FunctionMetric | ProcessMetric
 ) -> list[dict[str, Any]]:
     """Make the rows of the record's table, with [value, standard error] for each split.
 
@@ -281,7 +281,7 @@ def table(
     Args:
         scores: the scores of this merge; new ones are added.
         winner: the average that is kept.
-        finalists: the averages to show beside it, as from ``choose_average``; the last of them is the last checkpoint.
+        finalists: the averages to show beside it, as from ``choose_winner``; the last of them is the last checkpoint.
         judge: the metric.
 
     Returns:

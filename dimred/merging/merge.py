@@ -19,7 +19,7 @@ from dimred.averaging.windows import profile_coefficients
 from dimred.checkpoints.checkpoint_io import Checkpoint
 from dimred.errors import ConfigError, SearchError, SeriesError, StoppedError, check_number
 from dimred.io.atomic import FolderLock, remove, remove_leftovers, rename
-from dimred.merging.candidates import Average, Scores, choose_average, score_candidates, table
+from dimred.merging.candidates import Average, ScoreLog, choose_winner, score_candidates, table
 from dimred.merging.inputs import (
     Sources,
     check_integers,
@@ -171,10 +171,10 @@ def merge(
             description = {"metric": _identity(source), "better": better}
             digest = _digest_of([*inputs, template])
             about = description | {"dtype": dtype, "lora_rank": lora_rank, "digest of the checkpoints": digest}
-            scores = Scores(work / "scores.jsonl", about, score, better, budget)
+            scores = ScoreLog(work / "scores.jsonl", about, score, better, budget)
             try:
                 why_ended = score_candidates(scores, steps, judge.has_splits)
-                winner, finalists, why = choose_average(scores, steps, judge.has_splits)
+                winner, finalists, why = choose_winner(scores, steps, judge.has_splits)
                 rows = table(scores, winner, finalists, judge)
             except SearchError as error:
                 raise SearchError(str(error) if callable(source) else f"{error} (see {work / 'metric.log'})") from None

@@ -8,7 +8,7 @@ from mindspore import Parameter, Tensor, ops
 from mindspore import dtype as mstype
 
 from dimred.errors import CheckpointError
-from dimred.vectors.weights import on_host
+from dimred.vectors.weights import is_on_host
 
 _FLOATS = (mstype.float16, mstype.bfloat16, mstype.float32, mstype.float64)
 
@@ -101,7 +101,7 @@ class KnownMemory:
     """
 
     def __init__(self, parameters: Iterable[Parameter]):
-        self._parameters = list(parameters) if on_host() else []
+        self._parameters = list(parameters) if is_on_host() else []
         self._memories = [Tensor(0.0) for _ in self._parameters]
         for parameter in self._parameters:
             if not parameter.is_contiguous():

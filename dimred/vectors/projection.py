@@ -4,7 +4,7 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 
 from dimred.distributed.ranks import Ranks
-from dimred.vectors.weights import ReusedMemory, on_host
+from dimred.vectors.weights import ReusedMemory, is_on_host
 
 
 class HostProjection:
@@ -141,7 +141,7 @@ def make_projection(components: np.ndarray, ranks: Ranks) -> Projection:
         components: P, (k, M) float32 with orthonormal rows.
         ranks: the ranks of the job, which share out the columns of P.
     """
-    if on_host() and (ranks.group_size == 1 or len(components) == 0):
+    if is_on_host() and (ranks.group_size == 1 or len(components) == 0):
         return HostProjection(components)
     return GraphProjection(components, ranks)
 

@@ -248,14 +248,14 @@ Copies = HostCopies | GraphCopies
 def make_vectors(parameters: Sequence[Parameter]) -> Vectors:
     """Make the view of the parameters as a vector: by NumPy if they are float32 in host memory, otherwise by graphs."""
     all_float32 = all(parameter.dtype == ms.float32 for parameter in parameters)
-    return HostVectors(parameters) if on_host() and all_float32 else GraphVectors(parameters)
+    return HostVectors(parameters) if is_on_host() and all_float32 else GraphVectors(parameters)
 
 
 def make_copies(parameters: Sequence[Parameter]) -> Copies:
     """Make an object that saves and restores the parameters."""
-    return HostCopies(parameters) if on_host() or not parameters else GraphCopies(parameters)
+    return HostCopies(parameters) if is_on_host() or not parameters else GraphCopies(parameters)
 
 
-def on_host() -> bool:
+def is_on_host() -> bool:
     """Return whether the device is the host itself, so that NumPy can work on its memory."""
     return bool(ms.get_context("device_target") == "CPU")

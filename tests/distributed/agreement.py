@@ -14,9 +14,9 @@ from dimred.data.batches import DamagedError
 from dimred.distributed.ranks import Ranks
 from dimred.errors import DataError, DivergedError, StoppedError
 from dimred.launch.signals import StopSignals
+from dimred.pipelines.machine import watched_reads
 from dimred.runs.faults import DivergenceDetector
 from dimred.runs.loop import EpochLoop, Observer, Progress
-from dimred.runs.watched_reads import watched_reads
 from dimred.train_step.clipping import Clipping
 from dimred.train_step.ema import EMA
 from dimred.train_step.loss_scale import DynamicLossScale

@@ -12,7 +12,7 @@ from mindspore import nn
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageOneConfig, StageTwoConfig
 from dimred.io.metrics_file import read_metrics
-from dimred.runs.watched_reads import watched_reads
+from dimred.pipelines.machine import watched_reads
 from dimred.search_step.step import SearchStep
 from dimred.subspace.fit import fit_basis
 from dimred.train_step.clipping import Clipping
@@ -103,7 +103,7 @@ def test_the_cooldown_reads_after_every_tenth_step_or_as_told(stage_1: tuple[Pat
 
 
 def test_micro_batches_read_nothing_where_vectors_are_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weights, "on_host", lambda: False)  # a host reads its own vectors in place
+    monkeypatch.setattr(weights, "is_on_host", lambda: False)  # a host reads its own vectors in place
     network = BatchNormNet()
     optimizer = nn.Momentum(network.trainable_params(), 0.1, 0.9)
     step = TrainStep(network, optimizer, micro_batch_size=4, loss_scale=DynamicLossScale(), clipping=Clipping(1.0))
@@ -120,7 +120,7 @@ def test_a_search_reads_as_often_as_its_readme_says(
     stage_1: tuple[Path, Reads], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (projection, weights):
-        monkeypatch.setattr(module, "on_host", lambda: False)
+        monkeypatch.setattr(module, "is_on_host", lambda: False)
     fit_basis(CheckpointSeries.open(weights_of(stage_1[0]).parent / "checkpoint_pca"), 2, out=tmp_path / "pca_mat.npy")
     settings = StageTwoConfig.model_validate(
         HUNDRED | {"epochs": 1, "start": "last", "search": {"n_components": 2, "alpha": 0}, "cooldown": None}

@@ -23,6 +23,7 @@ from dimred.io.stage_two_result import StageTwoResult
 from dimred.pipelines.stage_2 import stage_2
 from dimred.report.record import read_stage_2
 from dimred.runs.task import build_data
+from dimred.stages.candidates import Candidates
 from dimred.stages.stage_2 import StageTwo
 from dimred.train_step.optimizers import decay_groups, state_parameters
 from dimred.vectors.parameters import from_arrays, to_arrays
@@ -228,7 +229,7 @@ def test_the_program_goes_on_without_the_stage_1_that_its_state_makes_superfluou
     config.write_text(json.dumps(task))
     arguments: dict[str, Any] = {"data": tmp_path, "weights": weights, "config": config}
     stage_2(**arguments, out=tmp_path / "whole")
-    with dying(StageTwo, "_keep"):
+    with dying(Candidates, "put_chosen"):
         stage_2(**arguments, out=out)
     (out / "resume" / "state-8.ckpt").unlink()
     shutil.rmtree(tmp_path / "one")
