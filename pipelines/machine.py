@@ -88,7 +88,7 @@ def bench(
     with open_run(out, task) as run:
         runs, start = [], time.perf_counter()
         for n_steps in (1, _STEPS):
-            part, timer, reads = task.trained.shortened(n_steps), _Timer(), 0
+            part, timer, reads = task.training_batches.shortened(n_steps), _Timer(), 0
             loop = EpochLoop(
                 "stage 1", step, part, seed=settings.seed, n_epochs=math.ceil(n_steps / part.steps_per_epoch),
                 save_every_steps=settings.save_every_steps, ranks=ranks, signals=run.signals,

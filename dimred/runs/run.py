@@ -84,7 +84,7 @@ class Run(Generic[Settings]):
         """Make the loop over the epochs with the run's settings; see ``EpochLoop`` for the arguments."""
         settings = self.settings
         return EpochLoop(
-            name, step, self.task.trained, seed=settings.seed, n_epochs=n_epochs, first_order=first_order,
+            name, step, self.task.training_batches, seed=settings.seed, n_epochs=n_epochs, first_order=first_order,
             save_every_steps=settings.save_every_steps, read_every_steps=settings.read_every_steps, ranks=self.ranks,
             signals=self.signals,
         )  # fmt: skip

@@ -58,14 +58,14 @@ class Task(Generic[Settings]):
     problems: Problems
 
     @property
-    def trained(self) -> Batches:
+    def training_batches(self) -> Batches:
         """Return the split whose batches the steps take."""
         return self.images[self.settings.trained_split]
 
     @property
     def steps_per_epoch(self) -> int:
         """Return the number of steps in an epoch."""
-        return self.trained.steps_per_epoch
+        return self.training_batches.steps_per_epoch
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
@@ -91,7 +91,7 @@ class Task(Generic[Settings]):
             DataError: the built-in loss or metric can't use the labels.
         """
         if self.settings.trained_split in self.images:
-            _check_ranks(self.ranks, self.settings, self.trained)
+            _check_ranks(self.ranks, self.settings, self.training_batches)
         check_scores(self.settings, self.network, self.scores, self.images)
         # A user's own network may draw its weights from another generator.
         self.ranks.broadcast(list(self.network.get_parameters()))
