@@ -34,7 +34,7 @@ def stage_2(
     difference = load_config(StageTwoConfig, config or parent.config_of_stage_2(out, resume=resume), overrides or [])
     ranks = set_up(difference.seed, device_target, difference.all_reduce_split, difference.deterministic)
     parent = parent.share(ranks, out if resume else None)
-    set_precision(settings := parent.complete(difference))
+    set_precision(settings := parent.whole_config(difference))
     task = build_task(settings, data, ranks, is_checked=False)
     plan = check_stage_2(task, parent, pca_mat, out, resume=resume, allowed=allow_change or [])
     with open_run(out, task, fast_dev_run) as run:

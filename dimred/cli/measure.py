@@ -2,6 +2,7 @@
 
 import json
 import logging
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -94,9 +95,10 @@ def evaluate(
             figures[metric.name][kind] = value
 
     if run:
-        of_run = load_any_config(run / CONFIG, [f"data.eval_split={split}"])
-        if warning := of_run.eval_split_warning(weights.name):
-            result["warning"] = warning
+        with suppress(ConfigError):  # of a run of an early version, whose configuration would be refused now
+            of_run = load_any_config(run / CONFIG, [f"data.eval_split={split}"])
+            if warning := of_run.eval_split_warning(weights.name):
+                result["warning"] = warning
     if not absent:
         note(AS_TRAINED)
     if evaluator.has_batch_norm:

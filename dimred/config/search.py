@@ -66,7 +66,10 @@ class SearchOptions(Strict):
             for name in names if rule != self.rule else ():
                 field = type(self).model_fields.get(name)
                 if field is not None and getattr(self, name) != field.default:
-                    raise ValueError(f"{name} is an option of the rule {rule}, but rule is {self.rule}; leave it out")
+                    raise ValueError(
+                        f"{name} is an option of the rule {rule}, but rule is {self.rule}; leave it out, "
+                        f"or at its default, {field.default}"
+                    )
         return self
 
 

@@ -151,19 +151,23 @@ class ScoreLog:
             score = self._evaluate(average, split, reestimate)
             self._check_samples(score, split)
         except MetricError as error:
-            score, failure = None, str(error)
+            failure = str(error)
         trial = Trial(average, split, reestimate, score, failure)
         self._append(trial._asdict() | {"average": average._asdict(), "score": score and score._asdict()})
         return trial
 
     def _check_samples(self, score: Score, split: str) -> None:
-        """Refuse another number of samples than before, because scores are compared sample by sample."""
+        """Refuse another number of samples than before, because means over different samples can't be compared.
+
+        Raises:
+            SearchError: the metric measured others.
+        """
         n_samples = len(score.samples or ())
         for trial in self._on(split):
             if trial.score is not None and len(trial.score.samples or ()) != n_samples:
-                raise MetricError(
-                    f"it returned {n_samples or 'no'} samples, and {len(trial.score.samples or ()) or 'none'} for an "
-                    "earlier candidate; it must measure the same samples each time"
+                raise SearchError(
+                    f"the metric returned {n_samples or 'no'} samples, and {len(trial.score.samples or ()) or 'none'} "
+                    "for an earlier candidate; it must measure the same samples each time"
                 )
 
     def _append(self, content: Mapping[str, Any]) -> None:

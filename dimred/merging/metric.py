@@ -56,8 +56,8 @@ class FunctionMetric:
     """A metric that is a Python function, ``score(candidate)`` or ``score(candidate, split)``.
 
     The candidate is a path; if the parameter is called ``tensors``, the function gets name -> array instead. It returns
-    a number, a tuple (number, standard error), or a list with one number for each sample. The splits are ``search``,
-    ``select`` and ``test``.
+    a number, a tuple (number, standard error), or a list with one number for each of more than two samples. The splits
+    are ``search``, ``select`` and ``test``.
 
     Args:
         function: the function.

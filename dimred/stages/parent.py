@@ -219,7 +219,7 @@ class StageOneRun:
             )
         return following_stage_2(self.config)
 
-    def complete(self, difference: StageTwoConfig) -> StageTwoConfig:
+    def whole_config(self, difference: StageTwoConfig) -> StageTwoConfig:
         """Return stage 2's whole configuration, with what it takes over from this run; log what that is.
 
         Args:

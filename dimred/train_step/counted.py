@@ -29,9 +29,12 @@ class WeighedLoss(nn.Cell):
     n_i as an integer tensor, in place of the mean; one that does not has a mean over its rows. Several cross entropies
     have one n_i, the sum of theirs, so f is exact only where these are in proportion in all parts.
 
+    In PyNative each ``nn.BCEWithLogitsLoss`` is replaced, too, whether or not labels are counted, because the gradient
+    of MindSpore's is wrong there.
+
     Args:
         network: network and loss in one cell, which returns the mean loss of a batch, or (sum, count).
-        weighs: whether to count; if not, the weight is 1, and the network stays as it is.
+        weighs: whether to count; if not, the weight is 1.
 
     Inputs:
         the network's inputs; the first dimension of the first one counts the rows.
@@ -47,8 +50,6 @@ class WeighedLoss(nn.Cell):
     def __init__(self, network: nn.Cell, weighs: bool):
         super().__init__(auto_prefix=False)
         _mend_binary_cross_entropy(network)
-        if weighs:
-            _warn_of_sums(network)
         self.network = network
         self.weighs = weighs
         label_count = _count_labels(network) if weighs else None
@@ -131,8 +132,8 @@ class _MeanLoss(nn.Cell):
         super().__init__(auto_prefix=False)
         self.loss = loss
 
-    def construct(self, inputs: Tensor, target: Tensor) -> Tensor:
-        return self.loss(inputs, target).mean()
+    def construct(self, *inputs: Tensor, **named_inputs: Tensor) -> Tensor:
+        return self.loss(*inputs, **named_inputs).astype(ms.float32).mean()
 
 
 def _mend_binary_cross_entropy(network: nn.Cell) -> None:
@@ -147,7 +148,7 @@ def _mend_binary_cross_entropy(network: nn.Cell) -> None:
                 place.put(_MeanLoss(nn.BCEWithLogitsLoss("none", place.cell.weight, place.cell.pos_weight)))
 
 
-def _warn_of_sums(network: nn.Cell) -> None:
+def warn_of_sums(network: nn.Cell) -> None:
     """Warn of a loss that is a sum: in a mean over parts of the batch it would be smaller than over the whole."""
     for place in places(network):
         cell = place.cell
@@ -157,7 +158,7 @@ def _warn_of_sums(network: nn.Cell) -> None:
         if is_sum:
             _log.warning(
                 f"{type(cell).__name__} has reduction='sum', and a step with micro-batches or ranks takes the mean of "
-                "their losses: divide the sum by the rows that it was taken over, or return it with its count"
+                "their losses, unless the network divides the sum by its rows, or returns it with its count"
             )
             return
 

@@ -7,7 +7,7 @@ import mindspore as ms
 from mindspore import Parameter, Tensor, mint, nn, ops
 
 from dimred.errors import ConfigError, check_number, shown
-from dimred.train_step.counted import WeighedLoss
+from dimred.train_step.counted import WeighedLoss, warn_of_sums
 from dimred.train_step.loss_scale import StaticLossScale
 from dimred.train_step.network_state import moving_statistics
 from dimred.train_step.precision import as_float32
@@ -40,6 +40,8 @@ class BatchGradient(nn.Cell):
         self.network = network
         self.loss_scale = loss_scale
         self.weighs = weighs
+        if weighs:
+            warn_of_sums(network)
         weights = ms.ParameterTuple(parameters)
         self.gradient = ops.value_and_grad(_ScaledLoss(network, loss_scale, weighs), None, weights, has_aux=True)
         self.all_float32 = all(parameter.dtype == ms.float32 for parameter in parameters)

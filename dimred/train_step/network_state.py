@@ -54,10 +54,11 @@ def check_dense(network: nn.Cell) -> None:
         ConfigError: an embedding's gradient has only the rows that were looked up.
     """
     for name, cell in network.cells_and_names():
-        if isinstance(cell, nn.EmbeddingLookup) and cell.sparse:
+        if isinstance(cell, nn.EmbeddingLookup) and cell.sparse and cell.embedding_table.requires_grad:
             raise ConfigError(
                 f"the cell {name!r} of the network, {type(cell).__name__}, has sparse gradients, which only a step "
-                "without micro-batches, ranks, clipping, a loss scale and a search can take; make it with sparse=False"
+                "without micro-batches, ranks, clipping, a loss scale and a search can take; use nn.Embedding, or "
+                "target='DEVICE' with sparse=False"
             )
 
 

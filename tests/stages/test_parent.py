@@ -95,7 +95,7 @@ def test_what_stage_2_does_not_set_is_stage_1_s(weights: Path, tmp_path: Path) -
     parent, file = StageOneRun.open(weights).share(), tmp_path / "two.yaml"
     assert parent.config == one
     file.write_text("epochs: 2\nema: {decay: 0.5}\ndata: {workers: 3}\n")
-    found = parent.complete(load_config(StageTwoConfig, file, ["data.batch_size=6"]))
+    found = parent.whole_config(load_config(StageTwoConfig, file, ["data.batch_size=6"]))
     for key in (
         "model",
         "precision",
@@ -110,12 +110,12 @@ def test_what_stage_2_does_not_set_is_stage_1_s(weights: Path, tmp_path: Path) -
     assert found.data == one.data.model_copy(update={"batch_size": 6, "workers": 3})
     file.write_text("data: {sink: true}")
     with pytest.raises(ConfigError, match="sink needs batches of one shape"):
-        parent.complete(load_config(StageTwoConfig, file))
+        parent.whole_config(load_config(StageTwoConfig, file))
 
 
 def test_what_is_taken_over_is_said_in_a_line(weights: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO"):
-        StageOneRun.open(weights).complete(load_config(StageTwoConfig, None))
+        StageOneRun.open(weights).whole_config(load_config(StageTwoConfig, None))
     (said,) = caplog.messages
     assert said.startswith("taken over from ")
     assert said.endswith("run/config.yaml: model.name tests.helpers.tiny_task:network, model.n_classes 3")
