@@ -157,18 +157,13 @@ class ScoreLog:
         return trial
 
     def _check_samples(self, score: Score, split: str) -> None:
-        """Refuse another number of samples than before, because means over different samples can't be compared.
-
-        Raises:
-            SearchError: the metric measured others.
-        """
+        """Raise SearchError for another number of samples than before: their means can't be compared."""
         n_samples = len(score.samples or ())
-        for trial in self._on(split):
-            if trial.score is not None and len(trial.score.samples or ()) != n_samples:
-                raise SearchError(
-                    f"the metric returned {n_samples or 'no'} samples, and {len(trial.score.samples or ()) or 'none'} "
-                    "for an earlier candidate; it must measure the same samples each time"
-                )
+        for n_before in {len(trial.score.samples or ()) for trial in self._on(split) if trial.score} - {n_samples}:
+            raise SearchError(
+                f"the metric returned {n_samples} samples, and {n_before} for an earlier candidate (0 for one number "
+                "alone); it must measure the same samples each time"
+            )
 
     def _append(self, content: Mapping[str, Any]) -> None:
         with self._path.open("ab") as file:

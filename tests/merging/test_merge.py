@@ -110,7 +110,7 @@ def test_another_number_of_samples_than_before_ends_the_merge(tmp_path: Path) ->
     def losses(tensors: dict[str, np.ndarray]) -> list[float]:
         return [float(np.square(tensors["w"]).mean()) + number for number in range(next(counts))]
 
-    with pytest.raises(SearchError, match="returned 4 samples, and 5 for an earlier candidate; it must measure the"):
+    with pytest.raises(SearchError, match="returned 4 samples, and 5 for an earlier candidate"):
         dimred.merge(tmp_path / "run", tmp_path / "x.safetensors", metric=losses, minimize=True)
     assert not (tmp_path / "x.safetensors").exists()
 
