@@ -72,6 +72,13 @@ class SearchOptions(Strict):
                     )
         return self
 
+    @property
+    def without_effect_beside_an_optimizer(self) -> str | None:
+        """Return an option of the step outside that is set, to neither its default nor 0; None if there is none."""
+        fields = type(self).model_fields
+        names = ("gamma", "alpha")
+        return next((name for name in names if getattr(self, name) not in (0, fields[name].default)), None)
+
 
 class SearchConfig(SearchOptions):
     """A search in the directions of stage 1's snapshots, by default with a quasi-Newton rule and a line search."""

@@ -96,13 +96,13 @@ class StageConfig(Strict):
         """Return the splits that a run reads if DATA has them."""
         return []
 
-    def eval_split_warning(self, weights: str = "") -> str | None:
+    def eval_split_warning(self, *files: str) -> str | None:
         """Return a warning if the split of the reported metric also chose the network; otherwise None.
 
         Args:
-            weights: the file that is measured; by default the network that the run ends with.
+            files: the file that is measured, if it is not the network that the run ends with.
         """
-        is_average = any(path.endswith(_CHOSEN) for path in (weights, getattr(self, "start", "")))
+        is_average = any(file.endswith(_CHOSEN) for file in files)
         if self.data.eval_split != "val" or not (self.uses_val or is_average):
             return None
         return (
@@ -203,6 +203,10 @@ class StageTwoConfig(StageConfig):
         """Return whether ``val`` chooses the start or the result, or is searched on."""
         return self.keep_best or self.start == "best" or self.trained_split == "val"
 
+    def eval_split_warning(self, *files: str) -> str | None:
+        """Return a warning also if ``val`` of an earlier run chose the average that this one starts from."""
+        return super().eval_split_warning(*files, self.start)
+
     @property
     def trained_split(self) -> str:
         """Return the name of the split whose batches the steps take."""
@@ -214,10 +218,8 @@ class StageTwoConfig(StageConfig):
             raise ValueError("cooldown and search are both null, so stage 2 would do nothing; set one of them")
         if self.start == "mean" and self.search is None:
             raise ValueError("start is mean, that of a search's basis, but search is null; use start=best")
-        if self.cooldown is not None and self.search is not None:
-            for name in ("gamma", "alpha"):
-                if getattr(self.search, name) not in (0, SearchConfig.model_fields[name].default):
-                    raise ValueError(f"search.{name} has no effect beside a cooldown, which moves there; leave it out")
+        if self.cooldown and self.search and (name := self.search.without_effect_beside_an_optimizer):
+            raise ValueError(f"search.{name} has no effect beside a cooldown, which moves there; leave it out")
         if self.cooldown is not None and self.trained_split == "val":
             raise ValueError(
                 "search.split is val, but a cooldown trains all weights, and val chooses what is kept; set cooldown to "

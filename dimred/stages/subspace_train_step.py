@@ -55,9 +55,8 @@ class SubspaceTrainStep(SearchStep):
     ):
         parts = {name: options.pop(name) for name in _PARTS if name in options}
         search = SearchOptions.checked(options, exact=True, other_keys=_PARTS)
-        for name in ("gamma", "alpha"):
-            if optimizer is not None and getattr(search, name) not in (0, SearchOptions.model_fields[name].default):
-                raise ConfigError(f"{name} has no effect beside an optimizer, which moves outside; leave it out")
+        if optimizer is not None and (name := search.without_effect_beside_an_optimizer):
+            raise ConfigError(f"{name} has no effect beside an optimizer, which moves outside; leave it out")
         values = (parts.get(name) for name in Parts._fields)
         parts |= make_parts(network, *values)._asdict()
         if isinstance(basis, str | os.PathLike):

@@ -29,12 +29,9 @@ class WeighedLoss(nn.Cell):
     n_i as an integer tensor, in place of the mean; one that does not has a mean over its rows. Several cross entropies
     have one n_i, the sum of theirs, so f is exact only where these are in proportion in all parts.
 
-    In PyNative each ``nn.BCEWithLogitsLoss`` is replaced, too, whether or not labels are counted, because the gradient
-    of MindSpore's is wrong there.
-
     Args:
         network: network and loss in one cell, which returns the mean loss of a batch, or (sum, count).
-        weighs: whether to count; if not, the weight is 1.
+        weighs: whether to count; if not, the weight is 1, and the network stays as it is.
 
     Inputs:
         the network's inputs; the first dimension of the first one counts the rows.
@@ -49,7 +46,6 @@ class WeighedLoss(nn.Cell):
 
     def __init__(self, network: nn.Cell, weighs: bool):
         super().__init__(auto_prefix=False)
-        _mend_binary_cross_entropy(network)
         self.network = network
         self.weighs = weighs
         label_count = _count_labels(network) if weighs else None
@@ -136,7 +132,7 @@ class _MeanLoss(nn.Cell):
         return self.loss(*inputs, **named_inputs).astype(ms.float32).mean()
 
 
-def _mend_binary_cross_entropy(network: nn.Cell) -> None:
+def mend_binary_cross_entropy(network: nn.Cell) -> None:
     """Let ``nn.BCEWithLogitsLoss`` take its mean outside its kernel, in PyNative, in its place in the network.
 
     There MindSpore's kernel (2.10, CPU) divides the gradient of the mean by the number of elements that the process's

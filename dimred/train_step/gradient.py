@@ -7,7 +7,7 @@ import mindspore as ms
 from mindspore import Parameter, Tensor, mint, nn, ops
 
 from dimred.errors import ConfigError, check_number, shown
-from dimred.train_step.counted import WeighedLoss, warn_of_sums
+from dimred.train_step.counted import WeighedLoss, mend_binary_cross_entropy, warn_of_sums
 from dimred.train_step.loss_scale import StaticLossScale
 from dimred.train_step.network_state import moving_statistics
 from dimred.train_step.precision import as_float32
@@ -18,6 +18,8 @@ _each = ops.HyperMap()  # a graph compiles it much faster than a loop
 
 class BatchGradient(nn.Cell):
     """A cell that returns loss and gradient of a batch, each times the batch's weight, and that weight.
+
+    In PyNative it first replaces each ``nn.BCEWithLogitsLoss`` of the network, see ``mend_binary_cross_entropy``.
 
     Args:
         network: network and loss in one cell; returns the scalar mean loss of a batch, or (sum, count).
@@ -40,6 +42,7 @@ class BatchGradient(nn.Cell):
         self.network = network
         self.loss_scale = loss_scale
         self.weighs = weighs
+        mend_binary_cross_entropy(network)
         if weighs:
             warn_of_sums(network)
         weights = ms.ParameterTuple(parameters)
