@@ -45,11 +45,7 @@ def test_the_commands_of_the_quick_start_print_the_lines_that_stand_here(tmp_pat
     assert len(re.findall(r"^\{'Accuracy': 0\.\d+\}$", done.stdout, re.MULTILINE)) == 3
     assert (tmp_path / "device0_stage_2" / "report" / "report.html").exists()
     printed = blocks("text", "Quick start")[0].splitlines()
-    of_search = [line for line in done.stdout.splitlines() if line.startswith("accuracy on 'test'")][1]
-    percent = [[float(number) for number in re.findall(r"[\d.]+(?= %)", line)] for line in (of_search, printed[2])]
-    assert percent[0] == pytest.approx(percent[1], abs=0.5)  # "varies by some tenths with the processor"
-    others = [*printed[:2], *printed[3:]]
-    assert [line for line in done.stdout.splitlines() if line in others] == others
+    assert [line for line in done.stdout.splitlines() if line in printed] == printed
 
 
 def test_the_chinese_page_has_the_same_commands_and_figures() -> None:
