@@ -1,7 +1,7 @@
 """Order checkpoints by the numbers in the names of their files or folders, where these leave no doubt."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from itertools import islice, pairwise
 from pathlib import Path
@@ -19,10 +19,12 @@ _NUMBER = re.compile(
     re.IGNORECASE,
 )
 _UNITS = {None: 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
-_STEP = re.compile(rf"(?<![a-z])(?:steps?|iter(?:ation)?s?|updates?)[=_-]?{_NUMBER.pattern}", re.IGNORECASE)
+_WORDS = ("steps?|iter(?:ation)?s?|updates?", "epochs?|ep", "checkpoint|ckpt")
+_STEP, _EPOCH, _CHECKPOINT = (
+    re.compile(rf"(?<![a-z])(?:{words})[=_-]?{_NUMBER.pattern}", re.IGNORECASE) for words in _WORDS
+)
+_ANY_WORD = re.compile(rf"(?<![a-z])(?:{'|'.join(_WORDS)})[=_-]?(?=\d)", re.IGNORECASE)
 _GOES_ON = re.compile(rf"{_STEP.pattern}_\d{{3}}(?!\d)", re.IGNORECASE)  # 12_000, or step 12 and another number
-_EPOCH = re.compile(rf"(?<![a-z])(?:epochs?|ep)[=_-]?{_NUMBER.pattern}", re.IGNORECASE)
-_CHECKPOINT = re.compile(rf"(?<![a-z])(?:checkpoint|ckpt)[=_-]?{_NUMBER.pattern}", re.IGNORECASE)
 
 
 def epochs_and_steps(files: Mapping[Path, Sequence[Path]], order: str = "step") -> list[tuple[int, int]]:
@@ -76,25 +78,33 @@ def _from_names(paths: Sequence[Path]) -> list[tuple[int, int]]:
     names = next((names for names in (file_names, *islice(folders, _LEVELS_ABOVE)) if len(set(names)) > 1), file_names)
     matches = [_EPOCH_AND_STEP.fullmatch(name) for name in names]
     if pairs := [match for match in matches if match] if all(matches) else []:
-        prefixes = sorted({match["prefix"] for match in pairs})
-        if len(prefixes) > 1:
-            raise SeriesError(
-                f"There are checkpoints of several runs: {', '.join(map(repr, prefixes[:4]))}. Move each run to a "
-                "folder of its own, or use order='name' or order='mtime'."
-            )
+        _check_is_one_run(match["prefix"] for match in pairs)
         return _in_order([(int(match["epoch"]), int(match["step"])) for match in pairs], paths)
     epochs, steps = _named(_EPOCH, names), _named(_STEP, names)
     if steps and any(map(_GOES_ON.search, names)):
         raise _doubt("their steps may go on after an underscore", names)
+    checkpoints = None if epochs or steps else _named(_CHECKPOINT, names)
+    if epochs or steps or checkpoints:
+        _check_is_one_run(_NUMBER.sub("#", _ANY_WORD.split(name, maxsplit=1)[0]) for name in names)
     if epochs and steps:
         return _in_order(list(zip(epochs, steps, strict=True)), paths)
     if epochs:
         return _in_order([(epoch, epoch) for epoch in epochs], paths)
-    if numbers := steps or _named(_CHECKPOINT, names) or _only_varying(names):
+    if numbers := steps or checkpoints or _only_varying(names):
         return _in_order([(0, number) for number in numbers], paths)
     if len(paths) == 1:
         return [(0, 1)]
     raise _doubt("the names don't tell it", names)
+
+
+def _check_is_one_run(prefixes: Iterable[str]) -> None:
+    """Check that what stands before epoch and step is the same in all names; SeriesError if it is not."""
+    runs = sorted(set(prefixes))
+    if len(runs) > 1:
+        raise SeriesError(
+            f"There are checkpoints of several runs: {', '.join(map(repr, runs[:4]))}. Move each run to a folder of "
+            "its own, or use order='name' or order='mtime'."
+        )
 
 
 def _in_order(keys: list[tuple[int, int]], paths: Sequence[Path]) -> list[tuple[int, int]]:

@@ -26,6 +26,7 @@ def steps(*names):
         (["epoch=3-step=100.ckpt", "epoch=4-step=133.ckpt", "epoch=4-step=133k.ckpt"], [100, 133, 133_000]),
         (["epoch=4-step=133-v1", "epoch=3-step=100", "epoch=10-step=300-v2"], [133, 100, 300]),
         (["epoch_1_step_50", "epoch_2_step_50", "epoch_1_step_25"], [50, 100, 25]),  # counted in the epoch
+        (["loss0.5-step=900", "loss0.25-step=1000"], [900, 1000]),
         (["ep2_acc93", "ep10_acc94", "ep9_acc91"], [2, 10, 9]),
         (["Epoch3Loss0.5", "Epoch12Loss0.1"], [3, 12]),
         (["ckpt-500-loss3", "ckpt-1000-loss2"], [500, 1000]),
@@ -59,6 +60,9 @@ def test_the_number_that_tells_the_order_is_read(names, answer):
         (["last", "last-v1"], "the names don't tell it"),
         (["a/net-1.ckpt", "b/net-1.ckpt", "b/net-2.ckpt"], "of one epoch and step"),
         (["a-1_5", "b-2_5"], "several runs: 'a', 'b'"),
+        (["warm-step=100", "cold-step=200"], "several runs: 'cold-', 'warm-'"),
+        (["a/ema_ckpt-500", "a/ckpt-1000"], "several runs: '', 'ema_'"),
+        (["net-epoch=1-step=5", "net-epoch=2-step=10", "old-epoch=3-step=15"], "several runs: 'net-', 'old-'"),
         ([f"n{'1' * 19}", f"n{'2' * 19}"], "the names don't tell it"),
     ],
 )
