@@ -45,7 +45,8 @@ def test_the_commands_of_the_quick_start_print_the_lines_that_stand_here(tmp_pat
     assert len(re.findall(r"^\{'Accuracy': 0\.\d+\}$", done.stdout, re.MULTILINE)) == 3
     assert (tmp_path / "device0_stage_2" / "report" / "report.html").exists()
     printed = blocks("text", "Quick start")[0].splitlines()
-    assert [line for line in done.stdout.splitlines() if line in printed] == printed
+    begins = tuple({line.partition(":")[0] for line in printed})
+    assert [line for line in done.stdout.splitlines() if line.startswith(begins)] == printed
 
 
 def test_the_chinese_page_has_the_same_commands_and_figures() -> None:
