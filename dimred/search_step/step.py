@@ -14,7 +14,6 @@ from mindspore import Tensor, nn
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError, NothingAcceptedError, SearchError
 from dimred.search_step.direction import Direction
-from dimred.search_step.dropout import make_replayable
 from dimred.search_step.line_search import LineSearch
 from dimred.search_step.moves import Line, MoveOutside, UnitRate
 from dimred.search_step.objective import LineObjective, Objective
@@ -28,6 +27,7 @@ from dimred.search_step.result import (
     search_line,
     totals,
 )
+from dimred.train_step.dropout import make_replayable
 from dimred.train_step.ema import EMA
 from dimred.train_step.loss_scale import StaticLossScale
 from dimred.train_step.network_state import TrainingMode, check_dense, check_names, clearing_failures
@@ -139,7 +139,7 @@ class SearchStep(StepCell):
         self._moves_by_optimizer = optimizer is not None
         self.optimizer = UnitRate(lambda: self.memory.n_steps) if optimizer is None else optimizer
         self.ema = ema
-        self._draw_dropout_masks, self._ranks = make_replayable(network), ranks
+        self._draw_dropout_masks, self._ranks = make_replayable(network).draw, ranks
         trainable_ids = {id(parameter) for parameter in trainable}
         self._untrained_parameters = make_copies([p for p in network.get_parameters() if id(p) not in trainable_ids])
         self._weights = make_vectors(trainable)

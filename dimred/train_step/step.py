@@ -1,25 +1,22 @@
 """Make one ordinary training step, from the gradient to the moving average."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
-import mindspore as ms
 import numpy as np
-from mindspore import Tensor, amp, nn, ops
+from mindspore import Tensor, nn
 
 from dimred.distributed.in_step import Ballot
+from dimred.train_step.dropout import make_replayable
 from dimred.train_step.ema import EMA
+from dimred.train_step.finish import Finish, FinishVector
 from dimred.train_step.gradient import BatchGradient, GroupGradient
-from dimred.train_step.loss_scale import StaticLossScale
 from dimred.train_step.network_state import TrainingMode, check_dense, check_names, clearing_failures
 from dimred.train_step.optimizers import check_optimizer
 from dimred.train_step.parts import make_parts
 from dimred.train_step.protocol import StepCell, parameters_to_save
 from dimred.vectors.parameters import KnownMemory, from_arrays, to_arrays
-from dimred.vectors.weights import GraphCopies, Unflatten, make_vectors
-
-_each = ops.HyperMap()  # a graph compiles it much faster than a loop
+from dimred.vectors.weights import GraphCopies, make_vectors
 
 
 class StepResult(NamedTuple):
@@ -63,6 +60,9 @@ class TrainStep(StepCell):
     weight; each such cell is replaced by one that counts, in its place in the network. Any other loss is weighed by its
     rows, unless the network returns the sum of the loss and the count that it would be divided by.
 
+    The network's dropout cells are replaced, in place, by cells with masks that ``state`` can restore: they are new at
+    each step and micro-batch, and others on each rank; see ``make_replayable``.
+
     Args:
         network: network and loss in one cell; returns the scalar mean loss of a batch, or a pair (sum, count).
         optimizer: an optimizer of trainable parameters of the network, all of them float32, and without a loss
@@ -73,6 +73,7 @@ class TrainStep(StepCell):
         micro_batch_size: rows of a micro-batch. The step gets the whole batch, cuts it, and updates once with the mean
             gradient; None takes the batch whole.
         reduce: cell that maps this rank's gradients to their means over all ranks, see ``Ranks.mean``.
+        rank: this process's rank, by which its dropout masks differ from those of others.
         ballot: needs ``reduce``. A step that not every rank votes for is dropped like an overflow, but leaves the loss
             scale and its counts alone; see ``Ballot``.
 
@@ -99,6 +100,7 @@ class TrainStep(StepCell):
         loss_scale: Any = None,
         micro_batch_size: int | None = None,
         reduce: nn.Cell | None = None,
+        rank: int = 0,
         ballot: Ballot | None = None,
         clipping: Any = None,
         ema: Any = None,
@@ -110,18 +112,22 @@ class TrainStep(StepCell):
             check_dense(network)
         self.ballot = ballot
         self.votes = ballot is not None
+        masks = make_replayable(network, rank)
+        self.dropout_masks = masks if masks.seeds else None
         self.untrained_parameters = None
         if self.votes or (loss_scale is not None and loss_scale.drops_overflow):
-            self.untrained_parameters = GraphCopies([one for one in network.get_parameters() if not one.requires_grad])
+            untrained = [one for one in network.get_parameters() if not one.requires_grad]
+            self.untrained_parameters = GraphCopies([*untrained, *masks.seeds])
         weighs = reduce is not None or micro_batch_size is not None
         self.gradient = BatchGradient(network, optimizer.parameters, loss_scale, weighs)
-        self.finish = _Finish(
+        self.finish = Finish(
             optimizer, loss_scale, reduce, weighs, self.votes, clipping, ema, self.untrained_parameters
         )
         self._group = None
         if micro_batch_size is not None:
-            self._group = GroupGradient(self.gradient, micro_batch_size, make_vectors(optimizer.parameters))
-            self._finish_vector = _FinishVector(self.finish, optimizer)
+            vectors = make_vectors(optimizer.parameters)
+            self._group = GroupGradient(self.gradient, micro_batch_size, vectors, self._draw_dropout_masks)
+            self._finish_vector = FinishVector(self.finish, optimizer)
         self._mode = TrainingMode(self, network)
         check_names(self)
         self._parameter_memory = KnownMemory(self.get_parameters())
@@ -177,6 +183,10 @@ class TrainStep(StepCell):
             *values, self.ballot.tally = values
         return StepResult(*values)  # named here and not in the graph, which would call the interpreter for it
 
+    def _draw_dropout_masks(self, micro_batch: int) -> None:
+        if self.dropout_masks is not None:
+            self.dropout_masks()
+
     def construct(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Make the whole step in one graph, and return the values of a ``StepResult``.
 
@@ -186,111 +196,7 @@ class TrainStep(StepCell):
         if self.votes:
             tally, inputs = inputs[0], inputs[1:]
         untrained_values = () if self.untrained_parameters is None else self.untrained_parameters()
+        if self.dropout_masks is not None:
+            self.dropout_masks()
         loss, gradients, weight = self.gradient(*inputs)
         return self.finish(loss, gradients, weight, untrained_values, tally)
-
-
-class _Finish(nn.Cell):
-    """A cell that finishes a step, given loss and gradient of this rank's batch, both times the batch's weight.
-
-    It reduces over the ranks, divides by the weight, clips, updates the weights, and moves the average.
-
-    With ``untrained_parameters``, a step can be dropped: by the loss scale if its gradient is not finite, or by a
-    rank's vote to leave. Then nothing is updated, and what the forward pass changed, such as BatchNorm's statistics,
-    is restored.
-    """
-
-    def __init__(
-        self,
-        optimizer: nn.Optimizer,
-        loss_scale: StaticLossScale | None,
-        reduce: nn.Cell | None,
-        weighs: bool,
-        votes: bool,
-        clipping: nn.Cell | None,
-        ema: nn.Cell | None,
-        untrained_parameters: GraphCopies | None,
-    ):
-        super().__init__(auto_prefix=False)
-        self.optimizer = optimizer
-        self.loss_scale: Any = loss_scale
-        self.drops_overflow = loss_scale is not None and loss_scale.drops_overflow
-        self.reduce: Any = reduce
-        self.weighs = weighs
-        self.votes = votes
-        self.clipping = clipping
-        self.ema = ema
-        self.untrained_parameters: Any = untrained_parameters
-        # Tensors, because a graph that returns Python numbers calls the interpreter for them.
-        self.yes, self.no, self.unknown = Tensor(True), Tensor(False), Tensor(math.nan, ms.float32)
-        self.no_scale, self.no_overflows = Tensor(1.0, ms.float32), Tensor(0, ms.int32)
-
-    def construct(
-        self,
-        loss: Tensor,
-        gradients: tuple[Tensor, ...],
-        weight: Tensor,
-        untrained_values: tuple[Tensor, ...],
-        tally: Any,
-    ) -> tuple[Tensor, ...]:
-        scale, n_overflows, norm, leaves = self.no_scale, self.no_overflows, self.unknown, self.no
-        if self.loss_scale is not None:
-            scale = self.loss_scale.scale + 0.0
-        if self.reduce is not None:
-            votes = (tally[0],) if self.votes else ()
-            means, n = self.reduce(*gradients, loss, weight, *votes), len(gradients)
-            gradients, loss, weight = means[:n], means[n], means[n + 1]
-            if self.votes:
-                leaves = means[n + 2] > 0
-        if self.weighs:
-            loss, gradients = loss / weight, _each(ops.partial(ops.mul, 1.0 / weight), gradients)
-        clipped_gradients = gradients
-        if self.clipping is not None:
-            clipped_gradients, norm = self.clipping(gradients)
-        if not self.votes:
-            applied = self._apply(gradients, clipped_gradients, untrained_values)
-        elif leaves:
-            self.untrained_parameters.restore(untrained_values)
-            applied = self.no
-        else:
-            applied = self._apply(gradients, clipped_gradients, untrained_values)
-        if self.drops_overflow:
-            n_overflows = self.loss_scale.n_overflows + 0
-        if not self.votes:
-            return loss, applied, norm, scale, n_overflows
-        leave = leaves.astype(ms.float32)
-        return loss, applied, norm, scale, n_overflows, ops.stack((leave, tally[1] + 1.0 - leave))
-
-    def _apply(
-        self, gradients: tuple[Tensor, ...], clipped_gradients: tuple[Tensor, ...], untrained_values: tuple[Tensor, ...]
-    ) -> Tensor:
-        if not self.drops_overflow:
-            return self._update(clipped_gradients)
-        applied = amp.all_finite(gradients)
-        if applied:
-            self._update(clipped_gradients)
-        else:
-            self.untrained_parameters.restore(untrained_values)
-        self.loss_scale.observe(applied)
-        return applied
-
-    def _update(self, gradients: tuple[Tensor, ...]) -> Tensor:
-        update = self.optimizer(gradients)
-        if self.ema is not None:
-            update = ops.depend(self.ema(), update)
-        return ops.depend(self.yes, update)
-
-
-class _FinishVector(nn.Cell):
-    """A cell that calls ``_Finish`` for a gradient vector (M,); with votes, the tally precedes ``untrained_values``."""
-
-    def __init__(self, finish: _Finish, optimizer: nn.Optimizer):
-        super().__init__(auto_prefix=False)
-        self.finish = finish
-        self.unflatten = Unflatten(optimizer.parameters)
-
-    def construct(self, loss: Tensor, vector: Tensor, weight: Tensor, *untrained_values: Tensor) -> tuple[Tensor, ...]:
-        tally = None
-        if self.finish.votes:
-            tally, untrained_values = untrained_values[0], untrained_values[1:]
-        return self.finish(loss, self.unflatten(vector), weight, untrained_values, tally)

@@ -1,11 +1,14 @@
 """Dropout masks are the same in all trials of a step, differ between steps, and have the right share and gradient."""
 
+import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Tensor, nn, ops
 
-from dimred.search_step.dropout import ReplayableDropout, make_replayable
+import dimred
 from dimred.stages.subspace_train_step import SubspaceTrainStep
+from dimred.train_step.dropout import ReplayableDropout, make_replayable
+from dimred.train_step.step import TrainStep
 from tests.helpers.networks import DropoutNet, basis_for, state_bytes
 
 
@@ -30,7 +33,7 @@ def ones():
 
 def test_every_dropout_is_replaced_draws_its_own_mask_and_can_draw_it_again(mode, ones):
     network = Layers()
-    draw = make_replayable(network)
+    draw = make_replayable(network).draw
     network.set_train(True)
     draw(7)
     first = [mask.asnumpy() for mask in network(ones)]
@@ -55,7 +58,7 @@ def test_a_cell_in_two_places_is_replaced_in_both_and_nothing_else_is():
     relu, twice = nn.ReLU(), nn.Dropout(p=0.5)
     network = nn.SequentialCell(nn.Dense(50, 50), relu, nn.Dense(50, 50), relu, twice, nn.Dense(50, 50), twice)
     dense = [network[0], network[2], network[5]]
-    draw = make_replayable(network)
+    draw = make_replayable(network).draw
     first, second = network[4], network[6]
     assert list(network) == [dense[0], relu, dense[1], relu, first, dense[2], second]
     assert [type(cell) for cell in (first, second)] == [ReplayableDropout, ReplayableDropout]
@@ -67,7 +70,7 @@ def test_parts_that_earlier_searches_had_draw_new_masks_too_and_not_the_same():
     parts = [nn.SequentialCell(nn.Dropout(p=0.5)) for _ in range(2)]
     for part in parts:
         make_replayable(part)
-    draw, ones, masks = make_replayable(nn.SequentialCell(*parts)), Tensor(np.ones(50, np.float32)), []
+    draw, ones, masks = make_replayable(nn.SequentialCell(*parts)).draw, Tensor(np.ones(50, np.float32)), []
     for step in (1, 2, 1):
         draw(step)
         masks.append([part.set_train()(ones).asnumpy().tobytes() for part in parts])
@@ -85,7 +88,7 @@ def test_a_probability_of_1_drops_everything(mode):
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.8])
 def test_share_scale_and_gradient(p):
     network = nn.SequentialCell(nn.Dropout(p=p))
-    draw = make_replayable(network)
+    draw = make_replayable(network).draw
     network.set_train(True)
     x = Tensor(np.random.default_rng(1).standard_normal((200, 300)).astype(np.float32))
     kept = []
@@ -150,3 +153,39 @@ def test_trials_of_a_step_see_the_masks_of_its_gradient(mode):
     assert state_bytes(network) == before
     assert len(set(rejected)) == 4  # same weights, same batch: only the masks differ
     assert sum(found.accepted for found in losses) >= 4
+
+
+def momentum_step(parts, rank=0):
+    ms.set_seed(1)
+    network = DropoutNet()
+    optimizer = nn.Momentum(network.trainable_params(), 0.1, 0.9)
+    return TrainStep(network, optimizer, rank=rank, **parts)
+
+
+@pytest.mark.parametrize("parts", [{}, {"micro_batch_size": 2}, {"loss_scale": dimred.DynamicLossScale(16.0)}])
+def test_a_restored_training_step_goes_on_with_the_masks_that_it_would_have_drawn(mode, parts):
+    x = Tensor(np.random.default_rng(2).standard_normal((4, 30)).astype(np.float32))
+    whole, begun, resumed = (momentum_step(parts) for _ in range(3))
+    losses = [float(whole(x).loss) for _ in range(4)]
+    assert [float(begun(x).loss) for _ in range(2)] == losses[:2]
+    resumed.restore(begun.state(), "here")
+    assert [float(resumed(x).loss) for _ in range(2)] == losses[2:]
+    assert state_bytes(resumed) == state_bytes(whole)
+
+
+@pytest.mark.parametrize("parts", [{}, {"micro_batch_size": 2}])
+def test_a_training_step_draws_new_masks_each_time_and_others_on_each_rank(parts):
+    x = Tensor(np.random.default_rng(2).standard_normal((4, 30)).astype(np.float32))
+    steps = [momentum_step(parts, rank) for rank in range(2)]
+    for step in steps:
+        step.optimizer.learning_rate.set_data(Tensor(0.0, ms.float32))
+    assert len({float(step(x).loss) for step in steps for _ in range(4)}) == 8
+
+
+@pytest.mark.parametrize("parts", [{}, {"micro_batch_size": 2}])
+def test_a_step_that_overflows_leaves_the_masks_as_they_were(parts):
+    step = momentum_step(parts | {"loss_scale": dimred.DynamicLossScale()})
+    x = Tensor(1e20 * np.ones((4, 30), np.float32))
+    before = step.state()["dropout_seed"]
+    assert not bool(step(x).applied)
+    assert step.state()["dropout_seed"] == before
