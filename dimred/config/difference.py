@@ -4,14 +4,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from dimred.config.base import Strict
 from dimred.config.files import config_file
 from dimred.config.stages import StageConfig, StageOneConfig, StageTwoConfig
 
 PARTS_OF_STEP = ("accumulation", "precision", "loss_scale", "clipping", "ema")
-_SECTIONS = ("model", "data")  # taken over from stage 1 key by key
-# Stage 2 takes these over from stage 1. Those of a host, or needed before the ranks join, stay its own.
+# Stage 2 takes these over from stage 1, sections key by key. What a host needs before the ranks join stays its own.
 _TAKEN_OVER = (
-    "loss", "metric", "label_smoothing", *PARTS_OF_STEP, "reestimate_batch_norm", "reestimate_batches",
+    "model", "data", "loss", "metric", "label_smoothing", *PARTS_OF_STEP, "reestimate_batch_norm", "reestimate_batches",
 )  # fmt: skip
 _OF_HOST = ("data.workers",)
 
@@ -32,11 +32,15 @@ def keys_taken_over(two: StageConfig) -> list[str]:
     """List the dotted keys that stage 2 takes over from stage 1, because its own configuration does not set them.
 
     These are model, data, loss, metric and label_smoothing, the parts of the step, and how BatchNorm is re-estimated.
+    Of a section that stage 2 sets in part, the other keys are among them.
     """
-    keys = [key for key in _TAKEN_OVER if key not in two.model_fields_set]
-    for name in _SECTIONS:
-        section = getattr(two, name)
-        keys += [f"{name}.{key}" for key in type(section).model_fields if key not in section.model_fields_set]
+    keys = []
+    for key in _TAKEN_OVER:
+        section = getattr(two, key)
+        if isinstance(section, Strict):
+            keys += [f"{key}.{name}" for name in type(section).model_fields if name not in section.model_fields_set]
+        elif key not in two.model_fields_set:
+            keys.append(key)
     return [key for key in keys if key not in _OF_HOST]
 
 
@@ -50,12 +54,10 @@ def complete(two: StageTwoConfig, one: StageOneConfig) -> StageTwoConfig:
     Raises:
         ConfigError: the keys of both do not go together; the message names all of them.
     """
-    of_stage_1 = one.model_dump(mode="json")
-    values = two.model_dump(mode="json", include={*_SECTIONS})
-    values |= two.model_dump(mode="json", exclude={*_SECTIONS}, exclude_unset=True)
+    of_stage_1, values = one.model_dump(mode="json"), two.model_dump(mode="json", exclude_unset=True)
     for key in keys_taken_over(two):
         section, _, name = key.rpartition(".")
-        source, target = (of_stage_1[section], values[section]) if section else (of_stage_1, values)
+        source, target = (of_stage_1[section], values.setdefault(section, {})) if section else (of_stage_1, values)
         target[name] = source[name]
     return StageTwoConfig.checked(values)
 
