@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from dimred.config import DataConfig, StageOneConfig, StageTwoConfig, config_text
-from dimred.data.batches import steps_in_epoch
+from dimred.data.batches import micro_batches_in_epoch
 from dimred.errors import ConfigError, DivergedError, FaultError
 from dimred.io.atomic import atomic_write
 from dimred.io.metrics_file import read_metrics
@@ -108,7 +108,8 @@ def ranks_of(one: StageOneConfig, n_images: int, checkpoint: Path) -> int:
     of_name, size = epochs_of_checkpoint(checkpoint), one.data.batch_size
     steps = of_name.steps_per_epoch if of_name else None
     for n_ranks in range(1, n_images // size + 1):
-        if steps_in_epoch(n_images, size, n_ranks, one.accumulation) == steps:
+        micro_batches = micro_batches_in_epoch(n_images, size, n_ranks, one.data.multiple_of)
+        if -(-micro_batches // one.accumulation) == steps:
             return n_ranks
     raise ConfigError(
         f"{checkpoint} is of a run with {steps} steps an epoch, which {n_images} images in batches of "
@@ -117,7 +118,7 @@ def ranks_of(one: StageOneConfig, n_images: int, checkpoint: Path) -> int:
 
 
 def on_one_process(stage: StageOneConfig | StageTwoConfig, n_ranks: int) -> dict[str, int | DataConfig]:
-    """Return the options with which one process takes the batches of several ranks as micro-batches.
+    """Return the options with which one process takes the batches of several ranks as micro-batches, and no others.
 
     Args:
         stage: configuration of a stage that ran on these ranks.
@@ -126,5 +127,6 @@ def on_one_process(stage: StageOneConfig | StageTwoConfig, n_ranks: int) -> dict
     Returns:
         New values of ``accumulation`` and ``data``; batches do not come from a device's queue then.
     """
-    sink = stage.data.sink and n_ranks == 1
-    return {"accumulation": stage.accumulation * n_ranks, "data": stage.data.model_copy(update={"sink": sink})}
+    sink, multiple_of = stage.data.sink and n_ranks == 1, stage.data.multiple_of * n_ranks
+    data = stage.data.model_copy(update={"sink": sink, "multiple_of": multiple_of})
+    return {"accumulation": stage.accumulation * n_ranks, "data": data}

@@ -61,6 +61,9 @@ class DataConfig(Strict):
     """Number of parallel workers that load the data; no more than there are processors are used."""
     sink: bool = False
     """Ascend: training batches come from MindSpore's queue on the device, filled ahead. Not run on a device yet."""
+    multiple_of: Count = 1
+    """Training takes a multiple of this many batches of an epoch and drops the rest, as this many devices would. A
+    comparison sets it, to make the steps of several devices on one."""
     damaged: Literal["stop", "replace"] = "stop"
     """What to do if an image can't be decoded: stop, or replace it with another one (dimred data check counts them)."""
     eval_split: Literal["val", "test"] = "val"

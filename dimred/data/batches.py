@@ -20,7 +20,7 @@ from dimred.errors import DataError, shown
 _log = logging.getLogger(__name__)
 
 # The order of an epoch depends on the seed and the epoch's number only, so that it can be replayed. Every use has
-# numbers of its own, so that no two uses share an order:
+# numbers of its own, so that no two share an order:
 #   1, 2, ...              epochs of stage 1
 #   1,000,001, ...         epochs of stage 2, counted from STAGE_2_EPOCHS_FROM
 #   999,999, 999,998, ...  batches to re-estimate BatchNorm statistics on
@@ -52,7 +52,9 @@ def is_spare(epoch: int) -> bool:
     return epoch == 0 or _MOST_EPOCHS < epoch < STAGE_2_EPOCHS_FROM
 
 
-def epoch_order(n_images: int, seed: int, epoch: int, batch_size: int, rank: int, group_size: int) -> np.ndarray:
+def epoch_order(
+    n_images: int, seed: int, epoch: int, batch_size: int, rank: int, group_size: int, multiple_of: int = 1
+) -> np.ndarray:
     """Return the numbers of this rank's images in an epoch, int64 (n,), in order; those that fill no batch are dropped.
 
     A batch of all R ranks is the next ``R batch_size`` images of a permutation, which depends on seed and epoch only;
@@ -65,25 +67,24 @@ def epoch_order(n_images: int, seed: int, epoch: int, batch_size: int, rank: int
         batch_size: images in a micro-batch of one rank.
         rank: r, from 0.
         group_size: R.
+        multiple_of: micro-batches that are taken or dropped together, see ``micro_batches_in_epoch``.
     """
     order = np.random.default_rng([seed, epoch]).permutation(n_images)
-    n_batches = n_images // (batch_size * group_size)
+    n_batches = micro_batches_in_epoch(n_images, batch_size, group_size, multiple_of)
     batches = order[: n_batches * batch_size * group_size].reshape(n_batches, group_size, batch_size)
     return batches[:, rank].reshape(-1)
 
 
-def steps_in_epoch(n_images: int, batch_size: int, group_size: int, accumulation: int) -> int:
-    """Return the number of steps: ceil(floor(n_images / (batch_size group_size)) / accumulation).
-
-    Images that fill no micro-batch of all ranks are dropped.
+def micro_batches_in_epoch(n_images: int, batch_size: int, group_size: int, multiple_of: int = 1) -> int:
+    """Return how many micro-batches each rank takes of an epoch: floor(n_images / (batch_size group_size m)) m.
 
     Args:
-        n_images: number of images in the split.
+        n_images: number of images in the split; those that fill no micro-batch are dropped.
         batch_size: images in a micro-batch of one rank.
         group_size: number of ranks.
-        accumulation: micro-batches in a step; the last step may have fewer.
+        multiple_of: m. One rank with m = R drops the images that R ranks with m = 1 drop.
     """
-    return -(-(n_images // (batch_size * group_size)) // accumulation)
+    return n_images // (batch_size * group_size * multiple_of) * multiple_of
 
 
 class GivenOrder(dataset.Sampler):
@@ -112,19 +113,24 @@ class Batches:
     rank: int = 0  # number of this process in a data-parallel job, whose ranks share out the samples of every batch
     group_size: int = 1  # number of ranks
     accumulation: int = 1  # micro-batches in each training batch; the last of an epoch may have fewer
+    multiple_of: int = 1  # micro-batches of an epoch that are taken or dropped together
     sink: bool = False  # for training batches without accumulation, see Readable
     n_images: int = field(init=False)  # samples in the split
     classes: Sequence[str] = field(init=False, default=())  # their names, if they are known
 
     @property
+    def _micro_batches(self) -> int:
+        return micro_batches_in_epoch(self.n_images, self.batch_size, self.group_size, self.multiple_of)
+
+    @property
     def steps_per_epoch(self) -> int:
-        """Return the number of steps in a training epoch, see ``steps_in_epoch``."""
-        return steps_in_epoch(self.n_images, self.batch_size, self.group_size, self.accumulation)
+        """Return the number of steps in a training epoch, the last of which may have fewer micro-batches."""
+        return -(-self._micro_batches // self.accumulation)
 
     def rows_of_step(self, step: int) -> int:
         """Return how many samples this rank has in a step of an epoch, counted from 1; the last step may have fewer."""
-        rows, in_epoch = self.accumulation * self.batch_size, self.n_images // self.group_size
-        return min(rows, in_epoch // self.batch_size * self.batch_size - (step - 1) * rows)
+        micro_batches = self._micro_batches - (step - 1) * self.accumulation
+        return min(self.accumulation, micro_batches) * self.batch_size
 
     def training_epoch(self, seed: int, epoch: int) -> "Readable":
         """Return this rank's augmented batches of an epoch, in the order of ``epoch_order``.
@@ -133,7 +139,7 @@ class Batches:
             seed: the run's seed, which determines order and augmentation.
             epoch: number of the epoch; those of stage 2 begin after ``STAGE_2_EPOCHS_FROM``.
         """
-        order = epoch_order(self.n_images, seed, epoch, self.batch_size, self.rank, self.group_size)
+        order = epoch_order(self.n_images, seed, epoch, self.batch_size, self.rank, self.group_size, self.multiple_of)
         samples = self._training_samples(order, seed, epoch)
         if self.accumulation == 1:
             return Readable(samples.batch(self.batch_size, drop_remainder=True), self.sink)

@@ -61,7 +61,7 @@ def translate_errors(states: RunStates | None, *, is_kept: bool = True) -> Itera
             raise
         raise FaultError(
             f"a step needs more memory than there is ({line[0].strip()}). {sentence()}: lower "
-            "data.batch_size, and raise accumulation by the same factor to train as before"
+            "data.batch_size, and raise accumulation and data.multiple_of by the same factor to train as before"
         ) from error
     except StoppedError as stop:
         raise StoppedError(stop.number, f"{state_in_words()}; {go_on}") from None

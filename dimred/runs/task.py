@@ -275,7 +275,8 @@ def build_data(config: DataConfig, data: Path, split: str, ranks: Ranks = ALONE,
     if config.sink and ms.get_context("device_target") != "Ascend":
         raise ConfigError("data.sink is true, but --device-target is CPU, which has no queue; --set data.sink=false")
     options: dict[str, Any] = {"rank": ranks.rank, "group_size": ranks.group_size, "accumulation": accumulation}
-    options |= {"batch_size": config.batch_size, "workers": min(config.workers, _most_workers()), "sink": config.sink}
+    options |= config.model_dump(include={"batch_size", "sink", "multiple_of"})
+    options["workers"] = min(config.workers, _most_workers())
     if config.dataset is not None:
         return OwnDataset(load_factory(config.dataset, "data.dataset"), data, split, **options)
     options |= config.model_dump(include={"image_size", "mean", "std", "augmentation", "resize", "damaged"})

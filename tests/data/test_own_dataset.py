@@ -54,6 +54,19 @@ def test_two_ranks_see_together_what_one_sees_alone_and_groups_of_micro_batches_
     assert [n for batch in groups for n in batch] == [n for batch in single for n in batch]
 
 
+@pytest.mark.parametrize(("n_ranks", "accumulation"), [(2, 1), (3, 1), (2, 2), (4, 1)])
+def test_one_process_drops_the_samples_that_several_ranks_would_drop(n_ranks: int, accumulation: int) -> None:
+    size = 3
+    options = {"batch_size": size, "accumulation": accumulation, "group_size": n_ranks}
+    ranks = [made(rank=rank, **options) for rank in range(n_ranks)]
+    alone = made(batch_size=size, accumulation=accumulation * n_ranks, multiple_of=n_ranks)
+    assert alone.steps_per_epoch == ranks[0].steps_per_epoch
+    of_ranks = zip(*(numbers(rank.training_epoch(1, 1)) for rank in ranks), strict=True)
+    steps = numbers(alone.training_epoch(1, 1))
+    assert [sorted(sum(parts, [])) for parts in of_ranks] == [sorted(step) for step in steps]
+    assert [len(step) for step in steps] == [alone.rows_of_step(number + 1) for number in range(len(steps))]
+
+
 @pytest.mark.parametrize(
     ("labels", "dtype"),
     [([1, 0, 2], np.int32), (np.array([3, 4], np.uint8), np.int32), ([True, False], np.int32), ([0.25, 2], np.float32)],
