@@ -63,7 +63,9 @@ def test_one_process_drops_the_samples_that_several_ranks_would_drop(n_ranks: in
     assert alone.steps_per_epoch == ranks[0].steps_per_epoch
     of_ranks = zip(*(numbers(rank.training_epoch(1, 1)) for rank in ranks), strict=True)
     steps = numbers(alone.training_epoch(1, 1))
-    assert [sorted(sum(parts, [])) for parts in of_ranks] == [sorted(step) for step in steps]
+    assert [sorted(number for part in parts for number in part) for parts in of_ranks] == [
+        sorted(step) for step in steps
+    ]
     assert [len(step) for step in steps] == [alone.rows_of_step(number + 1) for number in range(len(steps))]
 
 

@@ -81,8 +81,8 @@ def test_a_rank_without_states_does_not_say_that_none_was_saved() -> None:
 
 def test_too_little_memory_is_one_line_that_says_what_to_lower() -> None:
     told = "Memory isn't enough and alloc failed, kernel name: Conv2D-op0, alloc size: 205520896B."
-    with pytest.raises(FaultError, match=r"more memory.*205520896B.*lower data\.batch_size.*accumulation and data\.multiple_of") as found, \
-            translate_errors(None):  # fmt: skip
+    remedy = r"more memory.*205520896B.*lower data\.batch_size.*accumulation and data\.multiple_of"
+    with pytest.raises(FaultError, match=remedy) as found, translate_errors(None):
         raise RuntimeError(f"\n-----\n- Memory not enough:\n-----\n{told}\n\n-----\n- C++ Call Stack\n")
     assert "\n" not in str(found.value)
     with pytest.raises(RuntimeError, match="another"), translate_errors(None):
