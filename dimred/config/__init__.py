@@ -7,6 +7,7 @@ from dimred.config.difference import complete as complete
 from dimred.config.difference import difference_in_words as difference_in_words
 from dimred.config.difference import following_stage_2 as following_stage_2
 from dimred.config.difference import keys_taken_over as keys_taken_over
+from dimred.config.difference import stage_2_after as stage_2_after
 from dimred.config.files import config_file as config_file
 from dimred.config.files import config_text as config_text
 from dimred.config.files import load_any_config as load_any_config

@@ -64,6 +64,12 @@ def _number_or_fraction(value: Any) -> Any:
     return int(text)
 
 
+def _recipe(value: str) -> str:
+    if not re.fullmatch(r"\w+", value):
+        raise ValueError("it must be the name of a recipe, such as digits_stage, and not of a file")
+    return value
+
+
 def _average_or_file(value: str) -> str:
     if value not in STARTS and not value.endswith((".ckpt", ".safetensors")):
         raise ValueError("it must be best, mean, last, or the path of a .ckpt or .safetensors file")
@@ -72,7 +78,7 @@ def _average_or_file(value: str) -> str:
 
 OwnFactory = Annotated[str, AfterValidator(_own)]
 """The name of a user's own function, ``package.module:factory``."""
-Recipe = Annotated[str, Field(pattern=r"^\w+$")]
+Recipe = Annotated[str, AfterValidator(_recipe)]
 """The name of a recipe of ``pipelines/configs``."""
 NumberOrFraction = Annotated[int | str, BeforeValidator(_number_or_fraction)]
 """A number of epochs, or a fraction of the epochs of both stages together."""

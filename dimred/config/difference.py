@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from dimred.config.base import Strict
-from dimred.config.files import config_file
+from dimred.config.files import config_file, load_config
 from dimred.config.stages import StageConfig, StageOneConfig, StageTwoConfig
+from dimred.errors import ConfigError
 
 PARTS_OF_STEP = ("accumulation", "precision", "loss_scale", "clipping", "ema")
 # Stage 2 takes these over from stage 1, sections key by key. What a host needs before the ranks join stays its own.
@@ -25,7 +26,20 @@ def following_stage_2(one: StageOneConfig) -> Path | None:
     Raises:
         ConfigError: there is no such recipe.
     """
-    return None if one.stage_2 is None else config_file(StageTwoConfig, Path(one.stage_2))
+    return None if one.stage_2 is None else config_file(StageTwoConfig, Path(one.stage_2), "stage_2")
+
+
+def stage_2_after(one: StageOneConfig) -> StageTwoConfig:
+    """Load the stage 2 that follows a stage 1, see ``following_stage_2``, and return its whole configuration.
+
+    Raises:
+        ConfigError: there is none, it can't be read, or its keys do not go together with stage 1's.
+    """
+    file = following_stage_2(one)
+    try:
+        return complete(load_config(StageTwoConfig, file), one)
+    except ConfigError as error:
+        raise ConfigError(f"stage_2 is {one.stage_2!r}, which can't follow this stage 1: {error}") from None
 
 
 def keys_taken_over(two: StageConfig) -> list[str]:

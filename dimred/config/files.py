@@ -116,7 +116,7 @@ def _stage_of(values: Mapping[str, Any]) -> type[StageConfig] | None:
     return stages[0] if len(stages) == 1 else None
 
 
-def config_file(stage: type[StageConfig], path: Path) -> Path:
+def config_file(stage: type[StageConfig], path: Path, argument: str = "--config") -> Path:
     """Find the file that ``path`` stands for: the file itself, or this stage's file of the recipe with that name.
 
     The name of a task alone, such as ``digits``, stands for its recipe without a horizon, ``digits_anytime``, in which
@@ -125,6 +125,7 @@ def config_file(stage: type[StageConfig], path: Path) -> Path:
     Args:
         stage: ``StageOneConfig`` or ``StageTwoConfig``.
         path: the file, or the name. What has a suffix is taken for a file, whether it exists or not.
+        argument: what the user calls it, for errors.
 
     Raises:
         ConfigError: there is no such recipe.
@@ -137,7 +138,7 @@ def config_file(stage: type[StageConfig], path: Path) -> Path:
             return recipe
     there = sorted(path.name.removesuffix(suffix).removesuffix("_anytime") for path in _RECIPES.glob(f"*{suffix}"))
     raise ConfigError(
-        f"--config is {str(path)!r}, which is not a file; give a YAML file, or a recipe: {', '.join(there)}"
+        f"{argument} is {str(path)!r}, which is not a file; give a YAML file, or a recipe: {', '.join(there)}"
     )
 
 

@@ -167,6 +167,11 @@ class ScheduleConfig(Strict):
         """Return the epoch at whose end the schedule ends; None for a constant rate, which has no end."""
         return None if self.name == "constant" else self.total_epochs
 
+    @property
+    def falls_to_zero(self) -> bool:
+        """Return whether the rate is 0 at its end, so that nothing is left to cool down there."""
+        return self.name not in ("step", "constant")
+
     def horizon(self, n_epochs: int) -> int:
         """Return for how many epochs rates are made: total_epochs, or max(warmup_epochs + 1, n_epochs) if constant.
 

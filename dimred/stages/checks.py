@@ -11,7 +11,7 @@ from mindspore import nn
 from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.checkpoints.states import RunStates, read_full_checkpoint
-from dimred.config import N_COMPONENTS, StageOneConfig, StageTwoConfig
+from dimred.config import N_COMPONENTS, StageOneConfig, StageTwoConfig, stage_2_after
 from dimred.errors import CheckpointError, ConfigError, RunError
 from dimred.io.run_names import METRICS, STATES, named_weights
 from dimred.models.factory import load_factory
@@ -48,6 +48,7 @@ def check_stage_1(
     disk, problems = disk_of_stage_1(task.settings, task.network), task.problems
     _check_run(task, out, disk, resume=resume)
     problems.collect(lambda: build_optimizer(task.settings.optimizer, task.network, [0.0]))
+    problems.collect(lambda: stage_2_after(task.settings))  # whose command stands at the end of the run
     problems.collect(lambda: _refuse_names(task.network))
     first = None
     if go_on_from is not None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from mindspore import get_context
 
 from dimred.checkpoints.series import CheckpointSeries
-from dimred.config import StageOneConfig, StageTwoConfig, complete, following_stage_2, load_config
+from dimred.config import StageOneConfig, stage_2_after
 from dimred.errors import DimredError
 from dimred.io.run_names import BASIS, SNAPSHOTS
 from dimred.runs.task import Task, build_data
@@ -23,7 +23,7 @@ def commands_after_stage_1(task: Task[StageOneConfig], weights: Path, run_folder
         run_folder: folder of the run.
     """
     folder, one = run_folder.absolute(), task.settings
-    two = complete(load_config(StageTwoConfig, following_stage_2(one)), one)
+    two = stage_2_after(one)
     snapshots, options = weights.absolute().parent / SNAPSHOTS, list[str]()
     train = ["train", "stage-2", str(task.data.absolute()), str(weights.absolute())]
     commands = []
@@ -40,7 +40,7 @@ def commands_after_stage_1(task: Task[StageOneConfig], weights: Path, run_folder
         train.append(str(basis))
         size = ["--n-components", str(n_components)]
         commands.append(["pca", "--ckpt-dir", str(snapshots), *size, "--out", str(basis)])
-    elif one.schedule.last_epoch is not None and one.epochs >= one.schedule.last_epoch:
+    elif one.schedule.falls_to_zero and one.epochs >= one.schedule.total_epochs:
         return [["report", str(folder)]]  # nothing is left to cool down
     if two.uses_val and not _has_val(task):
         options += ["--set", "keep_best=false"]

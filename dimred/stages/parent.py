@@ -186,9 +186,9 @@ class StageOneRun:
         rates = build_rates(schedule, per_epoch, self.epoch + 1)
         # The updates are fewer than the steps if some steps were dropped.
         n_updates = self.epoch * per_epoch if self.n_updates is None else self.n_updates
-        has_ended = schedule.last_epoch is not None and n_updates >= schedule.last_epoch * per_epoch
-        rate = 0.0 if has_ended and schedule.name != "step" else float(rates[min(n_updates, len(rates) - 1)])
-        if rate < _USED_UP * schedule.peak:
+        has_ended = n_updates >= schedule.total_epochs * per_epoch
+        rate = 0.0 if schedule.falls_to_zero and has_ended else float(rates[min(n_updates, len(rates) - 1)])
+        if schedule.falls_to_zero and rate < _USED_UP * schedule.peak:
             raise ConfigError(
                 f"Stage 1's learning rate was {rate:.2g} by epoch {self.epoch}, so nothing is left to cool down; name "
                 "an earlier full checkpoint, or set cooldown.rate"

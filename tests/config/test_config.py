@@ -114,6 +114,7 @@ def test_a_wrong_override_is_refused_by_name(override: str, said: str) -> None:
         ("digits_stage_1", ["data.mean=[300, 1, 1]"], "data.mean is [300, 1, 1]; it must be less than"),
         ("digits_stage_1", ["epochs=900001"], "epochs is 900001; it must be less than or equal to 900000"),
         ("digits_anytime_1", ["epochs=2"], "and epochs is 2; keep at least two and begin by then, or set stop"),
+        ("digits_stage_1", ["stage_2=my.yaml"], "stage_2 is 'my.yaml'; it must be the name of a recipe"),
         ("digits_stage_1", ["data.sink=true", "accumulation=2"], "data.sink needs batches of one shape"),
         ("digits_stage_1", ["stop=val"], "stop.name is 'val'; it must be 'averaged'"),
         ("digits_stage_1", ["stop=averaged", "snapshots.keep=1"], "stop averages snapshots"),

@@ -97,6 +97,7 @@ def refusal_of_stage_2(
         ("train/3/*", "", ["class '3'", "no images"]),
         ("val", "stop=averaged", ["val"]),
         ("", "model.n_classes=9", ["10 classes", "n_classes 9"]),
+        ("", "stage_2=digits_stgae", ["stage_2 is 'digits_stgae', which is not a file", "a recipe: digits"]),
         ("", "callback=nowhere.to_be:found", ["callback is 'nowhere.to_be:found', but 'nowhere.to_be' can't"]),
     ],
 )

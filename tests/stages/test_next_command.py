@@ -55,6 +55,15 @@ def test_the_basis_has_as_many_directions_as_the_recipe_or_the_snapshots_give(
     assert (sets in train) if sets else ("--set" not in train)
 
 
+@pytest.mark.parametrize(("name", "next_one"), [("linear", "report"), ("step", "train"), ("constant", "train")])
+def test_a_cooldown_follows_where_the_schedule_has_left_a_rate(name: str, next_one: str, tmp_path: Path) -> None:
+    schedule = {"name": name, "warmup_epochs": 0, "total_epochs": 4, "milestones": [2] if name == "step" else []}
+    one = StageOneConfig.checked(TASK | {"schedule": schedule, "epochs": 4})
+    task = build_task(one, Path(), splits=["train", "val"])
+    [[first, *_]] = commands_after_stage_1(task, tmp_path / "network-4_4.ckpt", tmp_path)
+    assert first == next_one
+
+
 @pytest.mark.parametrize("n_snapshots", [0, 1])
 def test_without_two_snapshots_there_is_nothing_to_search_in(n_snapshots: int, tmp_path: Path) -> None:
     assert commands(tmp_path, n_snapshots) == [["report", str(tmp_path / "a run" / "device0_stage_1")]]

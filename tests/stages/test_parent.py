@@ -243,6 +243,15 @@ def test_a_rate_that_is_used_up_is_refused(weights: Path) -> None:
             read(after_updates(ended, 8 * steps))
 
 
+@pytest.mark.parametrize("peak", [0.1, 0.2, 0.3, 0.8])
+def test_steps_down_to_a_thousandth_of_the_peak_leave_a_rate(peak: float) -> None:
+    steps = {"name": "step", "peak": peak, "warmup_epochs": 0, "total_epochs": 90, "milestones": (30, 60, 80)}
+    one = StageOneConfig.checked({"epochs": 90, "schedule": steps})
+    for epoch in (85, 90):
+        run = StageOneRun(Path("net.ckpt"), epoch, 625, one, n_updates=epoch * 625)
+        assert run.last_rate() == pytest.approx(peak / 1000)
+
+
 def test_a_checkpoint_is_paired_with_the_snapshots_up_to_its_epoch(tmp_path: Path) -> None:
     assert not StageOneRun.open(tmp_path / "net-2_5.ckpt").share().has_snapshots
     (tmp_path / "checkpoint_pca").mkdir()
