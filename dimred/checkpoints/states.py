@@ -3,7 +3,7 @@
 import errno
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -88,10 +88,8 @@ class RunStates(_NumberedFiles):
             values: the rest, as plain JSON values.
 
         Raises:
-            DivergedError: a number is not finite.
             OSError: the file can't be written; the newest earlier state is still there.
         """
-        check_finite(arrays, step)
         self.directory.mkdir(exist_ok=True)
         remove_leftovers(self.directory)
         path, entries = self.directory / f"state-{step}.ckpt", {_VALUES: json.dumps(values)}
@@ -198,16 +196,17 @@ def read_full_checkpoint(path: Path, source: str) -> tuple[dict[str, np.ndarray]
     return arrays, int(epoch)
 
 
-def check_finite(arrays: Mapping[str, np.ndarray], step: int) -> None:
+def check_finite(arrays: Mapping[str, np.ndarray], step: int, constants: Collection[str] = ()) -> None:
     """Check that all numbers are finite: a diverged training must not displace good snapshots and states.
 
     Args:
         arrays: name -> array.
         step: number of steps made, for the error.
+        constants: names of arrays that may have other numbers.
 
     Raises:
         DivergedError: a parameter, which the message names, has a number that is not finite.
     """
     for name, value in arrays.items():
-        if value.dtype.kind == "f" and not np.isfinite(value).all():
+        if name not in constants and value.dtype.kind == "f" and not np.isfinite(value).all():
             raise DivergedError(f"after step {step} {name!r} has numbers that are not finite: the training diverged")

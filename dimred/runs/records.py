@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, Self
 
@@ -46,7 +47,7 @@ class MetricsLog:
         self._file.write(json.dumps(finite_record, allow_nan=False).encode() + b"\n")
         retry(self._flush)
         for listener in list(self._listeners):
-            self._tell(listener, listener, finite_record)
+            self._tell(listener, listener, deepcopy(finite_record))  # which is the listener's own
         return finite_record
 
     def _flush(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Generic
 
 import numpy as np
 
-from dimred.checkpoints.states import RunState, RunStates, read_state
+from dimred.checkpoints.states import RunState, RunStates, check_finite, read_state
 from dimred.config import StageOneConfig, config_text
 from dimred.distributed.share import share
 from dimred.errors import ConfigError
@@ -27,6 +27,7 @@ from dimred.runs.task import Settings, Task
 from dimred.train_step.network_state import moving_statistics
 from dimred.train_step.optimizers import last_rate, state_parameters
 from dimred.train_step.protocol import Result, Step, parameters_to_save
+from dimred.vectors.parameters import to_arrays
 
 _log = logging.getLogger(__name__)
 
@@ -63,6 +64,9 @@ class Run(Generic[Settings]):
         self.records: MetricsLog
         self._records_length = 0
         self._result: Result | None = None
+        frozen = to_arrays(one for one in task.network.get_parameters() if not one.requires_grad)
+        # Such as an attention mask of -inf: what was so from the beginning has not diverged.
+        self._constants = {name for name, value in frozen.items() if not np.isfinite(value).all()}
         images = {split: task.images[split] for split in self.settings.splits}
         data = self.ranks.run_on_rank_zero(
             lambda: {split: f"{part.size_in_words}, digest {part.digest()[:12]}" for split, part in images.items()}
@@ -154,11 +158,16 @@ class Run(Generic[Settings]):
         """Return the step's state, to save; before, note its last loss, and average BatchNorm's statistics.
 
         The statistics are averaged over the ranks, all of which call this.
+
+        Raises:
+            DivergedError: a number is not finite that was so before; a DimredError on the other ranks.
         """
         if self._result is not None:
             self.last = self._last_of(self._result)
         self.average_statistics(step)
-        return step.state()
+        arrays = step.state()
+        self.ranks.run_on_rank_zero(lambda: check_finite(arrays, self.n_steps, self._constants))
+        return arrays
 
     def average_statistics(self, step: Step) -> None:
         """Average BatchNorm's statistics over the ranks, and the EMA's: each rank has those of its own images."""

@@ -169,7 +169,8 @@ class StageOne:
             self.stop.measure(progress.epoch, self.run.n_steps, self._snapshots)
         is_due = progress.epoch % self._settings.checkpoints.every_epochs == 0 or self._is_last(progress)
         if progress.done == self._per_epoch and is_due:
-            self._ranks.run_on_rank_zero(lambda: self._save_full(progress.epoch, arrays))
+            epoch = progress.epoch
+            self._ranks.run_on_rank_zero(lambda: retry(lambda: self.checkpoints.save(epoch, self._per_epoch, arrays)))
         self._save_state(arrays)
 
     def _is_to_measure(self, progress: Progress) -> bool:
@@ -191,10 +192,6 @@ class StageOne:
 
     def _is_last(self, progress: Progress) -> bool:
         return progress.epoch == self._settings.epochs or self.has_ended
-
-    def _save_full(self, epoch: int, arrays: dict[str, np.ndarray]) -> None:
-        check_finite(arrays, self.run.n_steps)
-        retry(lambda: self.checkpoints.save(epoch, self._per_epoch, arrays))
 
     def after_epoch(self, progress: Progress) -> str:
         """Evaluate if that is due, record the epoch, and return the status for the progress bar."""

@@ -68,9 +68,9 @@ def test_listeners_get_every_record_and_a_broken_one_does_not_end_the_run(
 ) -> None:
     told: list[dict[str, object]] = []
     broken = Broken(fails_at)
-    with MetricsLog(tmp_path / "metrics.jsonl", [broken, told.append]) as log:
+    with MetricsLog(tmp_path / "metrics.jsonl", [broken, dict.popitem, told.append]) as log:
         for step in (1, 2):
-            log.write(step=step, loss=float("inf"))
+            assert log.write(step=step, loss=float("inf")) == {"step": step, "loss": None}
     assert told == read_metrics(tmp_path / "metrics.jsonl") == [{"step": 1, "loss": None}, {"step": 2, "loss": None}]
     assert broken.n_calls == (1 if fails_at == "call" else 2)
     (said,) = caplog.messages

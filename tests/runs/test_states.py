@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dimred.checkpoints.states import RunStates
-from dimred.errors import FaultError, RunError, StoppedError
+from dimred.checkpoints.states import RunStates, check_finite
+from dimred.errors import DivergedError, FaultError, RunError, StoppedError
 from dimred.io.atomic import retry
 from dimred.launch.signals import StopSignals
 from dimred.runs.faults import translate_errors
@@ -75,12 +75,11 @@ def test_unreadable_states_are_not_taken_for_no_states(tmp_path: Path) -> None:
     assert ["state-2.ckpt is empty" in words for words in said] == [True]
 
 
-def test_numbers_that_are_not_finite_are_never_saved(tmp_path: Path) -> None:
-    states = RunStates(tmp_path)
-    states.save(1, {"w": np.ones(3)}, {})
-    with pytest.raises(FaultError, match="after step 2 'w' has numbers that are not finite"):
-        states.save(2, {"w": np.array([1.0, np.nan])}, {})
-    assert [path.name for path in states.directory.iterdir()] == ["state-1.ckpt"]
+def test_numbers_that_are_not_finite_are_told_with_their_name_unless_they_may_be() -> None:
+    arrays = {"n": np.ones(2, np.int32), "mask": np.array([0.0, -np.inf]), "w": np.array([1.0, np.nan])}
+    with pytest.raises(DivergedError, match="after step 2 'w' has numbers that are not finite"):
+        check_finite(arrays, 2, {"mask"})
+    check_finite(arrays, 2, {"mask", "w"})
 
 
 def test_on_a_full_disk_older_states_give_way_and_the_newest_never_does(small_disk: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mindspore import Parameter, Tensor, nn, ops
 
 from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
@@ -19,7 +20,7 @@ from dimred.runs.task import build_data, build_network
 from dimred.vectors.parameters import from_arrays
 from tests.helpers.results import differences, results
 from tests.helpers.tiny_run import dying, stage_1_run
-from tests.helpers.tiny_task import TASK
+from tests.helpers.tiny_task import N_CLASSES, TASK, network
 
 STAGE_1: dict[str, Any] = {
     "epochs": 2,
@@ -150,6 +151,29 @@ def test_schedule_free_training_is_resumed_to_the_same_bytes(tmp_path: Path) -> 
         run(tmp_path / "one", False)
     run(tmp_path / "one", True)
     assert not differences(results(tmp_path / "one"), results(tmp_path / "uninterrupted"))
+
+
+class Masked(nn.Cell):
+    """A network with a frozen mask of -inf, and dropout, for the labels that there are."""
+
+    def __init__(self, n_classes: int) -> None:
+        super().__init__()
+        self.body = nn.SequentialCell(network(n_classes), nn.Dropout(p=0.5))
+        self.mask = Parameter(Tensor(np.float32([0.0] * n_classes + [-np.inf])), requires_grad=False)
+
+    def construct(self, inputs: Tensor) -> Tensor:
+        outputs = self.body(inputs)
+        return ops.softmax(ops.concat((outputs, outputs[:, :1]), 1) + self.mask)[:, :-1]
+
+
+def test_a_mask_of_minus_infinity_is_no_divergence_and_dropout_is_resumed_to_the_same_bytes(tmp_path: Path) -> None:
+    masked = settings(model={"name": f"{__name__}:Masked", "n_classes": N_CLASSES})
+    run = stage_1_run(masked)
+    run(tmp_path / "whole", False)
+    with dying(Run, "say_epoch"):  # after the first epoch
+        run(tmp_path / "killed", False)
+    run(tmp_path / "killed", True)
+    assert not differences(results(tmp_path / "killed"), results(tmp_path / "whole"))
 
 
 def test_schedule_free_training_takes_a_constant_rate() -> None:
