@@ -9,6 +9,7 @@ from pathlib import Path
 from dimred.checkpoints.checkpoint_io import SUFFIXES
 from dimred.checkpoints.folder import INDEX
 from dimred.errors import ConfigError, SeriesError
+from dimred.io.run_names import without_dots
 
 ORDERS = ("step", "name", "mtime")
 _EPOCH_AND_STEP = re.compile(r"(?P<prefix>.+)-(?P<epoch>\d{1,18})_(?P<step>\d{1,18})")  # as MindSpore writes them
@@ -73,7 +74,7 @@ def _name_of(path: Path) -> str:
 
 def _from_names(paths: Sequence[Path]) -> list[tuple[int, int]]:
     file_names = [_name_of(path) for path in paths]
-    folders = zip(*([folder.name for folder in path.absolute().parents] for path in paths), strict=False)
+    folders = zip(*([folder.name for folder in without_dots(path).parents] for path in paths), strict=False)
     # Files named alike, such as model.safetensors, are told apart by their folders.
     names = next((names for names in (file_names, *islice(folders, _LEVELS_ABOVE)) if len(set(names)) > 1), file_names)
     matches = [_EPOCH_AND_STEP.fullmatch(name) for name in names]

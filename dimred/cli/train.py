@@ -23,7 +23,14 @@ from dimred.console import (
     refuse_swapped,
 )
 from dimred.errors import ConfigError
-from dimred.io.run_names import SNAPSHOTS, STAGE_1_CHECKPOINTS, STATES, full_checkpoint_beside, named_weights
+from dimred.io.run_names import (
+    SNAPSHOTS,
+    STAGE_1_CHECKPOINTS,
+    STATES,
+    full_checkpoint_beside,
+    named_weights,
+    without_dots,
+)
 
 
 def _named(help_text: str) -> Any:
@@ -139,7 +146,7 @@ def train(
         device_target, devices = choose_devices(device_target, devices, nodes=nodes)
     else:
         device_target = device_target or "Ascend"  # only Ascend's devices have a table
-    arguments = [str(path.absolute()) for path in paths.values()]
+    arguments = [str(without_dots(path)) for path in paths.values()]
     arguments += [] if config is None else ["--config", str(config.absolute())]
     arguments += ["--device-target", device_target, *(f"--set={override}" for override in overrides)]
     arguments += [f"--allow-change={key}" for key in allow_change or []]

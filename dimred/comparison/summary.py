@@ -1,6 +1,7 @@
 """Sum up a comparison: turn the files of its rows into one JSON object, tables in Markdown, and an HTML page."""
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -95,7 +96,8 @@ def _row(at: int, method: str, runs: list[Row]) -> Row:
     return row | {name: float(np.mean([run[name] for run in runs])) for name in ("passes", "seconds")}
 
 
-def _mean_and_spread(values: Sequence[float]) -> dict[str, float | None]:
+def _mean_and_spread(scores: Sequence[float | None]) -> dict[str, float | None]:
+    values = [math.nan if score is None else score for score in scores]  # None in JSON was not finite
     return {"mean": float(np.mean(values)), "spread": float(np.std(values, ddof=1)) if len(values) > 1 else None}
 
 
@@ -120,9 +122,15 @@ def best_row(rows: Iterable[Row], split: str, metric: Metric) -> Row:
         metric: the main metric.
     """
     if metric.higher_is_better is not None:
-        best = max if metric.higher_is_better else min
-        return best(rows, key=lambda row: float(row[f"{split}_reestimated"]["mean"]))
-    return min(rows, key=lambda row: float(row[f"{split}_loss"]["mean"]))
+        name, sign = f"{split}_reestimated", -1.0 if metric.higher_is_better else 1.0
+    else:
+        name, sign = f"{split}_loss", 1.0
+
+    def badness(row: Row) -> float:
+        mean = sign * float(row[name]["mean"])
+        return mean if math.isfinite(mean) else math.inf
+
+    return min(rows, key=badness)
 
 
 def curves(summary: dict[str, Any]) -> dict[str, list[Row]]:

@@ -24,7 +24,7 @@ def write_checksummed(path: str | os.PathLike[str], content: Mapping[str, Any]) 
         ValueError: a number is not finite.
         OSError: the file can't be written.
     """
-    text = json.dumps({**content, _KEY: _BLANK}, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
+    text = json.dumps({**content, _KEY: _BLANK}, allow_nan=False, indent=1) + "\n"
     head, _, tail = text.rpartition(_BLANK)
     atomic_write(path, head + hashlib.sha256(text.encode()).hexdigest() + tail)
 

@@ -1,6 +1,7 @@
 """Name the files and folders of a run, and find checkpoints and snapshots by their names."""
 
 import json
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -73,9 +74,15 @@ def full_checkpoints(folder: Path) -> dict[int, Path]:
     return {of_name.epoch: path for path in folder.glob("*.ckpt") if (of_name := epochs_of_checkpoint(path))}
 
 
+def without_dots(path: Path) -> Path:
+    """Return the absolute path without ``.`` and ``..``, whose parents are folders; links stay as they are."""
+    return Path(os.path.normpath(path.absolute()))
+
+
 def run_of(path: Path) -> Path | None:
     """Return the folder of the run that a file or folder is in, or is itself; None if it is in none."""
-    for folder in (path.absolute(), *path.absolute().parents[:3]):
+    path = without_dots(path)
+    for folder in (path, *path.parents[:3]):
         is_run = any((folder / name).is_dir() for name in (STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS))
         if is_run and (folder / CONFIG).is_file():
             return folder

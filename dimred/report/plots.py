@@ -105,7 +105,8 @@ def plot_metric(
     # One collapse would flatten the rest of the curve, so the axis leaves out the worst tenth of stage 1's late epochs.
     first = snapshot_range[0] if snapshot_range else 0
     late = [value for epoch, value in plain.items() if epoch >= first] or list(plain.values())
-    low, high = np.percentile(late, (10, 100) if metric.higher_is_better else (0, 90))
+    worst_tenth = {True: (10, 100), False: (0, 90), None: (0, 100)}
+    low, high = np.percentile(late, worst_tenth[metric.higher_is_better])
     low, high = min([low, *stage_2.values()]), max([high, *stage_2.values()])
     margin = 0.1 * (high - low) + 0.002
     axes.set(ylim=(factor * (low - margin), factor * (high + margin)), xlim=(0, max([*plain, *stage_2]) + 1))

@@ -101,7 +101,7 @@ class StageTwoRecord:
         return self.result.main.metric
 
     def by_point(self, kind: str) -> dict[int, float]:
-        """Return epoch of stage 2 -> main metric, with the start as epoch 0.
+        """Return epoch of stage 2 -> main metric where it was finite, with the start as epoch 0.
 
         Args:
             kind: with which BatchNorm statistics it was measured, ``AS_TRAINED`` or ``REESTIMATED``.
@@ -110,7 +110,7 @@ class StageTwoRecord:
             KeyError: it was not measured with these.
         """
         points = {0: self.result.main.by_point[START]} | self.result.by_epoch
-        return {epoch: values[kind] for epoch, values in points.items()}
+        return {epoch: values[kind] for epoch, values in points.items() if values[kind] is not None}
 
     @property
     def stage_1_epochs(self) -> int:
@@ -225,5 +225,9 @@ def read_stage_2(folder: Path) -> StageTwoRecord:
     missing = tuple(name for name, source in sources.items() if not source.exists())
     checkpoints = sources["weights"].parent
     has_stage_1 = (checkpoints.parent / METRICS).is_file() and checkpoints.name == STAGE_1_CHECKPOINTS
-    basis = load_basis(sources["basis"]) if result.basis and "basis" not in missing else None
+    basis = None
+    if result.basis and "basis" not in missing:
+        basis = load_basis(sources["basis"])
+        if basis.digest != result.basis.get("digest"):  # another one was written in its place
+            basis, missing = None, (*missing, "basis")
     return StageTwoRecord(folder, result, steps, basis, read_stage_1(checkpoints) if has_stage_1 else None, missing)

@@ -145,7 +145,7 @@ def _summary(run: StageTwoRecord, settings: StageTwoConfig, last: float | None) 
         words.append(f"The search ended early: {result.stopped}.")
     if run.missing_sources:
         sources = " and the ".join(run.missing_sources)
-        words.append(f"Parts that need the {sources} are left out, because these no longer exist.")
+        words.append(f"Parts that need the {sources} are left out, because these are gone or were replaced.")
     durations = f"stage 2 {duration(result.seconds)}"
     if run.stage_1 is not None:
         durations = f"stage 1 {duration(run.stage_1.seconds)}, {durations}"
@@ -238,7 +238,9 @@ def _metric_picture(run: StageOneRecord, metric: Metric, stage_2: StageTwoRecord
         description += f"; snapshots were taken in epochs {ends[0]} to {ends[1]}"
     figure = plots.plot_metric(metric, plain, later, ends, statistics)
     caption = f"{metric.name.capitalize()} over epochs, {statistics} in every point. "
-    return [Picture("metric", figure, f"{description}.", caption + "The axis leaves out single collapses.")]
+    if metric.higher_is_better is not None:
+        caption += "The axis leaves out single collapses."
+    return [Picture("metric", figure, f"{description}.", caption)]
 
 
 def _averages_table(run: StageOneRecord) -> str:

@@ -104,11 +104,12 @@ def check_stage_2(
         if not parent.is_gone:
             check_arrays(network.get_parameters(), parent.arrays, parent.title)
         parent.check_continued_by(settings, allowed)
-        if not parent.is_gone and settings.starts_from_file:
+        if not goes_on and settings.starts_from_file:
             first = read_checkpoint(settings.start)
             _refuse_gradient_point(first, f"start is {settings.start!r}, which")
             check_arrays(network.get_parameters(), first, f"start {settings.start!r}")
 
+    goes_on = resume and not RunStates(out).is_empty
     disk = disk_of_stage_2(settings, network, pca_mat)
     _check_run(task, out, disk, resume=resume)
     cooldown = problems.collect(plan)

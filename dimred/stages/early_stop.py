@@ -1,6 +1,7 @@
 """End stage 1 before its last epoch, when the average of its snapshots no longer improves on ``val``."""
 
 import logging
+import math
 from typing import Any
 
 import numpy as np
@@ -80,13 +81,16 @@ class EarlyStop:
         with preserved([*self._network.trainable_params(), *moving_statistics(self._network)]):
             tell_position("measuring averaged weights after", step)
             averages.measure(Window(n - max(n // 2, 2), n), choice, self._evaluator.measure_val_of)
+        self._measured_epoch, self._record = epoch, {}
+        if not any(math.isfinite(candidate.loss) for candidate in choice.candidates):
+            _log.warning(f"epoch: {epoch} averaged: no average has a finite loss on 'val', so none is compared")
+            return
         average = choose(choice.candidates)
         gain = self.see(average, epoch)
         line = (
             f"epoch: {epoch} averaged: {average.name}: loss {average.loss:.4f} +- {average.standard_error:.4f} on 'val'"
         )
         _log.info(line + ("" if self.best is average else f"; no gain since epoch {self.best_epoch}"))
-        self._measured_epoch = epoch
         self._record = {
             "averaged_loss": average.loss,
             "averaged_standard_error": average.standard_error,

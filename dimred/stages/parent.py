@@ -25,7 +25,15 @@ from dimred.config import (
 )
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import CheckpointError, ConfigError
-from dimred.io.run_names import CONFIG, SNAPSHOTS, STAGE_1_CHECKPOINTS, STATES, epochs_of_checkpoint, named_weights
+from dimred.io.run_names import (
+    CONFIG,
+    SNAPSHOTS,
+    STAGE_1_CHECKPOINTS,
+    STATES,
+    epochs_of_checkpoint,
+    named_weights,
+    without_dots,
+)
 from dimred.runs.steps import build_rates
 from dimred.train_step.optimizers import UPDATES
 from dimred.vectors.parameters import from_arrays
@@ -75,6 +83,7 @@ class StageOneRun:
         Raises:
             ConfigError: stage 1's configuration can't be read.
         """
+        weights = without_dots(weights)
         name, run = epochs_of_checkpoint(weights), cls(weights)
         is_in_run = weights.parent.name == STAGE_1_CHECKPOINTS and run.config_file.is_file()
         config = load_config(StageOneConfig, run.config_file) if is_in_run else None

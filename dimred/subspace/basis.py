@@ -6,7 +6,7 @@ import tempfile
 import tokenize
 import warnings
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ class SubspaceBasis:
         gram: the inner products of the N snapshots about their mean, float64 (N, N).
         layout: the layout of the weights, which says which weight each column is.
         snapshots: the snapshots that it was made from.
-        digest: digest of the rows; shows that the two files belong together.
+        digest: digest of the rows; shows that the two files belong together. None if they were not read to check them.
         deviation: max |P P' - I|, measured on these rows.
     """
 
@@ -79,15 +79,15 @@ class SubspaceBasis:
         """Return M, the dimension of weight space."""
         return int(self.components.shape[1])
 
-    def in_short(self, n_components: int) -> dict[str, int | float | None]:
+    def in_short(self, n_components: int) -> dict[str, int | float | str | None]:
         """Summarise a search that uses the first rows of the basis.
 
         Args:
             n_components: the number of rows that are used.
 
         Returns:
-            ``n_snapshots``, ``n_components`` as given, ``n_weights``, and ``explained_variance``, the fraction of the
-            snapshots' variance along these rows, or None if it is unknown.
+            ``n_snapshots``, ``n_components`` as given, ``n_weights``, ``explained_variance``, the fraction of the
+            snapshots' variance along these rows, or None if it is unknown, and ``digest``.
         """
         ratio = self.explained_variance_ratio
         return {
@@ -95,6 +95,7 @@ class SubspaceBasis:
             "n_components": n_components,
             "n_weights": self.n_weights,
             "explained_variance": None if ratio is None else float(np.sum(ratio[:n_components])),
+            "digest": self.digest,
         }
 
     def project(self, weight_vector: np.ndarray) -> np.ndarray:
@@ -224,6 +225,7 @@ def load_basis(
     if is_bare:
         if verify:
             check_orthonormal(rows, source)
+            basis = replace(basis, digest=vector_digest(basis.components))
         _log.warning(
             f"{source} has no {beside.name} beside it: that its columns are this network's weights in this order, and "
             "which snapshots it came from, can't be checked."

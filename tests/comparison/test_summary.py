@@ -1,12 +1,13 @@
 """The summary of a comparison: means, spreads, the best in bold; and the page with verdict, tables and pictures."""
 
+import math
 import re
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from dimred.comparison.summary import TITLES, collect, curves, markdown, write_comparison_page
+from dimred.comparison.summary import TITLES, best_row, collect, curves, markdown, write_comparison_page
 from dimred.errors import ConfigError
 from dimred.io.metric import ACCURACY, TOP5, Metric
 from tests.helpers.run_files import write_compared
@@ -90,3 +91,14 @@ def test_another_metric_is_told_as_it_is_and_chosen_by_the_loss(tmp_path: Path) 
     assert "That is against 0.5 for last weights of stage 1. " in verdict
     assert "BatchNorm" not in text
     assert "<td><b>0.25</b></td>" in text
+
+
+def test_a_score_that_is_not_finite_is_never_the_best_and_the_files_are_json(tmp_path: Path) -> None:
+    own = {"metrics": [asdict(Metric("rmse"))], "batch_norm": False}
+    write_compared(tmp_path, 1, "last", 0.5, passes=70, test_loss=None, **own)
+    write_compared(tmp_path, 1, "average", 0.25, passes=70, test_loss=0.11, **own)
+    rows = collect(tmp_path)["rows"]
+    assert math.isnan(rows[0]["test_loss"]["mean"])
+    assert best_row(rows, "test", Metric("rmse"))["method"] == "average"
+    accuracies = [{"test_reestimated": {"mean": mean}} for mean in (math.nan, 0.3, 0.4)]
+    assert best_row(accuracies, "test", ACCURACY) is accuracies[2]

@@ -45,7 +45,7 @@ def write_run(folder: Path, epochs: int, per_epoch: int, first_epoch: int) -> Ru
             series.append({"weight": vector}, per_epoch * (epoch - 1) + part, epoch)
     weights = series.directory.parent / f"net-{epochs}_{per_epoch}.ckpt"
     write_checkpoint(weights, {"weight": np.zeros(N_WEIGHTS, np.float32)})
-    fit_basis(series, n_components=2, out=folder / "pca_mat.npy")
+    basis = fit_basis(series, n_components=2, out=folder / "pca_mat.npy")
     _write_metrics(
         files.stage_1,
         [
@@ -73,7 +73,7 @@ def write_run(folder: Path, epochs: int, per_epoch: int, first_epoch: int) -> Ru
             "start": ChoiceResult(average, 3.0, candidates, 2, 0.9, 1.2),
             "kept": ChoiceResult("1", 1.0, chosen, 2, 0.9, 1.2)
         },
-        basis={"n_snapshots": len(series), "n_components": 2, "n_weights": N_WEIGHTS, "explained_variance": 0.9},
+        basis=basis.in_short(2) | {"explained_variance": 0.9},
         steps=2, totals={"accepted_steps": 2, "trials": 4, "n_forward": 6, "n_backward": 2}, training_seconds=4.0,
     ).write(files.stage_2 / "result.json")  # fmt: skip
     return files

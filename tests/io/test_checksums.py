@@ -1,10 +1,16 @@
 import json
+import os
 
 import pytest
 
 from dimred.io.checksums import read_checksummed, write_checksummed
 
-CONTENT = {"name": "ü", "numbers": [1, 2.5e-7, None], "nested": {"checksum": "0" * 64, "empty": ""}}
+CONTENT = {
+    "name": "ü",
+    "path that is not UTF-8": os.fsdecode(b"daten_\xe4"),
+    "numbers": [1, 2.5e-7, None],
+    "nested": {"checksum": "0" * 64, "empty": ""},
+}
 
 
 def test_what_is_sealed_is_read_back_and_is_plain_json(tmp_path):

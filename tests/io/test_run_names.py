@@ -27,6 +27,7 @@ def test_a_run_is_found_from_what_is_in_it_and_its_last_network_is_named(tmp_pat
         path.touch()
     assert [run_of(path) for path in files] == [stage_1, stage_1, stage_1, stage_2]
     assert [run_of(path) for path in (stage_1, stage_1 / "checkpoint_stage_1", stage_2)] == [stage_1, stage_1, stage_2]
+    assert run_of(stage_1 / "checkpoint_stage_1" / "checkpoint_pca" / ".." / "net-2_74.ckpt") == stage_1
     assert run_of(tmp_path) is run_of(tmp_path / "average.ckpt") is None
     assert network_of_run(stage_1, stage_1) == files[1]  # epoch 10, not the last one of the alphabet
     with pytest.raises(ConfigError, match=r"device0_stage_2', which is a run that has not saved the network it ends"):

@@ -1,5 +1,6 @@
 """The pictures show what was measured."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,13 @@ def test_an_accuracy_is_drawn_in_percent_and_another_metric_as_it_is() -> None:
             np.testing.assert_allclose(line.get_xydata(), [(epoch, factor * value) for epoch, value in values.items()])
         low, high = axes.get_ylim()
         assert low < factor * 0.5 < factor * 0.7 < high
+
+
+def test_the_axis_leaves_out_single_collapses_but_nothing_where_better_is_not_known() -> None:
+    plain = dict.fromkeys(range(1, 38), 0.5) | {38: 0.2, 39: 0.7, 40: 0.7}
+    for metric, held in ((ACCURACY, [0.5, 0.7]), (replace(ACCURACY, higher_is_better=None), [0.2, 0.5, 0.7])):
+        low, high = plot_metric(metric, plain, {}, None, "as trained").axes[0].get_ylim()
+        assert [value for value in (0.2, 0.5, 0.7) if low < 100 * value < high] == held
 
 
 def test_the_same_figure_gives_the_same_svg(tmp_path: Path) -> None:

@@ -187,6 +187,15 @@ def test_a_start_that_cannot_be_used_is_refused(data: Path, network: nn.Cell, we
         assert said in refusal_of_stage_2(data, network, weights, None, settings)
 
 
+def test_a_start_that_is_gone_is_not_needed_to_go_on(data: Path, network: nn.Cell, weights: Path) -> None:
+    out = data.parent / "out"
+    (out / "resume").mkdir(parents=True)
+    (out / "resume" / "state-0.ckpt").touch()
+    (out / "config.yaml").touch()
+    settings = TWO.model_copy(update={"start": "gone.ckpt", "search": None, "cooldown": OWN_COOLDOWN})
+    check_2(data, weights, out, None, settings, resume=True)
+
+
 def test_the_point_of_schedule_free_gradients_is_no_start(data: Path, network: nn.Cell, weights: Path) -> None:
     arrays = to_arrays(network.get_parameters())
     for place, settings in ((weights, TWO), (weights.with_name("raw.ckpt"), None)):

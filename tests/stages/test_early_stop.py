@@ -5,8 +5,10 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import mindspore as ms
 import numpy as np
 import pytest
+from mindspore import Tensor, nn, ops
 
 from dimred.averaging.choice import Candidate
 from dimred.config import StageOneConfig, StopConfig
@@ -149,3 +151,24 @@ def test_small_gains_add_up() -> None:
     for number in range(7):
         stop.see(candidate(np.ones(400) - 0.004 * number + (noise if number % 2 else 0)), number)
     assert stop.best_epoch == 6
+
+
+class OutlyingLoss(nn.Cell):
+    """A cross entropy that is infinite for label 0, where it is not averaged."""
+
+    def __init__(self, reduction: str) -> None:
+        super().__init__()
+        self.loss, self.is_mean = nn.CrossEntropyLoss(reduction=reduction), reduction == "mean"
+        self.outlier = Tensor(np.inf, ms.float32)
+
+    def construct(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        losses = self.loss(outputs, labels)
+        return losses if self.is_mean else ops.where(labels == 0, self.outlier, losses)
+
+
+def test_losses_that_are_not_finite_end_no_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run = stage_1_run(settings(stop=STOP | {"patience": 1}, loss=f"{__name__}:OutlyingLoss"))
+    run(tmp_path / "one", False)
+    assert measured(tmp_path / "one") == []
+    assert len(read_metrics(tmp_path / "one" / "metrics.jsonl")) == 6
+    assert "no average has a finite loss on 'val'" in caplog.text

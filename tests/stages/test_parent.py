@@ -231,6 +231,14 @@ def test_a_checkpoint_that_cannot_be_taken_over_is_refused_with_the_remedy(weigh
             read(path, **options)
 
 
+def test_a_run_is_found_from_any_folder(weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(weights.parent / "checkpoint_pca")
+    for path in (Path("..", weights.name), weights):
+        assert StageOneRun.open(path).config == ONE
+    monkeypatch.chdir(weights.parent)
+    assert StageOneRun.open(Path(weights.name)).config == ONE
+
+
 def test_a_rate_that_is_used_up_is_refused(weights: Path) -> None:
     ended = weights.with_name("net-8_999.ckpt")
     shutil.copy(weights, ended)
