@@ -73,18 +73,19 @@ def evaluate(
     from dimred.runs.device import set_up
     from dimred.runs.task import build_task
     from dimred.train_step.network_state import moving_statistics
+    from dimred.train_step.schedule_free import refuse_gradient_point
     from dimred.vectors.parameters import first_not_finite, from_arrays, to_arrays
 
     if save is not None:
         check_ending(save, "--save")
-    arrays = read_checkpoint(weights)
+    arrays, named = read_checkpoint(weights), named_weights("WEIGHTS", weights)
+    refuse_gradient_point(arrays, named)
     set_up(settings.seed)
     task = build_task(settings, data, splits={"train", split})
     network, evaluator = task.network, task.evaluator
     statistics = {value.name for value in moving_statistics(network)}
     absent = statistics if statistics.isdisjoint(arrays) else set()
     parameters = [value for value in network.get_parameters() if value.name not in absent]
-    named = named_weights("WEIGHTS", weights)
     from_arrays(parameters, arrays, named)
     if (name := first_not_finite(parameters)) is not None:
         _log.warning(f"{named} has {name!r} with an infinite number or NaN; what is measured with it means nothing")

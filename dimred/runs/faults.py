@@ -107,7 +107,7 @@ class DivergenceDetector:
         self._recent.clear()
         if not finite:
             raise DivergedError(f"none of the {_WINDOW} losses up to step {step} was a finite number")
-        if min(map(abs, finite)) > _EXPLOSION * max(abs(self.first_loss or 0.0), 1.0):
+        if min(finite) > _EXPLOSION * max(abs(self.first_loss or 0.0), 1.0):
             raise DivergedError(
                 f"the loss exploded: of the {_WINDOW} losses up to step {step}, the finite ones lie between "
                 f"{min(finite):.4g} and {max(finite):.4g}; the first loss of the run was {self.first_loss:.4g}"

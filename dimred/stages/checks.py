@@ -21,7 +21,7 @@ from dimred.runs.task import Settings, Task
 from dimred.stages.cooldown import Cooldown, plan_cooldown
 from dimred.stages.parent import StageOneRun
 from dimred.subspace.basis import SubspaceBasis
-from dimred.train_step.schedule_free import RATES_SQUARED
+from dimred.train_step.schedule_free import refuse_gradient_point
 from dimred.vectors.parameters import check_arrays
 
 
@@ -100,13 +100,13 @@ def check_stage_2(
             return  # which is one of the problems already
         if cooldown is not None:
             cooldown.check_state(network)
-        _refuse_gradient_point(parent.names, parent.title)
+        refuse_gradient_point(parent.names, parent.title)
         if not parent.is_gone:
             check_arrays(network.get_parameters(), parent.arrays, parent.title)
         parent.check_continued_by(settings, allowed)
         if not goes_on and settings.starts_from_file:
             first = read_checkpoint(settings.start)
-            _refuse_gradient_point(first, f"start is {settings.start!r}, which")
+            refuse_gradient_point(first, f"start is {settings.start!r}, which")
             check_arrays(network.get_parameters(), first, f"start {settings.start!r}")
 
     goes_on = resume and not RunStates(out).is_empty
@@ -136,15 +136,6 @@ def _refuse_names(network: nn.Cell) -> None:
         raise ConfigError(
             "model.name is of a network with a parameter named 'epoch', which full checkpoints have of their own; "
             "rename it"
-        )
-
-
-def _refuse_gradient_point(names: Collection[str], title: str) -> None:
-    """Refuse a full checkpoint of schedule-free training, by the names in it."""
-    if RATES_SQUARED in names:
-        raise ConfigError(
-            f"{title} has the point at which schedule-free training takes its gradients, not the averaged "
-            "weights, which are its network; name the *-final.ckpt beside it"
         )
 
 

@@ -220,7 +220,7 @@ class StageTwo:
         run, started = self.run, time.perf_counter()
         self._record_point(progress.epoch)
         if self.step.reads_each_step:
-            _log.info(self.step.line(self._step_records[-self._per_epoch :]))
+            _log.info(self.step.line([one for one in self._step_records if one["epoch"] == progress.epoch]))
         else:
             run.records.write(
                 epoch=progress.epoch, step=run.n_steps, loss=run.last["loss"], metrics=run.figures.values,

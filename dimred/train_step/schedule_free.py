@@ -1,6 +1,6 @@
 """Schedule-free SGD, which keeps an average of all training, usable at any time, in place of a falling rate."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -107,3 +107,20 @@ class ScheduleFree(nn.Optimizer):
         with preserved(list(self.parameters)):
             from_arrays(self.parameters, self.averaged(), "the averaged point")
             yield
+
+
+def refuse_gradient_point(names: Collection[str], title: str) -> None:
+    """Refuse a full checkpoint of schedule-free training, by the names in it; its weights are not its network.
+
+    Args:
+        names: names of its arrays.
+        title: the beginning of the error, which says what the user gave.
+
+    Raises:
+        ConfigError: it is one.
+    """
+    if RATES_SQUARED in names:
+        raise ConfigError(
+            f"{title} has the point at which schedule-free training takes its gradients, not the averaged "
+            "weights, which are its network; name the *-final.ckpt beside it"
+        )

@@ -46,6 +46,10 @@ def test_a_run_that_is_resumed_before_it_was_judged_keeps_its_first_loss() -> No
         see(DivergenceDetector(watch.first_loss), [300.0] * 10)
 
 
+def test_a_loss_that_falls_below_zero_has_not_exploded() -> None:
+    see(DivergenceDetector(), [5.0] + [-600.0] * 29)
+
+
 def test_going_on_is_not_the_advice_after_an_explosion() -> None:
     with (
         pytest.raises(

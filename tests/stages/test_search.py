@@ -1,6 +1,7 @@
 """What stage 2 with a search begins from and keeps."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import SearchConfig, StageOneConfig, StageTwoConfig
 from dimred.errors import ConfigError
+from dimred.io.metrics_file import read_metrics
 from dimred.io.stage_two_result import StageTwoResult
 from dimred.pipelines.stage_2 import stage_2
 from dimred.runs.task import build_network
@@ -73,6 +75,17 @@ def test_a_search_that_stops_within_an_epoch_has_its_last_steps_among_the_candid
     before, after = (read_checkpoint(folder / f"network-{point}.ckpt") for point in ("start", "1_4"))
     assert (before["0.weight"] != after["0.weight"]).any()  # a rejected step moves outside the subspace
     assert result.training_seconds > 0
+
+
+def test_the_line_of_an_epoch_that_a_search_stops_in_counts_its_own_steps(
+    weights: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    never = {"n_components": 2, "sigma": 0.999999, "max_trials": 1, "max_rejected_steps": 4, "alpha": 0.0}
+    searched(weights, tmp_path / "two", search=never, epochs=3)
+    steps = [int(found[1]) for line in caplog.messages if (found := re.match(r" *accepted \d of (\d) steps", line))]
+    records = read_metrics(tmp_path / "two" / "metrics.jsonl")
+    assert steps == [sum(record["epoch"] == epoch for record in records) for epoch in range(1, len(steps) + 1)]
+    assert steps[-1] < 4 == steps[0]
 
 
 def test_a_basis_that_a_killed_start_has_left_is_fitted_again_but_not_one_in_use(weights: Path, tmp_path: Path) -> None:

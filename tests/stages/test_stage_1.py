@@ -10,6 +10,7 @@ from mindspore import Parameter, Tensor, nn, ops
 
 from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
+from dimred.cli.measure import evaluate
 from dimred.config import StageOneConfig
 from dimred.errors import ConfigError
 from dimred.evaluation.evaluator import Evaluator
@@ -142,6 +143,8 @@ def test_schedule_free_training_keeps_and_measures_its_averaged_point(
     records = read_metrics(tmp_path / "one" / "metrics.jsonl")
     assert evaluator.metrics("val")[0] == pytest.approx(records[-1]["metrics"]["accuracy"]["reestimated"])
     assert f"network: {folder / 'network-final.ckpt'}" in caplog.text
+    with pytest.raises(ConfigError, match=r"takes its gradients, .*name the \*-final\.ckpt beside it"):
+        evaluate(tmp_path, folder / "network-2_4.ckpt")
 
 
 def test_schedule_free_training_is_resumed_to_the_same_bytes(tmp_path: Path) -> None:
