@@ -6,7 +6,8 @@
 For each task and seed one stage 1 at a constant rate runs to the last epoch of ``--at``. From each of these epochs
 stage 2 starts, and all candidates of its choice are measured. Beside it stand plain training, with a linear schedule
 that is made for as many passes as stage 2 ends after, choosing included, and one run of schedule-free SGD, measured
-after as many. What is in OUT already is not run again. A task and seed take 10 minutes of one core to epoch 40, 25 to
+after as many. ``--fifth`` runs stage 2 for a fifth of all epochs, from the whole of the rate, and measures its last
+epoch. What is in OUT already is not run again. A task and seed take 10 minutes of one core to epoch 40, 25 to
 epoch 78; call it once for each core. ``fashion`` and ``fashion_all``, with 59,000 images, ``prose``, ``letter`` and
 ``satimage`` need the files that ``fashion_mnist.py``, ``prose.py`` and ``tables.py`` name.
 """
@@ -113,6 +114,12 @@ class Runs:
         optimizer = ["optimizer.name=schedule_free", "schedule.name=constant"]
         self._train(f"{self._name}_free", self._task.schedule_free, optimizer, stores, "--snapshot")
 
+    def fifth(self, epochs: list[int]) -> None:
+        """Store the last epoch of a stage 2 that is a fifth of all epochs and brings the whole of the rate to 0."""
+        stores = {at: self._store(f"{at + math.ceil(at / 4)}_fifth") for at in epochs}
+        options = ["--last-epoch", "--set=epochs=20%", "--set=cooldown.factor=1.0"]
+        self._train(f"{self._name}_fifth", self._rate, [], stores, *options)
+
     def _store(self, ending: str) -> Path:
         return self._out / "store" / f"{self._name}_{ending}.npz"
 
@@ -155,12 +162,14 @@ def main() -> None:
     parser.add_argument("--at", type=int, nargs="+", default=[25, 40, 78], help="epochs")
     parser.add_argument("--rivals", nargs="+", choices=list(RIVALS), default=[], help="plain training with these too")
     parser.add_argument("--rate", type=float, help="of stage 1 alone, in place of the task's; each in its own OUT")
+    parser.add_argument("--fifth", type=int, nargs="*", default=[], help="epochs of stage 1 before such a stage 2")
     arguments = parser.parse_args()
     for seed in arguments.seeds:
         for name in arguments.tasks:
             passes = [TASKS[name].passes(at) for at in arguments.at]
             runs = Runs(arguments.out.resolve(), name, seed, arguments.rate)
             runs.stage_2(arguments.at)
+            runs.fifth(arguments.fifth)
             if arguments.rate is None:
                 for one in passes:
                     runs.plain(one)

@@ -6,7 +6,7 @@ RUN is a finished stage 1 with a full checkpoint and the snapshots of epoch ``--
 folder beside RUN. Then every candidate is measured with BatchNorm re-estimated: stage 1's last weights, every uniform
 window and the profiles around the best one, and stage 2's epochs and their means. ``--weights`` measures the full
 checkpoint alone, for a rival such as plain training. ``--snapshot`` measures the snapshot of epoch ``--at`` alone, for
-schedule-free training, whose averaged point it is.
+schedule-free training, whose averaged point it is. ``--last-epoch`` measures the last epoch of stage 2 alone.
 
 The file has ``names``, ``effective_sizes`` and ``n_images`` (samples forwarded to measure one candidate). Each split
 has ``{split}_labels`` and ``{split}_logits``, float16 (candidates, n, classes). A text has ``{split}_losses``, float32
@@ -17,6 +17,7 @@ import argparse
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -86,13 +87,25 @@ class _Batches(NamedTuple):
         return iter(self.batches)
 
 
+def _vector(measuring: Measuring, file: Path) -> np.ndarray:
+    layout = measuring.evaluator.layout
+    return layout.flatten({name: array for name, array in read_checkpoint(file).items() if name in layout.names})
+
+
+def _points(stage_2: Path) -> dict[int, Path]:
+    """Find the files of stage 2's epochs: epoch -> path, in order."""
+    points = {int(p.stem.rpartition("-")[2].partition("_")[0]): p for p in stage_2.glob("*-*_*.ckpt")}
+    return dict(sorted(points.items()))
+
+
+def _last_epoch(measuring: Measuring, stage_2: Path) -> Weights:
+    *_, (epoch, file) = _points(stage_2).items()
+    return Weights(f"epoch {epoch}", 1.0, _vector(measuring, file))
+
+
 def candidates(measuring: Measuring, run: Path, at: int, stage_2: Path) -> Iterator[Weights]:
     """Yield stage 1's last weights, its averages, stage 2's epochs and their means."""
-    layout = measuring.evaluator.layout
-
-    def vector(file: Path) -> np.ndarray:
-        return layout.flatten({name: array for name, array in read_checkpoint(file).items() if name in layout.names})
-
+    layout, vector = measuring.evaluator.layout, partial(_vector, measuring)
     yield Weights("last", 1.0, vector(full_checkpoints(run / STAGE_1_CHECKPOINTS)[at]))
     series = CheckpointSeries.open(run / STAGE_1_CHECKPOINTS / SNAPSHOTS).select(until_epoch=at)
     averages = SnapshotAverages(dict(zip(series.steps[-KEPT:], series.paths[-KEPT:], strict=True)), layout)
@@ -107,8 +120,8 @@ def candidates(measuring: Measuring, run: Path, at: int, stage_2: Path) -> Itera
         yield average(window)
         losses[window] = measuring.mean_loss("val")  # the caller has put this window's weights meanwhile
     yield from map(average, profiles_around(min(losses, key=lambda window: losses[window])))
-    points = {int(p.stem.rpartition("-")[2].partition("_")[0]): p for p in stage_2.glob("*-*_*.ckpt")}
-    epochs = sorted(points)
+    points = _points(stage_2)
+    epochs = list(points)
     for epoch in epochs:
         yield Weights(f"epoch {epoch}", 1.0, vector(points[epoch]))
     means = SnapshotAverages({epoch: points[epoch] for epoch in epochs}, layout)
@@ -140,6 +153,7 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], help="override a key of stage 2's configuration")
     parser.add_argument("--weights", action="store_true", help="measure the full checkpoint alone")
     parser.add_argument("--snapshot", action="store_true", help="measure the snapshot of the epoch alone")
+    parser.add_argument("--last-epoch", action="store_true", help="measure the last epoch of stage 2 alone")
     arguments = parser.parse_args()
     run, at, options = arguments.run, arguments.at, arguments.set
     one = load_config(StageOneConfig, run / "config.yaml")
@@ -153,10 +167,10 @@ def main() -> None:
         arrays = read_checkpoint(files[at])
         found = iter([Weights(run.name, 1.0, layout.flatten({name: arrays[name] for name in layout.names}))])
     else:
-        seed = [f"seed={one.seed}"]
-        found = candidates(
-            measuring, run, at, run_stage_2(arguments.data, run, at, arguments.config, [*options, *seed])
-        )
+        stage_2 = run_stage_2(arguments.data, run, at, arguments.config, [*options, f"seed={one.seed}"])
+        found = iter([_last_epoch(measuring, stage_2)])
+        if not arguments.last_epoch:
+            found = candidates(measuring, run, at, stage_2)
     names, sizes, outputs = [], [], dict[str, list[np.ndarray]]()
     for candidate in found:
         measuring.put(candidate.weights)
