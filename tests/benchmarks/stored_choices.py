@@ -157,7 +157,8 @@ def few(stored: Stored, loss: str) -> list[int]:
     steps = np.linspace(first, last, n).astype(int).tolist()
     numbers = {name: number for number, name in enumerate(stored.names)}
     epochs = [name for name in stored.names if name.startswith("epoch ")]
-    measured = [numbers["last"], numbers[epochs[-1]], numbers[f"mean of epochs 1 to {len(epochs)}"]]
+    mean = f"mean of epochs 1 to {len(epochs)}"  # of one epoch there is none
+    measured = [numbers[name] for name in ("last", epochs[-1], mean) if name in numbers]
 
     def of_window(window: Window) -> float:
         number = numbers["last"] if window.end - window.first == 1 else numbers.get(window.name(steps))
