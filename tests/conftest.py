@@ -28,7 +28,6 @@ LONGER = (
     "stages/test_stage_1.py",
     "search_step/test_against_twin.py",
     "search_step/test_cooldown.py",
-    "search_step/test_dropout.py",
     "search_step/test_safety.py",
     "search_step/test_use.py",
     "vectors/test_vectors.py",

@@ -203,8 +203,7 @@ def load_basis(
     source = Path(path)
     if source.suffix == ".h5":
         source = source.with_suffix(".npy")
-    rows = _open_npy(source)
-    beside = metadata_path(source)
+    rows, beside = _open_npy(source), metadata_path(source)
     is_bare = not beside.exists()
     basis = SubspaceBasis(_as_float32(rows), source, **({} if is_bare else read_metadata(beside)))
     if basis.singular_values is not None and basis.layout is not None:

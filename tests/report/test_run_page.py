@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageOneConfig, StageTwoConfig, load_config
 from dimred.errors import ConfigError
 from dimred.io.metric import ACCURACY, AS_TRAINED, TOP5
@@ -18,7 +17,6 @@ from dimred.report.page import Page, details, figure, table
 from dimred.report.record import on_equal_terms, read_stage_1, read_stage_2
 from dimred.report.run_page import make_report_folder, write_report, write_stage_1_report
 from dimred.report.search_page import search_options
-from dimred.subspace.fit import fit_basis
 from tests.helpers.planted import write_series
 from tests.helpers.run_files import RunFiles, accuracy, write_run
 
@@ -300,22 +298,3 @@ def test_names_within_a_picture_are_its_own() -> None:
     assert "url(#one-a)" in drawn
     assert 'aria-label="says &quot;so&quot;"' in drawn
     assert "<?xml" not in drawn
-
-
-def test_a_metric_that_was_not_finite_at_one_point_is_a_gap(run: RunFiles, tmp_path: Path) -> None:
-    points = {"start": accuracy(0.6)["accuracy"], "1": {"as_trained": None}, "2": accuracy(0.7)["accuracy"]}
-    points["final"] = points["2"]
-    stage_2_page(run, tmp_path / "out", metrics=[MetricResult(ACCURACY, points)])
-    assert "stage 2 starts at 60.00 % and ends at 70.00 %" in described(tmp_path / "out" / "report.html")[0]
-
-
-def test_a_basis_that_was_written_in_the_place_of_the_search_s_is_not_taken_for_it(
-    run: RunFiles, tmp_path: Path
-) -> None:
-    before = read_stage_2(run.stage_2)
-    assert before.basis is not None
-    series = CheckpointSeries.open(run.stage_1 / "checkpoint_stage_1" / "checkpoint_pca")
-    fit_basis(series, 3, out=before.basis.path, overwrite=True)
-    record = read_stage_2(run.stage_2)
-    assert (record.basis, record.missing_sources) == (None, ("basis",))
-    assert "Parts that need the basis are left out" in stage_2_page(run, tmp_path / "out").read_text()

@@ -1,0 +1,31 @@
+"""What a report reads of a run: gaps in its metric, and the basis that its search had."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from dimred.checkpoints.series import CheckpointSeries
+from dimred.io.metric import ACCURACY, AS_TRAINED
+from dimred.io.stage_two_result import MetricResult
+from dimred.report.record import on_equal_terms, read_stage_2
+from dimred.subspace.fit import fit_basis
+from tests.helpers.run_files import accuracy, write_run
+
+
+def test_a_metric_that_was_not_finite_at_one_point_is_a_gap(tmp_path: Path) -> None:
+    record = read_stage_2(write_run(tmp_path, epochs=50, per_epoch=2, first_epoch=21).stage_2)
+    points = {"start": accuracy(0.6)["accuracy"], "1": {"as_trained": None}, "2": accuracy(0.7)["accuracy"]}
+    with_gap = replace(record, result=replace(record.result, metrics=[MetricResult(ACCURACY, points)]))
+    assert with_gap.by_point(AS_TRAINED) == {0: 0.6, 2: 0.7}
+    assert with_gap.stage_1 is not None
+    assert on_equal_terms(with_gap.stage_1, with_gap, ACCURACY)[1] == {50: 0.6, 52: 0.7}
+
+
+def test_a_basis_that_was_written_in_the_place_of_the_search_s_is_not_taken_for_it(tmp_path: Path) -> None:
+    run = write_run(tmp_path, epochs=50, per_epoch=2, first_epoch=21)
+    before = read_stage_2(run.stage_2)
+    assert before.basis is not None
+    assert before.missing_sources == ()
+    series = CheckpointSeries.open(run.stage_1 / "checkpoint_stage_1" / "checkpoint_pca")
+    fit_basis(series, 3, out=before.basis.path, overwrite=True)
+    after = read_stage_2(run.stage_2)
+    assert (after.basis, after.missing_sources) == (None, ("basis",))
