@@ -1,7 +1,6 @@
 """Name the files and folders of a run, and find checkpoints and snapshots by their names."""
 
 import json
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -75,8 +74,14 @@ def full_checkpoints(folder: Path) -> dict[int, Path]:
 
 
 def without_dots(path: Path) -> Path:
-    """Return the absolute path without ``.`` and ``..``, whose parents are folders; links stay as they are."""
-    return Path(os.path.normpath(path.absolute()))
+    """Return the absolute path without ``..``, so that its parents are the folders that it is in.
+
+    Links are followed only where that is needed, because ``link/..`` is the folder above what the link leads to.
+    """
+    path = path.absolute()
+    if ".." not in path.parts:
+        return path
+    return path.resolve() if path.name == ".." else path.parent.resolve() / path.name
 
 
 def run_of(path: Path) -> Path | None:

@@ -10,6 +10,7 @@ from dimred.io.run_names import (
     run_of,
     runs_below,
     snapshots_below,
+    without_dots,
 )
 
 
@@ -71,3 +72,12 @@ def test_a_network_of_stage_2_is_named_as_such() -> None:
     path = Path("run") / "checkpoint_stage_2" / "net-1_74.ckpt"
     assert named_weights("WEIGHTS", path) == f"WEIGHTS is {str(path)!r}, a network of stage 2, which"
     assert full_checkpoint_beside(path) == "checkpoint_stage_1/NAME-EPOCH_STEPS.ckpt of stage 1"
+
+
+def test_dots_are_those_of_the_file_system_and_other_links_stay(tmp_path: Path) -> None:
+    (tmp_path / "disk" / "run").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "disk" / "run")
+    assert without_dots(tmp_path / "link" / "a") == tmp_path / "link" / "a"
+    assert without_dots(tmp_path / "link" / ".." / "a") == tmp_path / "disk" / "a"
+    assert without_dots(tmp_path / "link" / "..") == tmp_path / "disk"
+    assert without_dots(tmp_path / "disk" / ".." / "link") == tmp_path / "link"
