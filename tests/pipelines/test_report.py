@@ -124,7 +124,7 @@ def test_checkpoints_of_stage_2_that_were_removed_leave_their_pictures_out_and_i
     run = shutil.copytree(searched, tmp_path / "two", ignore=shutil.ignore_patterns("*-start.ckpt", "report"))
     dimred_here("report", run, "--out", tmp_path / "out", "--batches", 1, cwd=tmp_path, status=0)
     text = (tmp_path / "out" / "report.html").read_text()
-    assert "Parts that need the checkpoints of stage 2 are left out, because these no longer exist." in text
+    assert "Parts that need the checkpoints of stage 2 are left out, because these are gone or were replaced." in text
     assert pictures(text) < PICTURES
 
 
