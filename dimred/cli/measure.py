@@ -11,7 +11,7 @@ import typer
 from dimred.console import AsJson, Overrides, check_new_file, print_table, refuse_swapped
 from dimred.errors import ConfigError, StoppedError
 from dimred.io.metric import AS_TRAINED, REESTIMATED, Figures
-from dimred.io.metrics_file import finite
+from dimred.io.metrics_file import json_text
 from dimred.io.run_names import CONFIG, named_weights, network_of_run, run_of
 
 _log = logging.getLogger(__name__)
@@ -109,7 +109,7 @@ def evaluate(
     if save is not None:
         write_checkpoint(save, to_arrays(network.get_parameters()))
     if as_json:
-        print(json.dumps(finite(result), allow_nan=False))
+        print(json_text(result))
         return
     again = f" with BatchNorm statistics re-estimated over {result.get('batches')} training batches"
     for metric in task.metrics:
@@ -168,7 +168,7 @@ def compare(
     except StoppedError as stop:
         raise StoppedError(stop.number, f"what is finished is in {out}; the same command goes on") from None
     if as_json:
-        print(json.dumps(finite(summary), indent=2, allow_nan=False))
+        print(json_text(summary, indent=2))
         return
     print(markdown(summary))
     print(f"{out / 'compare.md'}, {out / 'compare.json'}, {out / 'compare.html'}")

@@ -22,7 +22,7 @@ from dimred.comparison.summary import collect, markdown, title_of, write_compari
 from dimred.config import CooldownConfig, StageOneConfig, StageTwoConfig, complete, config_text, load_config
 from dimred.errors import ConfigError
 from dimred.io.atomic import atomic_write, writable
-from dimred.io.metrics_file import finite
+from dimred.io.metrics_file import json_text
 from dimred.io.run_names import (
     CONFIG,
     STAGE_1_CHECKPOINTS,
@@ -89,7 +89,7 @@ def compare(
     for job in jobs:
         job()
     summary = collect(folder)
-    atomic_write(folder / "compare.json", json.dumps(finite(summary), indent=2, allow_nan=False) + "\n")
+    atomic_write(folder / "compare.json", json_text(summary, indent=2) + "\n")
     atomic_write(folder / "compare.md", markdown(summary))
     write_comparison_page(folder, summary)
     return summary
@@ -159,7 +159,7 @@ def _run(begin: Callable[[], Comparison], missing: Sequence[str], seed: int) -> 
             _log.warning(f"seed {seed}: {method} has no network, because its training diverged: {fault}")
             record |= {"diverged": fault.rates, "seconds": fault.seconds}
         comparison.folder.mkdir(parents=True, exist_ok=True)
-        atomic_write(comparison.folder / f"{method}.json", json.dumps(finite(record), indent=2, allow_nan=False) + "\n")
+        atomic_write(comparison.folder / f"{method}.json", json_text(record, indent=2) + "\n")
 
 
 def _check_comparable(

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from dimred.config import DataConfig, StageOneConfig, StageTwoConfig, config_text
-from dimred.data.batches import micro_batches_in_epoch
+from dimred.data.batches import steps_in_epoch
 from dimred.errors import ConfigError, DivergedError, FaultError
 from dimred.io.atomic import atomic_write
 from dimred.io.metrics_file import read_metrics
@@ -108,8 +108,7 @@ def ranks_of(one: StageOneConfig, n_images: int, checkpoint: Path) -> int:
     of_name, size = epochs_of_checkpoint(checkpoint), one.data.batch_size
     steps = of_name.steps_per_epoch if of_name else None
     for n_ranks in range(1, n_images // size + 1):
-        micro_batches = micro_batches_in_epoch(n_images, size, n_ranks, one.data.multiple_of)
-        if -(-micro_batches // one.accumulation) == steps:
+        if steps_in_epoch(n_images, size, n_ranks, one.accumulation, one.data.multiple_of) == steps:
             return n_ranks
     raise ConfigError(
         f"{checkpoint} is of a run with {steps} steps an epoch, which {n_images} images in batches of "

@@ -87,6 +87,11 @@ def micro_batches_in_epoch(n_images: int, batch_size: int, group_size: int, mult
     return n_images // (batch_size * group_size * multiple_of) * multiple_of
 
 
+def steps_in_epoch(n_images: int, batch_size: int, group_size: int, accumulation: int, multiple_of: int = 1) -> int:
+    """Return the number of steps, of ``accumulation`` micro-batches each; the last one may have fewer."""
+    return -(-micro_batches_in_epoch(n_images, batch_size, group_size, multiple_of) // accumulation)
+
+
 class GivenOrder(dataset.Sampler):
     """A sampler that takes the samples of the numbers given, in the order given.
 
@@ -119,18 +124,14 @@ class Batches:
     classes: Sequence[str] = field(init=False, default=())  # their names, if they are known
 
     @property
-    def _micro_batches(self) -> int:
-        return micro_batches_in_epoch(self.n_images, self.batch_size, self.group_size, self.multiple_of)
-
-    @property
     def steps_per_epoch(self) -> int:
-        """Return the number of steps in a training epoch, the last of which may have fewer micro-batches."""
-        return -(-self._micro_batches // self.accumulation)
+        """Return the number of steps in a training epoch, see ``steps_in_epoch``."""
+        return steps_in_epoch(self.n_images, self.batch_size, self.group_size, self.accumulation, self.multiple_of)
 
     def rows_of_step(self, step: int) -> int:
         """Return how many samples this rank has in a step of an epoch, counted from 1; the last step may have fewer."""
-        micro_batches = self._micro_batches - (step - 1) * self.accumulation
-        return min(self.accumulation, micro_batches) * self.batch_size
+        n = micro_batches_in_epoch(self.n_images, self.batch_size, self.group_size, self.multiple_of)
+        return min(self.accumulation, n - (step - 1) * self.accumulation) * self.batch_size
 
     def training_epoch(self, seed: int, epoch: int) -> "Readable":
         """Return this rank's augmented batches of an epoch, in the order of ``epoch_order``.

@@ -34,6 +34,11 @@ def loss_text(loss: float | None) -> str:
     return "nan" if loss is None else f"{loss:.4f}"
 
 
+def json_text(value: Any, indent: int | None = None) -> str:
+    """Return a value as JSON text, with null for each number that is not finite."""
+    return json.dumps(finite(value), indent=indent, allow_nan=False)
+
+
 def finite(value: Any) -> Any:
     """Replace numbers that are not finite by None, also inside dicts and lists, because JSON can't hold them."""
     if isinstance(value, float) and not math.isfinite(value):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from mindspore import nn
 
-from dimred.averaging.choice import Behind, Candidate, Choice, behind, choose
+from dimred.averaging.choice import Behind, Candidate, Choice, behind
 from dimred.averaging.windows import Window
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.checkpoints.states import VAL_LOSSES, RunState
@@ -80,12 +80,11 @@ class EarlyStop:
         choice = Choice(passes_each=self._evaluator.passes_each)
         with preserved([*self._network.trainable_params(), *moving_statistics(self._network)]):
             tell_position("measuring averaged weights after", step)
-            averages.measure(Window(n - max(n // 2, 2), n), choice, self._evaluator.measure_val_of)
+            average = averages.measure(Window(n - max(n // 2, 2), n), choice, self._evaluator.measure_val_of)
         self._measured_epoch, self._record = epoch, {}
-        if not any(math.isfinite(candidate.loss) for candidate in choice.candidates):
+        if not math.isfinite(average.loss):
             _log.warning(f"epoch: {epoch} averaged: no average has a finite loss on 'val', so none is compared")
             return
-        average = choose(choice.candidates)
         gain = self.see(average, epoch)
         line = (
             f"epoch: {epoch} averaged: {average.name}: loss {average.loss:.4f} +- {average.standard_error:.4f} on 'val'"

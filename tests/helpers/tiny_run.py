@@ -9,7 +9,7 @@ import pytest
 
 from dimred.checkpoints.states import read_full_checkpoint
 from dimred.config import StageOneConfig, StageTwoConfig
-from dimred.runs.run import open_run
+from dimred.runs.run import Run, open_run
 from dimred.runs.steps import build_train_step
 from dimred.runs.task import build_task
 from dimred.stages.cooldown import build_cooldown_step, plan_cooldown
@@ -19,6 +19,7 @@ from dimred.stages.stage_2 import StageTwo
 from dimred.stages.subspace_train_step import build_search_step
 from dimred.subspace.basis import load_basis
 from dimred.vectors.parameters import from_arrays, to_arrays
+from tests.helpers.results import differences, results
 
 RunStage = Callable[[Path, bool], object]  # the folder, and whether to resume
 
@@ -83,3 +84,12 @@ def dying(kind: type, method: str) -> Iterator[None]:
         patch.setattr(kind, method, lambda *_, **__: 1 // 0)
         with pytest.raises(ZeroDivisionError):
             yield
+
+
+def differences_if_killed(run: RunStage, folder: Path) -> list[str]:
+    """Run a stage whole in ``folder/one``, and killed after its first epoch and resumed; return what differs."""
+    run(folder / "one", False)
+    with dying(Run, "say_epoch"):
+        run(folder / "killed", False)
+    run(folder / "killed", True)
+    return differences(results(folder / "killed"), results(folder / "one"))

@@ -13,13 +13,11 @@ from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.config import NO_DECAY_PATTERNS, OptimizerConfig, StageOneConfig, StageTwoConfig
 from dimred.errors import ConfigError
 from dimred.pipelines.stage_1 import stage_1
-from dimred.runs.run import Run
 from dimred.runs.steps import build_optimizer
 from dimred.runs.task import build_data
 from dimred.train_step.optimizers import decay_groups, last_rate, state_parameters
 from dimred.vectors.parameters import from_arrays, to_arrays
-from tests.helpers.results import differences, results
-from tests.helpers.tiny_run import dying, stage_1_run, stage_2_run
+from tests.helpers.tiny_run import differences_if_killed, stage_1_run, stage_2_run
 from tests.helpers.tiny_task import TASK, network
 
 LION = "mindcv.optim.lion:Lion"
@@ -46,12 +44,7 @@ def test_a_resumed_run_and_a_cooldown_leave_the_weights_of_a_plain_loop(
     """Its moments, its count of updates and its decay groups go on, while the rate falls to 0."""
     optimizer = {"name": name, "weight_decay": DECAY}
     one = StageOneConfig.model_validate(TASK | STAGE_1 | {"optimizer": optimizer})
-    stage_1 = stage_1_run(one)
-    stage_1(tmp_path / "one", False)
-    with dying(Run, "say_epoch"):  # after the first epoch
-        stage_1(tmp_path / "killed", False)
-    stage_1(tmp_path / "killed", True)
-    assert not differences(results(tmp_path / "one"), results(tmp_path / "killed"))
+    assert not differences_if_killed(stage_1_run(one), tmp_path)
 
     weights = tmp_path / "one" / "checkpoint_stage_1" / "network-2_4.ckpt"
     options = {"epochs": 1, "start": "last", "keep_best": False, "reestimate_batches": 1}

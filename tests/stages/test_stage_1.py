@@ -20,7 +20,7 @@ from dimred.runs.run import Run
 from dimred.runs.task import build_data, build_network
 from dimred.vectors.parameters import from_arrays
 from tests.helpers.results import differences, results
-from tests.helpers.tiny_run import dying, stage_1_run
+from tests.helpers.tiny_run import differences_if_killed, dying, stage_1_run
 from tests.helpers.tiny_task import N_CLASSES, TASK, network
 
 STAGE_1: dict[str, Any] = {
@@ -148,12 +148,7 @@ def test_schedule_free_training_keeps_and_measures_its_averaged_point(
 
 
 def test_schedule_free_training_is_resumed_to_the_same_bytes(tmp_path: Path) -> None:
-    run = stage_1_run(settings(epochs=3, **SCHEDULE_FREE))
-    run(tmp_path / "uninterrupted", False)
-    with dying(Run, "say_epoch"):  # after the first epoch
-        run(tmp_path / "one", False)
-    run(tmp_path / "one", True)
-    assert not differences(results(tmp_path / "one"), results(tmp_path / "uninterrupted"))
+    assert not differences_if_killed(stage_1_run(settings(epochs=3, **SCHEDULE_FREE)), tmp_path)
 
 
 class Masked(nn.Cell):
@@ -171,12 +166,7 @@ class Masked(nn.Cell):
 
 def test_a_mask_of_minus_infinity_is_no_divergence_and_dropout_is_resumed_to_the_same_bytes(tmp_path: Path) -> None:
     masked = settings(model={"name": f"{__name__}:Masked", "n_classes": N_CLASSES})
-    run = stage_1_run(masked)
-    run(tmp_path / "whole", False)
-    with dying(Run, "say_epoch"):  # after the first epoch
-        run(tmp_path / "killed", False)
-    run(tmp_path / "killed", True)
-    assert not differences(results(tmp_path / "killed"), results(tmp_path / "whole"))
+    assert not differences_if_killed(stage_1_run(masked), tmp_path)
 
 
 def test_schedule_free_training_takes_a_constant_rate() -> None:
