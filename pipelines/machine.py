@@ -130,7 +130,7 @@ def doctor(out: Annotated[Path, typer.Option(help="Folder of the rank.")], devic
     network = nn.Dense(4, 3)
     ranks.broadcast(network.trainable_params())
     optimizer = nn.Momentum(network.trainable_params(), 0.1, 0.9)
-    step = TrainStep(nn.WithLossCell(network, nn.MSELoss()), optimizer, reduce=ranks.mean())
+    step = TrainStep(nn.WithLossCell(network, nn.MSELoss()), optimizer, ranks=ranks)
     inputs = Tensor(np.full((2, 4), 1.0 + ranks.rank, np.float32))  # different on each rank
     before, start = to_arrays(network.trainable_params()), time.perf_counter()
     loss = float(step(inputs, Tensor(np.ones((2, 3), np.float32))).loss.asnumpy())

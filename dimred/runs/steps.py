@@ -124,8 +124,7 @@ def join_step(config: StageConfig, network: nn.Cell, optimizer: nn.Optimizer, ra
         ConfigError: the loss can't be built, see ``build_loss``, or the parts do not go together, see ``TrainStep``.
     """
     parts = build_parts(config, network)
-    reduce, ballot = ranks.mean(), ranks.ballot()
-    return TrainStep(build_loss(config, network), optimizer, reduce=reduce, rank=ranks.rank, ballot=ballot, **parts)
+    return TrainStep(build_loss(config, network), optimizer, ranks=ranks, ballot=ranks.ballot(), **parts)
 
 
 _BUILT_IN = {ACCURACY: is_correct, TOP5: is_among_five}

@@ -7,6 +7,7 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from dimred.distributed.in_step import Ballot
+from dimred.distributed.ranks import ALONE, Ranks
 from dimred.train_step.dropout import make_replayable
 from dimred.train_step.ema import EMA
 from dimred.train_step.finish import Finish, FinishVector
@@ -23,7 +24,7 @@ class StepResult(NamedTuple):
     """The outcome of a training step; ``loss`` comes first, where MindSpore's callbacks look for it.
 
     Attributes:
-        loss: () float32, f(w; B) before the update, unscaled; with ``reduce`` the mean over all ranks.
+        loss: () float32, f(w; B) before the update, unscaled; the mean over all ranks.
         applied: () bool, false if the step was dropped, because its gradient was not finite or a rank voted to leave.
         grad_norm: () float32, |g| before clipping; nan without clipping.
         loss_scale: () float32, S of this step; 1 without a loss scale.
@@ -60,8 +61,8 @@ class TrainStep(StepCell):
     weight; each such cell is replaced by one that counts, in its place in the network. Any other loss is weighed by its
     rows, unless the network returns the sum of the loss and the count that it would be divided by.
 
-    The network's dropout cells are replaced, in place, by cells with masks that ``state`` can restore: they are new at
-    each step and micro-batch, and others on each rank; see ``make_replayable``.
+    The network's dropout cells are replaced, in place, by cells with masks that ``state`` can restore; see
+    ``make_replayable``. They are new at each step, and R ranks with n micro-batches draw those of R n ranks with one.
 
     Args:
         network: network and loss in one cell; returns the scalar mean loss of a batch, or a pair (sum, count).
@@ -72,10 +73,9 @@ class TrainStep(StepCell):
             state, EMA, BatchNorm statistics and every other parameter of the network stay as they were, byte for byte.
         micro_batch_size: rows of a micro-batch. The step gets the whole batch, cuts it, and updates once with the mean
             gradient; None takes the batch whole.
-        reduce: cell that maps this rank's gradients to their means over all ranks, see ``Ranks.mean``.
-        rank: this process's rank, by which its dropout masks differ from those of others.
-        ballot: needs ``reduce``. A step that not every rank votes for is dropped like an overflow, but leaves the loss
-            scale and its counts alone; see ``Ballot``.
+        ranks: the ranks of the job, whose gradients are averaged.
+        ballot: one of ``ranks.ballot()``. A step that not every rank votes for is dropped like an overflow, but leaves
+            the loss scale and its counts alone; see ``Ballot``.
 
     Inputs:
         the inputs of ``network``.
@@ -99,8 +99,7 @@ class TrainStep(StepCell):
         *,
         loss_scale: Any = None,
         micro_batch_size: int | None = None,
-        reduce: nn.Cell | None = None,
-        rank: int = 0,
+        ranks: Ranks = ALONE,
         ballot: Ballot | None = None,
         clipping: Any = None,
         ema: Any = None,
@@ -108,11 +107,13 @@ class TrainStep(StepCell):
         super().__init__(auto_prefix=False)
         loss_scale, clipping, ema = make_parts(network, loss_scale, clipping, ema)
         check_optimizer(optimizer, network.trainable_params())
+        reduce = ranks.mean()
         if any(part is not None for part in (loss_scale, clipping, micro_batch_size, reduce)):
             check_dense(network)
         self.ballot = ballot
         self.votes = ballot is not None
-        masks = make_replayable(network, rank)
+        masks = make_replayable(network)
+        masks.set_part(ranks.rank)
         self.dropout_masks = masks if masks.seeds else None
         self.untrained_parameters = None
         if self.votes or (loss_scale is not None and loss_scale.drops_overflow):
@@ -124,6 +125,7 @@ class TrainStep(StepCell):
             optimizer, loss_scale, reduce, weighs, self.votes, clipping, ema, self.untrained_parameters
         )
         self._group = None
+        self._ranks = ranks
         if micro_batch_size is not None:
             vectors = make_vectors(optimizer.parameters)
             self._group = GroupGradient(self.gradient, micro_batch_size, vectors, self._draw_dropout_masks)
@@ -185,7 +187,9 @@ class TrainStep(StepCell):
 
     def _draw_dropout_masks(self, micro_batch: int) -> None:
         if self.dropout_masks is not None:
-            self.dropout_masks()
+            if micro_batch == 0:
+                self.dropout_masks()
+            self.dropout_masks.set_part(micro_batch * self._ranks.group_size + self._ranks.rank)
 
     def construct(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Make the whole step in one graph, and return the values of a ``StepResult``.

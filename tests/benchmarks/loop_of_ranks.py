@@ -50,7 +50,7 @@ class Losses(Observer):
 def make_epoch(ranks: Ranks, **options: Any) -> Any:
     """Return a function that takes an epoch and returns its seconds a step."""
     network, images = BatchNormNet(), Images(ranks.rank)
-    step = TrainStep(network, nn.Momentum(network.trainable_params(), 1e-3, 0.9), reduce=ranks.mean(), **options)
+    step = TrainStep(network, nn.Momentum(network.trainable_params(), 1e-3, 0.9), ranks=ranks, **options)
 
     def take() -> float:
         losses = Losses()

@@ -109,7 +109,7 @@ class Runs:
         if "ema" in parts:
             parts["ema"] = EMA(network, 0.9)
         optimizer = nn.Momentum(network.trainable_params(), 0.1, 0.9)
-        self.step = TrainStep(network, optimizer, reduce=ranks.mean(), ballot=ranks.ballot(), **parts)
+        self.step = TrainStep(network, optimizer, ranks=ranks, ballot=ranks.ballot(), **parts)
         self.ranks, self.first = ranks, to_arrays(list(self.step.get_parameters()))
         self.weights = [weight.name for weight in network.trainable_params()]
         self.stopped = self.run({}, read_every_steps=1, save_every=1).saved | {0: self.first}
@@ -180,9 +180,7 @@ def one_loss_is_not_finite(ranks: Ranks) -> dict:
 def all_reduces(ranks: Ranks) -> dict:
     """Count the all-reduces of a step with votes, and of the means of 110 tensors, mostly small, as ResNet-50 has."""
     network, mean = BatchNormNet(), ranks.mean()
-    step = TrainStep(
-        network, nn.Momentum(network.trainable_params(), 0.1, 0.9), reduce=ranks.mean(), ballot=ranks.ballot()
-    )
+    step = TrainStep(network, nn.Momentum(network.trainable_params(), 0.1, 0.9), ranks=ranks, ballot=ranks.ballot())
     step(*image_batch(1))
     shapes = ((), (2**14 + 1,), (3, 4), (2**14,), (130, 130), *[(1, 2, 3)] * 108)
     rng = np.random.default_rng(1)

@@ -32,7 +32,7 @@ def part(ranks: Ranks, arrays) -> tuple[Tensor, ...]:
 
 def stage_1_weights(ranks: Ranks, group_size: int) -> np.ndarray:
     network = TanhMLP(8, 12, 4)
-    step = TrainStep(network, nn.Momentum(network.trainable_params(), 0.1, 0.9), reduce=ranks.mean())
+    step = TrainStep(network, nn.Momentum(network.trainable_params(), 0.1, 0.9), ranks=ranks)
     for number in range(STEPS):
         step(*part(ranks, batch_of_all(number, group_size)))
     return weight_vector(network)
@@ -92,17 +92,22 @@ def one_loss_differs(ranks: Ranks) -> dict:
     return {"decisions": decisions}
 
 
-def dropout(ranks: Ranks) -> dict[str, float]:
-    """Take a step of a network with dropout on R ranks, on one rank in R micro-batches, and on one micro-batch.
+def dropout(ranks: Ranks) -> dict[str, list[float]]:
+    """Take steps of both stages of a network with dropout: on R ranks, one rank in R micro-batches, one micro-batch.
 
     All rows of the input are equal, so only the masks tell two micro-batches apart.
     """
     losses = {}
     for name, who, n_parts in (("ranks", ranks, 1), ("one rank", ALONE, ranks.group_size), ("one part", ALONE, 1)):
-        network = DropoutNet()
-        step = SubspaceTrainStep(network, basis_for(network, 2), ranks=who, micro_batch_size=ROWS)
-        step.set_train(True)
-        losses[name] = float(step(Tensor(np.ones((n_parts * ROWS, 30), np.float32))).loss.asnumpy())
+        searching, training = DropoutNet(), DropoutNet()
+        optimizer = nn.SGD(training.trainable_params(), 0.1)
+        rows = None if n_parts == 1 else ROWS  # the step of one graph, and the one of several
+        steps = [
+            SubspaceTrainStep(searching, basis_for(searching, 2), ranks=who, micro_batch_size=ROWS),
+            TrainStep(training, optimizer, ranks=who, micro_batch_size=rows),
+        ]
+        batch = Tensor(np.ones((n_parts * ROWS, 30), np.float32))
+        losses[name] = [float(step(batch).loss.asnumpy()) for step in steps for _ in range(3)]
     return losses
 
 
@@ -149,7 +154,7 @@ def counted_labels(ranks: Ranks) -> dict:
         weights = Tensor(np.random.default_rng(8).standard_normal((4, 8)), ms.float32)
         network = nn.WithLossCell(nn.Dense(8, 4, weights, has_bias=False), nn.CrossEntropyLoss())
         one = TrainStep(
-            network, nn.SGD(network.trainable_params(), 0.1), reduce=who.mean(), ballot=who.ballot(),
+            network, nn.SGD(network.trainable_params(), 0.1), ranks=who, ballot=who.ballot(),
             micro_batch_size=size,
         )  # fmt: skip
         basis = PlainBasis(orthonormal_rows(4, len(weight_vector(network))))

@@ -3,13 +3,15 @@
 import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import Tensor, nn, ops
+from mindspore import Parameter, Tensor, nn, ops
 
 import dimred
+from dimred.distributed.ranks import Ranks
 from dimred.stages.subspace_train_step import SubspaceTrainStep
 from dimred.train_step.dropout import ReplayableDropout, make_replayable
 from dimred.train_step.step import TrainStep
 from tests.helpers.networks import DropoutNet, basis_for, state_bytes
+from tests.oracles import dropout as dropout_twin
 
 
 class Layers(nn.Cell):
@@ -35,23 +37,53 @@ def test_every_dropout_is_replaced_draws_its_own_mask_and_can_draw_it_again(mode
     network = Layers()
     draw = make_replayable(network).draw
     network.set_train(True)
-    draw(7)
+    draw(7, 0)
     first = [mask.asnumpy() for mask in network(ones)]
     again = [mask.asnumpy() for mask in network(ones)]
     np.testing.assert_array_equal(first, again)
-    draw(8)
+    draw(8, 0)
     other = [mask.asnumpy() for mask in network(ones)]
     masks = [*first, *other]
     for one in range(8):
         for two in range(one):
             agreement = np.mean((masks[one] > 0) == (masks[two] > 0))
             assert agreement == pytest.approx(0.75**2 + 0.25**2, abs=0.05)  # as of independent masks
-    draw(7)
+    draw(7, 0)
     np.testing.assert_array_equal(first, [mask.asnumpy() for mask in network(ones)])
     network.set_train(False)
     for untouched in network(ones):
         np.testing.assert_array_equal(untouched.asnumpy(), ones.asnumpy())
     assert not list(network.get_parameters())
+
+
+@pytest.mark.parametrize(("shape", "p"), [((5,), 0.3), ((3, 2, 4, 2), 0.9), ((7, 11), 0.0001)])
+def test_masks_are_those_of_the_twin(mode, shape, p):
+    seed, part = (Parameter(Tensor(number, ms.int32)) for number in (-(2**31), 123_456_789))
+    cell = ReplayableDropout(p, seed, part, site=3, n_joint=0).set_train()
+    expected = dropout_twin.kept(shape, p, (-(2**31) + 123_456_789) * 0xC2B2AE35 + 3 * 7919 + 1)
+    np.testing.assert_array_equal(cell(Tensor(np.ones(shape, np.float32))).asnumpy() != 0, expected)
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5])
+def test_masks_are_as_independent_as_those_of_a_good_generator(p):
+    """No shift of a mask, of that of the next step or cell or rank, agrees with it more often than chance allows."""
+    n_steps, size = 4, 2**17
+    network = nn.SequentialCell(*(nn.Dropout(p=p) for _ in range(2))).set_train()
+    masks = make_replayable(network)
+    flat = []
+    for numbers in [(step, 0) for step in range(n_steps)] + [(0, 1), (0, 2)]:
+        masks.draw(*numbers)
+        for cell in network:
+            kept = cell(Tensor(np.ones((128, size // 128), np.float32))).asnumpy().ravel() > 0
+            assert abs(kept.mean() - (1 - p)) < 5 * np.sqrt(p * (1 - p) / size)
+            flat.append((kept - (1 - p)) / np.sqrt(p * (1 - p)))
+    spectra = np.fft.rfft(flat, 2 * size)
+    n_overlapping = size - np.arange(size // 2)
+    for spectrum in spectra[1:]:
+        scores = np.fft.irfft(spectrum * spectra[0].conj())[: size // 2] / np.sqrt(n_overlapping)
+        assert np.abs(scores).max() < 6.5  # of 65,536 normal numbers the largest exceeds this once in 10^5 times
+    itself = np.fft.irfft(np.abs(spectra[0]) ** 2)[1 : size // 2] / np.sqrt(n_overlapping[1:])
+    assert np.abs(itself).max() < 6.5
 
 
 def test_a_cell_in_two_places_is_replaced_in_both_and_nothing_else_is():
@@ -62,7 +94,7 @@ def test_a_cell_in_two_places_is_replaced_in_both_and_nothing_else_is():
     first, second = network[4], network[6]
     assert list(network) == [dense[0], relu, dense[1], relu, first, dense[2], second]
     assert [type(cell) for cell in (first, second)] == [ReplayableDropout, ReplayableDropout]
-    draw(1)
+    draw(1, 0)
     assert np.any(first.set_train()(ones := Tensor(np.ones(50, np.float32))).asnumpy() != second(ones).asnumpy())
 
 
@@ -72,7 +104,7 @@ def test_parts_that_earlier_searches_had_draw_new_masks_too_and_not_the_same():
         make_replayable(part)
     draw, ones, masks = make_replayable(nn.SequentialCell(*parts)).draw, Tensor(np.ones(50, np.float32)), []
     for step in (1, 2, 1):
-        draw(step)
+        draw(step, 0)
         masks.append([part.set_train()(ones).asnumpy().tobytes() for part in parts])
     assert masks[0] == masks[2]
     assert len({*masks[0], *masks[1]}) == 4
@@ -94,7 +126,7 @@ def test_share_scale_and_gradient(p):
     kept = []
     gradient = ops.grad(network)  # of the sum of its outputs
     for number in range(5):
-        draw(number)
+        draw(number, 0)
         out, grad = network(x).asnumpy(), gradient(x).asnumpy()
         mask = out != 0
         np.testing.assert_allclose(out[mask], x.asnumpy()[mask] / (1 - p), rtol=1e-5)
@@ -155,11 +187,18 @@ def test_trials_of_a_step_see_the_masks_of_its_gradient(mode):
     assert sum(found.accepted for found in losses) >= 4
 
 
-def momentum_step(parts, rank=0):
+class Numbered(Ranks):
+    """Ranks with these numbers that exchange nothing."""
+
+    def __init__(self, rank, group_size):
+        self.rank, self.group_size = rank, group_size
+
+
+def momentum_step(parts, rank=0, group_size=1):
     ms.set_seed(1)
     network = DropoutNet()
     optimizer = nn.Momentum(network.trainable_params(), 0.1, 0.9)
-    return TrainStep(network, optimizer, rank=rank, **parts)
+    return TrainStep(network, optimizer, ranks=Numbered(rank, group_size), **parts)
 
 
 @pytest.mark.parametrize("parts", [{}, {"micro_batch_size": 2}, {"loss_scale": dimred.DynamicLossScale(16.0)}])
@@ -176,7 +215,7 @@ def test_a_restored_training_step_goes_on_with_the_masks_that_it_would_have_draw
 @pytest.mark.parametrize("parts", [{}, {"micro_batch_size": 2}])
 def test_a_training_step_draws_new_masks_each_time_and_others_on_each_rank(parts):
     x = Tensor(np.random.default_rng(2).standard_normal((4, 30)).astype(np.float32))
-    steps = [momentum_step(parts, rank) for rank in range(2)]
+    steps = [momentum_step(parts, rank, 2) for rank in range(2)]
     for step in steps:
         step.optimizer.learning_rate.set_data(Tensor(0.0, ms.float32))
     assert len({float(step(x).loss) for step in steps for _ in range(4)}) == 8
