@@ -65,7 +65,10 @@ class Observer(Protocol):
         """
 
     def save(self, progress: Progress) -> None:
-        """Save the state to resume from; all ranks call this after the same step."""
+        """Save the state to resume from; all ranks call this after the same step.
+
+        After the last step of an epoch it precedes ``after_epoch``, which then runs again after a resume.
+        """
 
     def after_epoch(self, progress: Progress) -> str | None:
         """Evaluate and record the epoch, and return a new status for the progress bar, or None to leave it."""
@@ -121,7 +124,7 @@ class EpochLoop:
             _log.info(f"a fault or a signal on one rank ends the others within {every} steps (read_every_steps)")
         with StageBar(self.name, self.n_epochs * per_epoch, progress.n_steps(per_epoch)) as bar:
             while progress.epoch <= self.n_epochs:
-                if progress.done < per_epoch:
+                if progress.done < per_epoch:  # else the run was resumed between the epoch's last step and its end
                     self._finish_epoch(progress, observer, bar)
                 bar.status(observer.after_epoch(progress))
                 self.signals.reinstall()
