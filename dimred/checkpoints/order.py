@@ -1,6 +1,7 @@
 """Order checkpoints by the numbers in the names of their files or folders, where these leave no doubt."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from itertools import islice, pairwise
@@ -25,18 +26,21 @@ _STEP, _EPOCH, _CHECKPOINT = (
     re.compile(rf"(?<![a-z])(?:{words})[=_-]?{_NUMBER.pattern}", re.IGNORECASE) for words in _WORDS
 )
 _ANY_WORD = re.compile(rf"(?<![a-z])(?:{'|'.join(_WORDS)})[=_-]?(?=\d)", re.IGNORECASE)
+# A number behind these counts the slices of one network, or its layers.
+_SLICE = re.compile(r"(?<![a-z])(?:rank|mp|tp|pp|shard|part|slice|layer|consolidated)[=_.-]?(?=\d)", re.IGNORECASE)
 _GOES_ON = re.compile(rf"{_STEP.pattern}_\d{{3}}(?!\d)", re.IGNORECASE)  # 12_000, or step 12 and another number
 
 
 def epochs_and_steps(files: Mapping[Path, Sequence[Path]], order: str = "step") -> list[tuple[int, int]]:
     """Return the (epoch, step) of each checkpoint, in the order given; an epoch that isn't known is 0.
 
-    Names are read if exactly one number in them varies, or if numbers are called ``step``, ``epoch`` or
+    Names are read if they differ in one number and nothing else, or if numbers are called ``step``, ``epoch`` or
     ``checkpoint``, as in ``epoch=3-step=100``, or if they end like MindSpore's, as in ``resnet-3_625``.
 
     Args:
         files: path of each checkpoint, a file or a folder -> the files of its weights.
-        order: ``step``, from the names; ``name`` or ``mtime``: the steps are then 1, 2, 3 and so on.
+        order: ``step``, from the names; ``name``, sorted with 9 before 10, or ``mtime``: the steps are then 1, 2, 3 and
+            so on.
 
     Raises:
         ConfigError: ``order`` is unknown, or leaves in doubt which checkpoint is older.
@@ -47,7 +51,7 @@ def epochs_and_steps(files: Mapping[Path, Sequence[Path]], order: str = "step") 
     if order == "step":
         return _from_names(list(files))
     if order == "name":
-        paths = sorted(files, key=str)
+        paths = sorted(files, key=_natural)
     else:
         times = {path: max(file.stat().st_mtime_ns for file in parts) for path, parts in files.items()}
         paths = sorted(files, key=times.__getitem__)
@@ -65,6 +69,11 @@ def check_order(order: str) -> None:
     """Check that ``order`` is known; ConfigError if it is not."""
     if order not in ORDERS:
         raise ConfigError(f"order is {order!r}; allowed: {', '.join(ORDERS)}")
+
+
+def _natural(path: Path) -> list[tuple[str, int]]:
+    """Return a key that sorts names with their numbers as numbers."""
+    return [(text, int(digits or 0)) for text, digits in re.findall(r"(\D*)(\d*)", str(path))]
 
 
 def _name_of(path: Path) -> str:
@@ -85,17 +94,34 @@ def _from_names(paths: Sequence[Path]) -> list[tuple[int, int]]:
     if steps and any(map(_GOES_ON.search, names)):
         raise _doubt("their steps may go on after an underscore", names)
     checkpoints = None if epochs or steps else _named(_CHECKPOINT, names)
-    if epochs or steps or checkpoints:
-        _check_is_one_run(_NUMBER.sub("#", _ANY_WORD.split(name, maxsplit=1)[0]) for name in names)
+    keys = None
     if epochs and steps:
-        return _in_order(list(zip(epochs, steps, strict=True)), paths)
-    if epochs:
-        return _in_order([(epoch, epoch) for epoch in epochs], paths)
-    if numbers := steps or checkpoints or _only_varying(names):
+        keys = list(zip(epochs, steps, strict=True))
+    elif epochs:
+        keys = [(epoch, epoch) for epoch in epochs]
+    elif numbers := steps or checkpoints:
+        keys = [(0, number) for number in numbers]
+    if keys is not None:
+        found = _in_order(keys, paths)
+        _check_prefixes([_ANY_WORD.split(name, maxsplit=1)[0] for name in names], [step for _, step in found])
+        return found
+    if numbers := _only_varying(names):
         return _in_order([(0, number) for number in numbers], paths)
     if len(paths) == 1:
         return [(0, 1)]
     raise _doubt("the names don't tell it", names)
+
+
+def _check_prefixes(prefixes: Sequence[str], steps: Sequence[int]) -> None:
+    """Check that what stands before epoch and step is the same in all names, but for numbers that are no run's.
+
+    Such are decimals, as of a loss, and whole numbers that grow with each step. SeriesError if there are others.
+    """
+    _check_is_one_run(_NUMBER.sub("#", prefix) for prefix in prefixes)
+    in_order = [prefix for _, prefix in sorted(zip(steps, prefixes, strict=True))]
+    for column in zip(*([_value(match) for match in _NUMBER.finditer(prefix)] for prefix in in_order), strict=True):
+        if len(set(column)) > 1 and _whole(column) and not all(one < other for one, other in pairwise(column)):
+            _check_is_one_run(prefixes)
 
 
 def _check_is_one_run(prefixes: Iterable[str]) -> None:
@@ -131,7 +157,7 @@ def steps_since_start(keys: Sequence[tuple[int, int]]) -> list[int]:
     MindSpore counts steps within an epoch, other frameworks from the start of training. If the steps don't increase
     from file to file, they are taken as steps within an epoch, and the largest as an epoch's length. Epochs then count
     from 0 if a file of epoch 0 has a step above 0, otherwise from 1. If all steps are 0, as in ``net-9_000``, the
-    epochs tell the order.
+    epochs tell the order. An epoch is a step longer if the steps of each begin at 0.
     """
     steps = [step for _, step in sorted(keys)]
     if all(before < after for before, after in pairwise(steps)):
@@ -139,29 +165,50 @@ def steps_since_start(keys: Sequence[tuple[int, int]]) -> list[int]:
     if not any(steps):
         return [epoch for epoch, _ in keys]
     first = 0 if any(epoch == 0 and step > 0 for epoch, step in keys) else 1
-    return [max(epoch - first, 0) * max(steps) + step for epoch, step in keys]
+    for length in (max(steps), max(steps) + 1):
+        found = {(epoch, step): max(epoch - first, 0) * length + step for epoch, step in keys}
+        if all(found[one] < found[other] for one, other in pairwise(sorted(found))):
+            break
+    return [found[key] for key in keys]
 
 
 def _named(pattern: re.Pattern[str], names: Sequence[str]) -> list[int] | None:
     """Return the whole number that ``pattern`` finds in each name; None unless there is exactly one in each."""
     matches = [[*pattern.finditer(name)] for name in names]
-    values = [_value(each[0]) for each in matches if len(each) == 1]
-    return _whole(values) if len(values) == len(names) else None
+    if any(len(each) != 1 for each in matches):
+        return None
+    numbers = [each[0] for each in matches]
+    has_letter = any(number.string[number.end() :][:1].isalpha() for number in numbers)
+    if has_letter and any(number["unit"] for number in numbers):  # 30m and 1h: m is no million
+        return None
+    return _whole([_value(number) for number in numbers])
 
 
 def _only_varying(names: Sequence[str]) -> list[int] | None:
-    """Return the one number that varies among names that are otherwise equal, or that are different but have only one.
+    """Return the one number that varies among names that are otherwise equal; None if there is none.
 
     Raises:
-        ConfigError: several numbers vary.
+        ConfigError: the names differ in more than one number, or in the number of a part of a network.
     """
-    numbers = [[_value(match) for match in _NUMBER.finditer(name)] for name in names]
-    if len({_NUMBER.sub("#", name) for name in names}) > 1:
-        return _whole([values[0] for values in numbers]) if all(len(values) == 1 for values in numbers) else None
-    columns = [column for column in zip(*numbers, strict=True) if len(set(column)) > 1]
+    numbers = [[*_NUMBER.finditer(name)] for name in names]
+    patterns = Counter(_NUMBER.sub("#", name) for name in names)
+    if len(patterns) > 1:
+        usual, count = patterns.most_common(1)[0]
+        odd = next(name for name in names if _NUMBER.sub("#", name) != usual)
+        raise _doubt(f"{odd!r} is not named like the others" if count > 1 else "the names don't tell it", names)
+    columns = [column for column in zip(*numbers, strict=True) if len({*map(_value, column)}) > 1]
     if len(columns) > 1:
         raise _doubt(f"{len(columns)} numbers vary in the names", names)
-    return _whole(columns[0]) if columns else None
+    if not columns:
+        return None
+    if all(_ends_in_slice(match) for match in columns[0]):
+        raise _doubt("the number that varies is that of a slice or layer of one network, which is no checkpoint", names)
+    return _whole([_value(match) for match in columns[0]])
+
+
+def _ends_in_slice(match: re.Match[str]) -> bool:
+    """Return whether the number stands behind a word that counts slices or layers."""
+    return any(one.end() == match.start() for one in _SLICE.finditer(match.string))
 
 
 def _value(match: re.Match[str]) -> Decimal:
@@ -176,6 +223,6 @@ def _whole(values: Sequence[Decimal]) -> list[int] | None:
 def _doubt(why: str, names: Sequence[str]) -> ConfigError:
     few = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
     return ConfigError(
-        f"order is 'step', but {why} ({few}); use order='name' or order='mtime', or rename them, so that one number "
-        "varies or is called step or epoch"
+        f"order is 'step', but {why} ({few}); leave out what is not of this run, use order='name' or order='mtime', or "
+        "rename them, so that one number varies or is called step or epoch"
     )
