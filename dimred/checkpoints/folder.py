@@ -29,7 +29,9 @@ INDEX = ".safetensors.index.json"
 ADAPTER_CONFIG = "adapter_config.json"
 _LISTS = ("modules.json", "model_index.json")  # name the sub-folders of Sentence Transformers' and diffusers' networks
 _COPY = re.compile(r"(?:^|[\W_])(?:best|last|latest|final|newest)(?=[\W_\d]|$)", re.IGNORECASE)
-_PLACE = re.compile(r"checkpoint|ckpt|epoch|step|iter", re.IGNORECASE)  # in a name: it tells when, not which part
+# A word in a name that tells when, and not which part.
+_PLACE = re.compile(r"(?<![a-z])(?:checkpoint|ckpt|epoch|step|iter(?:ation)?)s?(?![a-z])", re.IGNORECASE)
+_SHARD = re.compile(r"-\d+-of-\d+$")
 
 
 def checkpoints_in(folder: Path, argument: str) -> list[Path]:
@@ -43,22 +45,25 @@ def checkpoints_in(folder: Path, argument: str) -> list[Path]:
         argument: what the user calls it, for errors.
 
     Raises:
-        ConfigError: there are none, or it is a run's folder, whose snapshots are further below.
+        ConfigError: there are none, or it is a run's folder, whose snapshots are further below; or numbered folders
+            stand beside a series of files.
         CheckpointError: some or all of them are pickles that were not converted.
     """
     if where := snapshots_below(folder):
         raise ConfigError(f"{argument} is {str(folder)!r}, the folder of a run{where}")
     visible = distinct(sorted(path for path in folder.iterdir() if not path.name.startswith(".")))
     entries = [path for path in visible if path.suffix != MERGE_FOLDER and not has_record(path)]
+    _pass_over([path for path in entries if path.is_symlink() and not path.exists()], "is a link to what is gone")
     folders = [path for path in entries if path.is_dir() and re.search(r"\d", path.name)]
     if complete := [path for path in folders if _parts(path)]:
         others = [path for path in folders if path not in complete and _pattern(path) in {*map(_pattern, complete)}]
         if pickles := [pickle for other in others for pickle in unconverted(pickles_of_weights(other.rglob("*")))]:
             raise refusal(pickles, folder)
         _pass_over(others, "has no weights")
+        _check_has_no_series(folder, complete, _files_of_weights(entries), argument)
         return _without_copies(complete)
     pickles = unconverted(pickles_of_weights(entries))
-    files = [path for path in entries if path.suffix in SUFFIXES and path.is_file() and not is_pickle(path)]
+    files = _files_of_weights(entries)
     if files := [path for path in files if not is_state(path)] or files:
         patterns = {*map(_pattern, files)}
         if of_series := [path for path in pickles if _pattern(path) in patterns]:
@@ -71,16 +76,41 @@ def checkpoints_in(folder: Path, argument: str) -> list[Path]:
     raise ConfigError(f"{argument} is {str(folder)!r}, a folder without a .safetensors or .ckpt file; name another")
 
 
+def _files_of_weights(paths: Iterable[Path]) -> list[Path]:
+    return [path for path in paths if path.suffix in SUFFIXES and path.is_file() and not is_pickle(path)]
+
+
+def _check_has_no_series(folder: Path, folders: Sequence[Path], files: Sequence[Path], argument: str) -> None:
+    """Check that no series of files stands beside the folders; ConfigError if one does, as either may be meant."""
+    counts = Counter(_pattern(path) for path in files if not (_SHARD.search(path.stem) or _COPY.search(path.name)))
+    series = next((path for path in files if counts[_pattern(path)] > 1), None)
+    if series is not None:
+        globs = [folder / re.sub(r"\d+(?:\.\d+)?", "*", path.name) for path in (folders[0], series)]
+        raise ConfigError(
+            f"{argument} is {str(folder)!r}, which has checkpoints in folders, such as {folders[0].name}, and in "
+            f"files, such as {series.name}; say which you mean: '{globs[0]}' or '{globs[1]}'"
+        )
+
+
 def distinct(paths: Iterable[Path]) -> list[Path]:
-    """Leave out further names of one file or folder, such as symbolic links, and say so: it would count twice."""
-    names: dict[str, Path] = {}
+    """Leave out further names of one file or folder, links of both kinds, and say so: it would count twice."""
+    names: dict[object, Path] = {}
     paths = list(dict.fromkeys(paths))
     # A name with a number of its own is kept, rather than "last", and a file rather than a link to it.
     for path in sorted(paths, key=lambda path: (_COPY.search(path.name) is not None, path.is_symlink())):
-        name = names.setdefault(os.path.realpath(path), path)
+        name = names.setdefault(_identity(path), path)
         if name != path:
             _log.info(f"{path} is another name of {name}, and is passed over")
     return [path for path in paths if path in names.values()]
+
+
+def _identity(path: Path) -> object:
+    """Return what all names of one file or folder have in common."""
+    try:
+        status = path.stat()
+    except OSError:
+        return os.path.realpath(path)
+    return status.st_dev, status.st_ino
 
 
 def _pattern(path: Path) -> str:
@@ -91,7 +121,10 @@ def _pattern(path: Path) -> str:
 def _without_copies(paths: Sequence[Path]) -> list[Path]:
     """Leave out what a trainer keeps twice, such as ``resnet_best.ckpt`` or ``last.safetensors``, and say so."""
     counts = Counter(map(_pattern, paths))
-    originals = [path for path in paths if counts[_pattern(path)] > 1 or not _COPY.search(path.name)]
+    has_series = any(counts[_pattern(path)] > 1 and not _COPY.search(path.name) for path in paths)
+    originals = [
+        path for path in paths if not _COPY.search(path.name) or (counts[_pattern(path)] > 1 and not has_series)
+    ]
     _pass_over([path for path in paths if originals and path not in originals], "is named as a copy of another")
     return originals or list(paths)
 
@@ -122,8 +155,13 @@ def _parts(folder: Path) -> list[Path]:
         if _weight_files(folder):
             return [folder]
         below = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-        parts = [path for path in below if not _PLACE.search(path.name) and _weight_files(path)]
-        return parts if len({*map(_pattern, parts)}) == len(parts) else []  # else they are a series
+        below = [path for path in below if not _PLACE.search(path.name)]
+        parts = [path for path in below if _weight_files(path)]
+        if not parts or len({*map(_pattern, parts)}) < len(parts):
+            return []  # or a series
+        if pickles := unconverted(pickles_of_weights(path for part in below for path in part.iterdir())):
+            raise refusal(pickles, folder)
+        return parts
     below = [path for part in parts_by_list if part != folder for path in part.rglob("*")]
     parts = [path for path in dict.fromkeys([*parts_by_list, *sorted(below)]) if path.is_dir()]
     if pickles := unconverted(pickles_of_weights(path for part in parts for path in part.iterdir())):
@@ -202,7 +240,7 @@ def _read_file(path: Path) -> Checkpoint:
         return _sharded(path)
     if is_pickle(path):
         raise refusal([path], path)
-    if re.search(r"-\d+-of-\d+$", path.stem):
+    if _SHARD.search(path.stem):
         raise CheckpointError(f"{path} is one of several shards; give the folder with their model{INDEX}")
     return open_file(path)
 

@@ -16,13 +16,15 @@ _STATE = re.compile(
     r"|(?:trainer|recipe)_state|dl_state_dict|custom_checkpoint)(?=[\W_\d]|$)",
     re.IGNORECASE,
 )
+_MEGATRON = "model_optim_rng"  # has the weights, too
 _MOST_NAMES = 3  # in a message
+_MAGIC = 0x1950A86A20F9469CFC6C.to_bytes(10, "little")
 _SHARD = ".distcp"
 
 
 def is_state(path: Path) -> bool:
     """Return whether a file's name says that it holds a trainer's state, such as an optimizer's, and no weights."""
-    return _STATE.search(path.name) is not None
+    return _STATE.search(path.name) is not None and not path.name.startswith(_MEGATRON)
 
 
 def is_pickle(path: Path) -> bool:
@@ -35,6 +37,17 @@ def is_pickle(path: Path) -> bool:
         return path.name.endswith(_PICKLES)
     with open_checkpoint(path) as file, reading(path):
         return file.read(4).startswith((b"PK\x03\x04", b"\x80"))
+
+
+def is_of_torch(path: Path) -> bool:
+    """Return whether a file begins as PyTorch writes them: an archive, or a pickle of its magic number; or a pointer.
+
+    Raises:
+        CheckpointError: the file can't be read.
+    """
+    with open_checkpoint(path) as file, reading(path):
+        head = file.read(32)
+    return head.startswith((b"PK\x03\x04", b"version https://")) or _MAGIC in head
 
 
 def pickles_of_weights(paths: Iterable[Path]) -> list[Path]:

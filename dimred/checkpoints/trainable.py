@@ -22,14 +22,21 @@ from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.stored_tensor import StoredTensor
 from dimred.errors import CheckpointError, shown
 
-# Names of a normalisation's running statistics in PyTorch (with their count), and in MindSpore and Keras. Flax calls
-# them mean and var: Linen keeps them below batch_stats, NNX beside each other in the layer.
-_STATISTICS = frozenset({"running_mean", "running_var", "num_batches_tracked", "moving_mean", "moving_variance"})
+# Names of a normalisation's running statistics in PyTorch (with their count), in MindSpore and Keras, and in Paddle.
+# Flax calls them mean and var: Linen keeps them below batch_stats, NNX beside each other in the layer.
+_STATISTICS = re.compile(
+    r"(?:.*_)?(?:running_mean|running_var|num_batches_tracked|moving_mean|moving_variance)|_mean|_variance"
+)
 _LAST = re.compile(r"(?P<above>(?:.*?[./])??)(?P<last>[^./:]+)(?P<ending>(?:[./](?:raw_)?value)?(?::\d+)?)")
 _PARTNERS = {"mean": "var", "var": "mean"}
 _SEPARATORS = re.compile("[./_]")
 # Keras calls it seed_generator_state, Flax rngs, PyTorch rng_state.
 _RANDOM_STATE = re.compile(r"(?:^|[./_])(?:rngs?|seed|seed_generator)(?:[./_]|$)", re.IGNORECASE)
+# What names a copy of the weights, or a moment; and the words in whose place it may stand.
+_COPY_OF_WEIGHTS = re.compile(r"(?<![a-z])(?:ema|swa|averaged?|avg|shadow|exp_avg_sq|exp_avg|target)(?![a-z])")
+_COPY_WORDS = re.compile(
+    rf"{_COPY_OF_WEIGHTS.pattern}|(?<![a-z])(?:online|model|module|net|network|_orig_mod)(?![a-z])"
+)
 # Each of MindSpore's optimizers counts its steps in one of these, and keeps its rates in the others.
 _STEPS = frozenset({"global_step", "state_step", "step_t"})
 _RATES = re.compile(r"learning_rate(_group_\d+)?")
@@ -59,8 +66,8 @@ def is_statistic(name: str, index: Index | None = None) -> bool:
     if not (match := _LAST.fullmatch(name)):
         return False
     above, last, ending = match.groups()
-    if last in _STATISTICS or last not in _PARTNERS:
-        return last in _STATISTICS
+    if last not in _PARTNERS:
+        return _STATISTICS.fullmatch(last) is not None
     if "batch_stats" in re.split("[./]", above):
         return True
     partner = f"{above}{_PARTNERS[last]}{ending}"
@@ -117,6 +124,7 @@ def trainable_entries(index: Index) -> Trainable:
     owners, state, doubtful = _owners_and_state(floats, has_optimizer=has_optimizer)
     if has_optimizer and not owners:
         doubtful = {*floats}
+    doubtful |= _further_copies({name: tensor for name, tensor in floats.items() if name not in state})
     first_in_module = next((number for number, name in enumerate(index) if _in_module(name)), len(index))
     names = []
     for number, (name, tensor) in enumerate(index.items()):
@@ -135,6 +143,24 @@ def trainable_entries(index: Index) -> Trainable:
         else:
             names.append(name)
     return Trainable(tuple(names), tuple(name for name in names if name in doubtful))
+
+
+def _further_copies(floats: Index) -> set[str]:
+    """Return the entries that are named as an average or a moment of another one of the same shape.
+
+    Such are ``ema_model.NAME`` beside ``online_model.NAME``, ``NAME.exp_avg`` beside NAME, and ``model_ema.ab`` beside
+    ``model.a.b``: but for the words about the copy and the signs between words, their names are equal.
+    """
+    groups: defaultdict[tuple[str, tuple[int, ...]], list[str]] = defaultdict(list)
+    for name, tensor in floats.items():
+        groups[re.sub(r"[\W_]", "", _COPY_WORDS.sub("", name)), tensor.shape].append(name)
+    return {
+        name
+        for group in groups.values()
+        if not all(map(_COPY_OF_WEIGHTS.search, group))
+        for name in group
+        if _COPY_OF_WEIGHTS.search(name)
+    }
 
 
 def _owners_and_state(floats: Index, *, has_optimizer: bool) -> tuple[set[str], set[str], set[str]]:

@@ -7,6 +7,7 @@ copied in any case, since they may hold the version of the program that wrote th
 
 import filecmp
 import json
+import logging
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,8 @@ from dimred.io.atomic import is_temporary
 from dimred.io.run_names import MANIFEST, MERGE_FOLDER, has_record
 from dimred.merging.record import CARD, INPUT_CARD
 
+_log = logging.getLogger(__name__)
+
 _COPY_BYTES = 1 << 20
 _CONFIGURATION = (".json", ".yaml", ".yml", ".toml", ".py", ".jinja", ".md")
 # Endings of weights in formats that dimred does not average.
@@ -27,7 +30,8 @@ _OTHER_WEIGHTS = (
     ".bin", ".pt", ".pth", ".pkl", ".pickle", ".tar", ".h5", ".hdf5", ".keras", ".msgpack", ".npy", ".npz", ".onnx",
     ".onnx_data", ".gguf", ".ot", ".tflite", ".pb", ".distcp", *SUFFIXES,
 )  # fmt: skip
-_LOG = re.compile(r"\.log$|\.jsonl$|tfevents|^trainer_state\.json$|^\w+_results\.json$", re.IGNORECASE)
+_LOG = re.compile(r"\.log$|tfevents|^trainer_state\.json$", re.IGNORECASE)
+_RECORD = re.compile(r"\.jsonl$|(?:^|[_-])(?:results|metrics|history)\.json$", re.IGNORECASE)  # a log, if it changes
 # The index of shards in another format, such as those that were converted.
 _OTHER_INDEX = re.compile(r"\.(?!safetensors)\w+\.index\.json$", re.IGNORECASE)
 _FOLDERS_OF_LOGS = ("runs", "logs", "wandb", "lightning_logs", "tensorboard", "mlruns")
@@ -54,7 +58,11 @@ def copy_companions(template: Checkpoint, other: Checkpoint, folder: Path) -> No
     root, weights = root_of(template), {*template.files}
     for path in _files_below(root, {file.parent for file in weights}):
         inside = path.relative_to(root)
-        if path in weights or not _belongs_to_the_network(path, root_of(other) / inside):
+        if path in weights:
+            continue
+        if not _belongs_to_the_network(path, root_of(other) / inside):
+            if path.suffix in _OTHER_WEIGHTS and not is_state(path):
+                _log.info(f"{path} is neither averaged nor copied: it seems to hold weights of its own")
             continue
         target = folder / (INPUT_CARD if str(inside) == CARD else inside)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -75,19 +83,21 @@ def _files_below(folder: Path, with_weights: set[Path]) -> Iterator[Path]:
             is_part = any(part.is_relative_to(path) for part in with_weights)
             if is_part or not any(file.suffix in SUFFIXES for file in path.rglob("*")):
                 yield from _files_below(path, with_weights)
+            else:
+                _log.info(f"{path} is neither averaged nor copied: it has weights of its own")
 
 
 def _belongs_to_the_network(path: Path, twin: Path) -> bool:
     """Return whether to copy a file; ``twin`` is where it would be in another checkpoint."""
     if _LOG.search(path.name) or _OTHER_INDEX.search(path.name) or path.name == MANIFEST:
         return False
-    if path.suffix in _CONFIGURATION:
-        return True
-    if is_state(path):
-        return False
     with reading(path):
         is_equal = twin.is_file() and filecmp.cmp(path, twin, shallow=False)
-    return is_equal or not (twin.is_file() or path.suffix in _OTHER_WEIGHTS)
+    if _RECORD.search(path.name):
+        return is_equal and path != twin
+    if path.suffix in _CONFIGURATION:
+        return True
+    return not is_state(path) and (is_equal or not (twin.is_file() or path.suffix in _OTHER_WEIGHTS))
 
 
 def renew_indices(template: Checkpoint, folder: Path) -> None:

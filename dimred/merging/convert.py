@@ -10,7 +10,7 @@ import numpy as np
 
 from dimred.checkpoints.checkpoint_io import check_is_no_pointer, open_checkpoint
 from dimred.checkpoints.folder import INDEX
-from dimred.checkpoints.pickles import check_is_not_distributed, converted_path, pickles_of_weights
+from dimred.checkpoints.pickles import check_is_not_distributed, converted_path, is_of_torch, pickles_of_weights
 from dimred.checkpoints.safetensors_format import safetensors_header
 from dimred.checkpoints.stored_tensor import BFLOAT16, NUMBERS, reading
 from dimred.errors import CheckpointError, ConfigError, FaultError
@@ -104,13 +104,22 @@ def _jobs(source: Path, out: Path | None, *, force: bool) -> dict[Path, Path]:
         if target.exists() and not force:
             raise ConfigError(f"{source} would become {target}, which exists already; force=True replaces it")
         return {source: target}
-    pickles = pickles_of_weights(path for path in source.rglob("*") if not _is_hidden(path.relative_to(source)))
+    found = pickles_of_weights(path for path in source.rglob("*") if not _is_hidden(path.relative_to(source)))
+    pickles = [path for path in found if is_of_torch(path)]
+    for path in found:
+        if path not in pickles:
+            _log.info(f"{path} was not written by PyTorch, and is passed over")
     if not pickles:
         raise ConfigError(f"FILES is {str(source)!r}, a folder without a pickle of weights; name another")
     targets = {path: converted_path(path if out is None else out / path.relative_to(source)) for path in pickles}
     jobs = {path: target for path, target in targets.items() if force or not target.exists()}
     if len(jobs) < len(pickles):
         _log.info(f"{len(pickles) - len(jobs)} of {len(pickles)} files in {source} were converted before")
+        for path in pickles:
+            if path not in jobs and path.stat().st_mtime_ns > targets[path].stat().st_mtime_ns:
+                _log.warning(
+                    f"{path} is newer than {targets[path]}, which stays as it is; convert with force to replace it"
+                )
     return jobs
 
 

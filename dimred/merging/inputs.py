@@ -9,6 +9,8 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+import numpy as np
+
 from dimred.averaging.mean import is_constant
 from dimred.checkpoints.checkpoint_io import Checkpoint
 from dimred.checkpoints.folder import checkpoints_in, distinct, index_files, read_one
@@ -142,12 +144,18 @@ def check_integers(checkpoints: Sequence[Checkpoint]) -> None:
         CheckpointError: an integer or bool tensor differs between two checkpoints, or a file can't be read.
     """
     for name in checkpoints[-1].integers:
-        if len(checkpoints) > 1 and not _RANDOM_STATE.search(name) and not is_constant(checkpoints, name):
+        if len(checkpoints) > 1 and not _is_random_state(checkpoints[-1], name) and not is_constant(checkpoints, name):
             raise CheckpointError(
                 f"{name!r} has the type {checkpoints[-1].tensors[name].dtype} and differs between the checkpoints; "
                 "integers, such as quantised weights, can't be averaged: merge the checkpoints from before they were "
                 "quantised, or save them without this tensor"
             )
+
+
+def _is_random_state(checkpoint: Checkpoint, name: str) -> bool:
+    """Return whether a tensor is a random generator's state, which is a vector, by its name."""
+    tensor = checkpoint.tensors[name]
+    return _RANDOM_STATE.search(name) is not None and len(tensor.shape) < 2 and tensor.dtype != np.int8
 
 
 def tell_what_is_copied(template: Checkpoint, weights: Collection[str]) -> None:
@@ -158,11 +166,11 @@ def tell_what_is_copied(template: Checkpoint, weights: Collection[str]) -> None:
         weights: the names of the weights.
     """
     averaged = {*weights, *template.statistics}
-    names = [name for name, one in template.tensors.items() if one.is_float and one.shape and name not in averaged]
+    names = [name for name, one in template.tensors.items() if one.is_float and name not in averaged]
     if names:
         _log.info(
             f"copied from {template.path} and not averaged: {len(names)} of its arrays, such as {names[0]!r}, which "
-            "seem to be an optimizer's state, or another copy of the weights"
+            "seem to be an optimizer's state, a note, or another copy of the weights"
         )
 
 

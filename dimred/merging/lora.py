@@ -23,7 +23,10 @@ from dimred.checkpoints.folder import ADAPTER_CONFIG
 from dimred.checkpoints.stored_tensor import reading
 from dimred.errors import CheckpointError, shown
 
-_ANY_FACTOR = re.compile(r"\blora_")
+# As PEFT, kohya, diffusers, MindFormers and LyCORIS name them. A module of the network's own may be called lora, too.
+_ANY_FACTOR = re.compile(
+    r"\blora_|(?<![a-z])(?:lora\d*[._](?:down|up|mid|a|b)(?![a-z])|(?:lokr|hada|glora)_)", re.IGNORECASE
+)
 _A = re.compile(r"\blora_(embedding_)?A\b")
 _SAME = (
     "r", "lora_alpha", "use_rslora", "base_model_name_or_path", "revision", "task_type", "target_modules",

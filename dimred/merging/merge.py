@@ -8,6 +8,7 @@ import contextlib
 import hashlib
 import inspect
 import logging
+import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -117,6 +118,8 @@ def merge(
     if lora_rank is not None and not is_lora:
         raise ConfigError(f"lora_rank is {lora_rank}, but the checkpoints are not LoRA adapters; leave it out")
     template = inputs[-1] if rest is None else read_one(Path(rest))
+    files = [*map(os.path.realpath, template.files)]
+    template = next((one for one in inputs if [*map(os.path.realpath, one.files)] == files), template)
     if difference := inputs[-1].layout.misfit(template.tensors):
         raise ConfigError(f"rest is {str(rest)!r}, which is not of the checkpoints' network: {difference}")
     integer_name = next((name for name in inputs[-1].layout.names if not template.tensors[name].is_float), None)

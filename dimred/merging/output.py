@@ -23,6 +23,7 @@ from dimred.merging.lora import LowRankMean, adapter_config, write_config
 DTYPES: dict[str, np.dtype | str] = {
     "float64": np.dtype("<f8"), "float32": np.dtype("<f4"), "float16": np.dtype("<f2"), "bfloat16": BFLOAT16
 }  # fmt: skip
+_OF_BYTES = re.compile("hash|sha|checksum|digest|crc|md5", re.IGNORECASE)
 _DIGEST = re.compile("(0x)?[0-9a-f]{6,}", re.IGNORECASE)
 # Numbers from this size on are rounded to infinity.
 _TOO_LARGE: dict[np.dtype | str, float] = {
@@ -156,7 +157,7 @@ def _texts_of(file: BinaryIO, path: Path, places: Mapping[str, StoredTensor]) ->
     if path.suffix == ".safetensors":
         with reading(path), safe_open(path, "numpy") as tensors:
             metadata = tensors.metadata() or {}
-        return {key: text for key, text in metadata.items() if not ("hash" in key.lower() and _DIGEST.fullmatch(text))}
+        return {key: text for key, text in metadata.items() if not (_OF_BYTES.search(key) and _DIGEST.fullmatch(text))}
     texts = {name: str(place.read(file.fileno())) for name, place in places.items() if place.dtype == TEXT}
     return {"format": "ms"} | texts
 

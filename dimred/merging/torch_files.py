@@ -110,7 +110,7 @@ def _load(torch: Any, file: Any, **options: Any) -> Any:
     if not isinstance(file, Path):
         file.seek(0)
     names = torch.serialization.get_unsafe_globals_in_checkpoint(file)
-    placeholders = [(type(name, (_Placeholder,), {}), name) for name in names]
+    placeholders = [(type(name, (_placeholder_for(name),), {}), name) for name in names]
     if not isinstance(file, Path):
         file.seek(0)
     with torch.serialization.safe_globals(placeholders):
@@ -135,18 +135,41 @@ class _Placeholder:
         return OrderedDict()
 
 
+class _Opaque:
+    """Stands for one of NumPy's types: an instance takes any state and keeps nothing."""
+
+    def __new__(cls, *_: Any, **__: Any) -> Any:
+        return object.__new__(cls)
+
+    def __setstate__(self, state: Any) -> None:
+        pass
+
+
+class _Sequence:
+    """Stands for a type that items are appended to, which PyTorch allows of a list only."""
+
+    def __new__(cls, *_: Any, **__: Any) -> Any:
+        return []
+
+
+def _placeholder_for(name: str) -> type:
+    return _Sequence if name == "collections.deque" else _Opaque if name.startswith("numpy.") else _Placeholder
+
+
 def _weights_in(torch: Any, value: Any, keys: tuple[str, ...]) -> Iterator[Weights]:
     if _is_module(value):
         tensors = dict(_tensors_of_module(torch, vars(value), ""))
         if tensors:
             yield Weights(".".join(keys), tensors, _is_average(keys, tensors))
         return
+    if isinstance(value, list | tuple):
+        value = dict(enumerate(value))
     if not isinstance(value, Mapping) or {"state", "param_groups"} <= value.keys():  # which an optimizer's state has
         return
-    parts = {key: part for key, part in value.items() if isinstance(key, str)}
+    parts = {str(key): part for key, part in value.items() if isinstance(key, str | int)}
     below = [one for key, part in parts.items() for one in _weights_in(torch, part, (*keys, key))]
     yield from below
-    tensors = {key: part for key, part in parts.items() if isinstance(part, torch.Tensor)}
+    tensors = {key: part for key, part in value.items() if isinstance(key, str) and isinstance(part, torch.Tensor)}
     if any(part.is_floating_point() and part.dim() > 0 for part in tensors.values()):
         yield Weights(".".join(keys), tensors, _is_average(keys, tensors))
 

@@ -67,8 +67,7 @@ class SearchStep(StepCell):
 
     The step works in graph mode and PyNative. Call it, or hand it to ``mindspore.train.Model`` with its callbacks (but
     not in sink mode, as the search loop runs on the host). It replaces every dropout cell of the network, in place,
-    with one whose mask can be drawn again. A step of dimred draws new masks for these cells. With any other they keep
-    the last ones: train on with ``TrainStep``, or in a network of its own, to which the weights are copied.
+    with one whose mask can be drawn again; see ``make_replayable``.
 
     Args:
         network: network and loss in one cell; returns the scalar mean loss of a batch, or (sum, count), see

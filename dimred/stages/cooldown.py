@@ -22,7 +22,11 @@ from dimred.vectors.parameters import check_arrays, from_arrays
 
 _log = logging.getLogger(__name__)
 
-_PARTS_STATE = ("ema.", "loss_scale.")  # prefixes of the parameters that hold the state of a step's parts
+_PARTS_STATE = (
+    "ema.",
+    "loss_scale.",
+    "dropout_seed",
+)  # prefixes of the parameters that hold the state of a step's parts
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,8 @@ class AdamW(nn.Optimizer):
     ):
         check_number("beta1", beta1, at_least=0, below=1)
         check_number("beta2", beta2, at_least=0, below=1)
+        for name, beta in (("beta1", beta1), ("beta2", beta2)):
+            check_number(f"{name} in float32", float(np.float32(beta)), at_least=0, below=1)
         check_number("eps", eps, above=0)
         if not isinstance(weight_decay, nn.Cell):  # MindSpore takes a cell for a decay that changes
             check_number("weight_decay", weight_decay, at_least=0)

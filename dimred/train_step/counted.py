@@ -140,8 +140,10 @@ def mend_binary_cross_entropy(network: nn.Cell) -> None:
     """
     if ms.get_context("mode") == ms.PYNATIVE_MODE:
         for place in places(network):
-            if type(place.cell) is nn.BCEWithLogitsLoss and place.cell.reduction == "mean":
-                place.put(_MeanLoss(nn.BCEWithLogitsLoss("none", place.cell.weight, place.cell.pos_weight)))
+            cell = place.cell
+            is_ours = isinstance(cell, nn.BCEWithLogitsLoss) and type(cell).construct is nn.BCEWithLogitsLoss.construct
+            if is_ours and cell.reduction == "mean":
+                place.put(_MeanLoss(nn.BCEWithLogitsLoss("none", cell.weight, cell.pos_weight)))
 
 
 def warn_of_sums(network: nn.Cell) -> None:

@@ -57,12 +57,14 @@ class TrainStep(StepCell):
     take the batch whole.
 
     Micro-batches and ranks are weighed by what their mean loss was taken over, so that the step is that of the whole
-    batch. For MindSpore's cross entropies these are the labels that are not ``ignore_index``, each with its class
-    weight; each such cell is replaced by one that counts, in its place in the network. Any other loss is weighed by its
-    rows, unless the network returns the sum of the loss and the count that it would be divided by.
+    batch, of which each rank has as many rows. For MindSpore's cross entropies these are the labels that are not
+    ``ignore_index``, each with its class weight; each such cell is replaced by one that counts, in its place in the
+    network. Any other loss is weighed by its rows, unless the network returns the sum of the loss and the count that it
+    would be divided by.
 
     The network's dropout cells are replaced, in place, by cells with masks that ``state`` can restore; see
     ``make_replayable``. They are new at each step, and R ranks with n micro-batches draw those of R n ranks with one.
+    Functions such as ``ops.dropout`` draw theirs as before, and begin anew in each process.
 
     Args:
         network: network and loss in one cell; returns the scalar mean loss of a batch, or a pair (sum, count).
@@ -112,12 +114,12 @@ class TrainStep(StepCell):
             check_dense(network)
         self.ballot = ballot
         self.votes = ballot is not None
-        masks = make_replayable(network)
-        masks.set_part(ranks.rank)
+        masks = make_replayable(network, ranks.rank)
         self.dropout_masks = masks if masks.seeds else None
         self.untrained_parameters = None
         if self.votes or (loss_scale is not None and loss_scale.drops_overflow):
-            untrained = [one for one in network.get_parameters() if not one.requires_grad]
+            updated = {id(parameter) for parameter in optimizer.parameters}
+            untrained = [one for one in network.get_parameters() if id(one) not in updated]
             self.untrained_parameters = GraphCopies([*untrained, *masks.seeds])
         weighs = reduce is not None or micro_batch_size is not None
         self.gradient = BatchGradient(network, optimizer.parameters, loss_scale, weighs)
@@ -187,9 +189,8 @@ class TrainStep(StepCell):
 
     def _draw_dropout_masks(self, micro_batch: int) -> None:
         if self.dropout_masks is not None:
-            if micro_batch == 0:
-                self.dropout_masks()
-            self.dropout_masks.set_part(micro_batch * self._ranks.group_size + self._ranks.rank)
+            part = micro_batch * self._ranks.group_size + self._ranks.rank
+            self.dropout_masks.draw_next(part, is_same_step=micro_batch > 0)
 
     def construct(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Make the whole step in one graph, and return the values of a ``StepResult``.

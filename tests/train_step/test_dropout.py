@@ -8,7 +8,7 @@ from mindspore import Parameter, Tensor, nn, ops
 import dimred
 from dimred.distributed.ranks import Ranks
 from dimred.stages.subspace_train_step import SubspaceTrainStep
-from dimred.train_step.dropout import ReplayableDropout, make_replayable
+from dimred.train_step.dropout import MaskNumbers, ReplayableDropout, make_replayable
 from dimred.train_step.step import TrainStep
 from tests.helpers.networks import DropoutNet, basis_for, state_bytes
 from tests.oracles import dropout as dropout_twin
@@ -39,6 +39,7 @@ def test_every_dropout_is_replaced_draws_its_own_mask_and_can_draw_it_again(mode
     network.set_train(True)
     draw(7, 0)
     first = [mask.asnumpy() for mask in network(ones)]
+    draw(7, 0)
     again = [mask.asnumpy() for mask in network(ones)]
     np.testing.assert_array_equal(first, again)
     draw(8, 0)
@@ -58,10 +59,12 @@ def test_every_dropout_is_replaced_draws_its_own_mask_and_can_draw_it_again(mode
 
 @pytest.mark.parametrize(("shape", "p"), [((5,), 0.3), ((3, 2, 4, 2), 0.9), ((7, 11), 0.0001)])
 def test_masks_are_those_of_the_twin(mode, shape, p):
-    seed, part = (Parameter(Tensor(number, ms.int32)) for number in (-(2**31), 123_456_789))
-    cell = ReplayableDropout(p, seed, part, site=3, n_joint=0).set_train()
-    expected = dropout_twin.kept(shape, p, (-(2**31) + 123_456_789) * 0xC2B2AE35 + 3 * 7919 + 1)
-    np.testing.assert_array_equal(cell(Tensor(np.ones(shape, np.float32))).asnumpy() != 0, expected)
+    numbers = MaskNumbers(*(Parameter(Tensor(number, ms.int32)) for number in (-(2**31), 123_456_789, 5)))
+    cell = ReplayableDropout(p, numbers, site=3, n_joint=0).set_train()
+    for call in (5, 6):
+        key = (-(2**31) + 123_456_789 + call * 0x27D4EB2F) * 0xC2B2AE35 + 3 * 7919 + 1
+        kept = cell(Tensor(np.ones(shape, np.float32))).asnumpy() != 0
+        np.testing.assert_array_equal(kept, dropout_twin.kept(shape, p, key))
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5])
@@ -98,7 +101,7 @@ def test_a_cell_in_two_places_is_replaced_in_both_and_nothing_else_is():
     assert np.any(first.set_train()(ones := Tensor(np.ones(50, np.float32))).asnumpy() != second(ones).asnumpy())
 
 
-def test_parts_that_earlier_searches_had_draw_new_masks_too_and_not_the_same():
+def test_parts_that_earlier_searches_had_draw_new_masks_too_and_not_the_same(mode):
     parts = [nn.SequentialCell(nn.Dropout(p=0.5)) for _ in range(2)]
     for part in parts:
         make_replayable(part)
@@ -117,6 +120,90 @@ def test_a_probability_of_1_drops_everything(mode):
     assert not network(Tensor(np.ones((2, 3, 2, 2), np.float32))).asnumpy().any()
 
 
+class Twice(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.dropout, self.scale = nn.Dropout(p=0.5), Parameter(Tensor(1.0, ms.float32))
+
+    def construct(self, x):
+        return self.dropout(self.dropout(x)).mean() * self.scale
+
+
+@pytest.mark.parametrize("parts", [{}, {"micro_batch_size": 400}])
+def test_a_cell_that_is_called_twice_in_a_pass_draws_two_masks(mode, parts):
+    """With one mask, 1 of 2 elements is kept and scaled by 4: the mean of ones would be 2."""
+    network = Twice()
+    step = TrainStep(network, nn.SGD(network.trainable_params(), 0.0), **parts)
+    losses = [float(step(Tensor(np.ones((400, 50), np.float32))).loss) for _ in range(4)]
+    assert losses == pytest.approx([1.0] * 4, abs=0.06)
+    assert len({*losses}) == 4
+
+
+@pytest.mark.parametrize("parts", [{}, {"micro_batch_size": 40}])
+def test_parts_with_steps_of_their_own_before_draw_different_masks_in_one_step(mode, parts):
+    ones, halves = Tensor(np.ones((40, 50), np.float32)), []
+    for _ in range(2):
+        half = Twice()
+        TrainStep(half, nn.SGD(half.trainable_params(), 0.0), **parts)(ones)
+        halves.append(half)
+
+    class Both(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.one, self.other = halves
+
+        def construct(self, x):
+            return (self.one(x) - self.other(x)) ** 2
+
+    for half, name in zip(halves, "ab", strict=True):
+        half.scale.name = name
+    network = Both()
+    step = TrainStep(network, nn.SGD(network.trainable_params(), 0.0), **parts)
+    assert all(float(step(ones).loss) > 0 for _ in range(3))
+
+
+def test_a_step_is_not_disturbed_by_another_one_on_its_network(mode):
+    ones, networks = Tensor(np.ones((4, 30), np.float32)), [DropoutNet(), DropoutNet()]
+    alone, disturbed = (TrainStep(one, nn.SGD(one.trainable_params(), 0.0)) for one in networks)
+    other = TrainStep(networks[1], nn.SGD(networks[1].trainable_params(), 0.0), micro_batch_size=2)
+    losses = [float(alone(ones).loss) for _ in range(3)]
+    assert float(disturbed(ones).loss) == losses[0]
+    state = disturbed.state()
+    other(ones)
+    disturbed.restore(state, "here")
+    assert [float(disturbed(ones).loss) for _ in range(2)] == losses[1:]
+
+
+def test_the_masks_of_a_search_are_not_those_of_training_and_leave_none_to_come_twice(mode):
+    network = DropoutNet()
+    step = TrainStep(network, nn.SGD(network.trainable_params(), 0.0))
+    x = Tensor(np.random.default_rng(2).standard_normal((4, 30)).astype(np.float32))
+    search = SubspaceTrainStep(network, basis_for(network, 8), alpha=0.0)
+    search.line_search.sigma, search.line_search.max_trials = 1e9, 1  # so that it accepts nothing
+    losses = [float(one(x).loss) for one in (step, step, search, search, step, step)]
+    assert len({*losses}) == len(losses)
+
+
+def test_masks_follow_the_seed_of_the_process():
+    masks = []
+    for seed in (1, 2, 1):
+        ms.set_seed(seed)
+        network = nn.SequentialCell(nn.Dropout(p=0.5)).set_train()
+        make_replayable(network)
+        masks.append(network(Tensor(np.ones(200, np.float32))).asnumpy().tobytes())
+    assert masks[0] == masks[2] != masks[1]
+
+
+def test_a_dropout_with_a_construct_of_its_own_stays():
+    class Own(nn.Dropout):
+        def construct(self, x):
+            return -x
+
+    network = nn.SequentialCell(Own(p=0.5))
+    make_replayable(network)
+    assert type(network[0]) is Own
+
+
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.8])
 def test_share_scale_and_gradient(p):
     network = nn.SequentialCell(nn.Dropout(p=p))
@@ -127,7 +214,9 @@ def test_share_scale_and_gradient(p):
     gradient = ops.grad(network)  # of the sum of its outputs
     for number in range(5):
         draw(number, 0)
-        out, grad = network(x).asnumpy(), gradient(x).asnumpy()
+        out = network(x).asnumpy()
+        draw(number, 0)
+        grad = gradient(x).asnumpy()
         mask = out != 0
         np.testing.assert_allclose(out[mask], x.asnumpy()[mask] / (1 - p), rtol=1e-5)
         np.testing.assert_allclose(grad, mask / (1 - p), rtol=1e-5)
@@ -173,9 +262,10 @@ def test_trials_of_a_step_see_the_masks_of_its_gradient(mode):
     assert [p.name for p in network.get_parameters()] == names
     x = Tensor(np.random.default_rng(2).standard_normal((4, 30)).astype(np.float32))
     losses = []
-    for _ in range(6):
+    for number in range(6):
         found = step(x)
         network.set_train(True)
+        make_replayable(network).draw(number, 0)
         # The network still has the masks of this step, so it gives f at the accepted point.
         assert float(network(x).asnumpy()) == pytest.approx(found.loss_after, rel=1e-5)
         losses.append(found)
