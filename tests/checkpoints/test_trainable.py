@@ -210,3 +210,35 @@ def test_doubt_is_refused_and_the_file_is_named(tmp_path, others, name):
     with pytest.raises(CheckpointError, match=rf"a\.safetensors: the entry '{name}'.*--names-from"):
         trainable_layout(read_index(path), path, refuse_doubtful=True)
     assert open_file(path).layout == WeightLayout.from_weights(tensors(**MODEL, **others))
+
+
+@pytest.mark.parametrize(
+    ("weight", "copy"),
+    [
+        ("model.l.weight", "model_ema.lweight"), ("online_model.l.weight", "ema_model.l.weight"),
+        ("model.l.weight", "swa_model.module.l.weight"), ("l.weight", "l.weight_ema"), ("l.weight", "l.weight.exp_avg"),
+        ("online.l.weight", "target.l.weight"), ("_orig_mod.l.weight", "ema.l.weight"),
+    ],
+)  # fmt: skip
+def test_what_is_named_as_a_copy_of_a_weight_is_doubtful(tmp_path, weight, copy):
+    arrays = {weight: np.zeros((2, 3), np.float32), copy: np.ones((2, 3), np.float32)}
+    write_checkpoint(tmp_path / "n.ckpt", arrays)
+    index = read_index(tmp_path / "n.ckpt")
+    names, doubtful = trainable_entries(index)
+    assert copy in doubtful or copy not in names
+    if copy in names:
+        with pytest.raises(CheckpointError, match="may be a weight, or"):
+            trainable_layout(index, "n.ckpt", refuse_doubtful=True)
+
+
+def test_twins_and_a_module_called_target_are_weights_beyond_doubt(tmp_path):
+    names = ("query.l.weight", "doc.l.weight", "head.target.weight")
+    write_checkpoint(tmp_path / "n.ckpt", {name: np.zeros((2, 3), np.float32) for name in names})
+    assert trainable_entries(read_index(tmp_path / "n.ckpt")) == (names, ())
+
+
+@pytest.mark.parametrize("name", ["bn1._mean", "bn1._variance", "bn_running_mean", "bn_moving_variance"])
+def test_statistics_by_other_names(tmp_path, name):
+    arrays = {"l.weight": np.zeros((2, 3), np.float32), name: np.zeros(3, np.float32)}
+    write_checkpoint(tmp_path / "n.ckpt", arrays)
+    assert open_file(tmp_path / "n.ckpt").statistics == (name,)

@@ -1,6 +1,7 @@
 """``dimred convert`` of shards, folders and what can't be converted; run ``-m torch`` where PyTorch is installed."""
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -221,3 +222,52 @@ def test_a_file_that_was_cut_is_named(tmp_path: Path, n_missing: int) -> None:
     path.write_bytes(path.read_bytes()[:-n_missing])
     with pytest.raises(CheckpointError, match=r"net\.pt can't be read"):
         convert(path)
+
+
+@pytest.mark.torch
+def test_what_lies_beside_the_weights_does_not_keep_them_from_being_read(tmp_path: Path) -> None:
+    import collections
+
+    import torch
+
+    notes = {"best": np.float64(0.9), "state": np.random.RandomState(1).get_state(), "last": collections.deque([1, 2])}
+    torch.save({"model": network(1).state_dict(), **notes}, tmp_path / "n-1.pt")
+    (conversion,) = convert(tmp_path / "n-1.pt")
+    assert conversion.key == "model"
+    assert {*read_checkpoint(conversion.out)} == {*network(1).state_dict()}
+
+
+@pytest.mark.torch
+def test_weights_in_lists_and_below_numbers_are_not_dropped(tmp_path: Path) -> None:
+    import torch
+
+    state = network(1).state_dict()
+    for name, content in (
+        ("a", {"model": {**state, "experts": [state]}}),
+        ("b", {"model": state, "heads": {0: state}}),
+    ):
+        torch.save(content, tmp_path / f"{name}.pt")
+        with pytest.raises(CheckpointError, match=r"has several weights: .*(model\.experts\.0|heads\.0)"):
+            convert(tmp_path / f"{name}.pt")
+    (conversion,) = convert(tmp_path / "b.pt", key="heads.0")
+    assert {*read_checkpoint(conversion.out)} == {*state}
+
+
+@pytest.mark.torch
+def test_a_folder_s_other_files_are_passed_over_and_an_outdated_result_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    import torch
+
+    caplog.set_level("INFO")
+    (tmp_path / "vocab.pkl").write_bytes(b"\x80\x04]\x94.")
+    (tmp_path / "data.bin").write_bytes(bytes(100))
+    for name in ("n-1.pt", "model_optim_rng.pt"):
+        torch.save(network(1).state_dict(), tmp_path / name)
+    torch.save(network(1).state_dict(), tmp_path / "n-2.pt", _use_new_zipfile_serialization=False)
+    assert len(convert(tmp_path)) == 3
+    assert sum("was not written by PyTorch" in message for message in caplog.messages) == 2
+    caplog.clear()
+    os.utime(tmp_path / "n-1.pt", (2e9, 2e9))
+    assert convert(tmp_path) == []
+    assert sum("n-1.pt is newer than" in message for message in caplog.messages) == 1

@@ -218,3 +218,51 @@ def test_a_file_named_as_a_list_of_folders_that_lists_none_hides_no_weights(tmp_
         write_file(tmp_path / f"checkpoint-{number}" / "model.safetensors", network(number))
         (tmp_path / f"checkpoint-{number}" / "modules.json").write_text(content)
     assert [one.step for one in open_checkpoints(tmp_path)] == [1, 2]
+
+
+@pytest.mark.parametrize("names", [("criterion", "encoder"), ("writer", "reader")])
+def test_a_part_whose_name_holds_the_letters_of_iter_is_averaged(tmp_path: Path, names: tuple[str, str]) -> None:
+    for number in (1, 2):
+        for name in names:
+            path = tmp_path / "run" / f"checkpoint-{number}" / name / "model.safetensors"
+            write_file(path, {"linear.weight": np.full((2, 3), number, np.float32)})
+    checkpoint = open_checkpoints(tmp_path / "run")[0]
+    assert checkpoint.layout.names == tuple(f"{name}/linear.weight" for name in sorted(names))
+
+
+def test_a_part_that_is_still_a_pickle_is_refused(tmp_path: Path) -> None:
+    for number in (1, 2):
+        folder = tmp_path / "run" / f"checkpoint-{number}"
+        write_file(folder / "unet" / "model.safetensors", {"w": np.full((2, 3), number, np.float32)})
+        (folder / "text_encoder").mkdir()
+        (folder / "text_encoder" / "pytorch_model.bin").write_bytes(PICKLE)
+    with pytest.raises(CheckpointError, match="is a pickle"):
+        open_checkpoints(tmp_path / "run")
+
+
+def test_weights_that_a_result_does_not_have_are_named_and_equal_files_are_copied(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    for number in (1, 2):
+        folder = tmp_path / "run" / f"checkpoint-{number}"
+        write_file(folder / "model.safetensors", network(number))
+        write_file(folder / "projector" / "model.safetensors", network(number))
+        for name, content in {"head.npz": f"{number}", "labels.jsonl": "{}", "eval_metrics.json": f"{number}"}.items():
+            (folder / name).write_text(content)
+        (folder / "config.json").write_text("{}")
+    dimred.merge(tmp_path / "run", tmp_path / "mean")
+    names = {path.name for path in (tmp_path / "mean").iterdir()}
+    assert names == {"README.md", "config.json", "labels.jsonl", "model.safetensors"}
+    said = [message for message in caplog.messages if "neither averaged nor copied" in message]
+    assert [message.split()[0].rpartition("/")[2] for message in said] == ["head.npz", "projector"]
+
+
+def test_rest_that_names_an_input_is_that_input(tmp_path: Path) -> None:
+    for number in (1, 3):
+        write_file(tmp_path / f"n-{number}.safetensors", network(number))
+    for name, rest in (("one", None), ("two", tmp_path / "n-3.safetensors")):
+        dimred.merge(sorted(tmp_path.glob("n-*.safetensors")), tmp_path / f"{name}.safetensors", rest=rest)
+    one, two = (read_file(tmp_path / f"{name}.safetensors") for name in ("one", "two"))
+    for key, value in one.items():
+        np.testing.assert_array_equal(two[key], value)

@@ -227,3 +227,24 @@ def test_factors_in_two_shards(tmp_path: Path) -> None:
     }
     for axis, name in enumerate(names_of("dense")):
         np.testing.assert_array_equal(result[name], np.concatenate([one[name] for one in arrays], axis=axis))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "to_k.lora.down.weight", "processor.to_k_lora.up.weight", "wq.mindpet_delta_lora_a", "qkv_lora1.down.weight",
+        "lycoris_blocks_0.lokr_w1", "lycoris_blocks_0.hada_w1_a",
+    ],
+)  # fmt: skip
+def test_factors_of_every_maker_are_refused_without_a_configuration(tmp_path: Path, name: str) -> None:
+    for number in (1, 2):
+        write_file(tmp_path / f"n-{number}.safetensors", {name: np.full((2, 3), number, np.float32)})
+    with pytest.raises(CheckpointError, match=f"holds factors of LoRA, such as '{name}'"):
+        dimred.merge(tmp_path, tmp_path / "mean.safetensors")
+
+
+def test_a_network_s_own_module_may_be_called_lora(tmp_path: Path) -> None:
+    for number in (1, 2):
+        arrays = {"attn.w_lora.lora.0.weight": np.full((2, 3), number, np.float32)}
+        write_file(tmp_path / f"n-{number}.safetensors", arrays)
+    dimred.merge(tmp_path, tmp_path / "mean.safetensors")

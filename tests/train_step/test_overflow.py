@@ -105,3 +105,13 @@ def test_a_search_step_that_overflows_is_skipped_and_the_scale_shrinks(rows):
     assert changed(before, values(step)) <= SCALE_STATE
     assert step.memory == memory._replace(n_steps=2, n_rejected_in_a_row=memory.n_rejected_in_a_row + 1)
     assert step(*image_batch(2)).loss_scale == 64.0
+
+
+def test_a_parameter_that_the_optimizer_does_not_have_stays_as_it_was_though_it_asks_for_a_gradient():
+    network = BatchNormNet()
+    update = make_optimizer("momentum", network.trainable_params(), RATES)
+    network.forwards.requires_grad = True  # as MindSpore makes parameters unless it is told otherwise
+    step = TrainStep(network, update, loss_scale=DynamicLossScale())
+    step(*image_batch(0))
+    assert not bool(step(*overflowing(1)).applied)
+    assert int(network.forwards.asnumpy()) == 1
