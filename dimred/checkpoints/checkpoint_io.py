@@ -17,7 +17,7 @@ from dimred.checkpoints.ckpt_format import LONGEST_NAME, check_ckpt_crc, read_ck
 from dimred.checkpoints.layout import WeightLayout, as_array
 from dimred.checkpoints.safetensors_format import read_safetensors_index, write_safetensors
 from dimred.checkpoints.stored_tensor import StoredTensor, reading
-from dimred.checkpoints.trainable import is_counter, is_statistic, trainable_layout
+from dimred.checkpoints.trainable import is_counter, is_statistic, own_statistics, trainable_layout
 from dimred.errors import CheckpointError, ConfigError, shown
 from dimred.io.atomic import open_atomic
 
@@ -167,9 +167,10 @@ class Checkpoint:
 
     @cached_property
     def statistics(self) -> tuple[str, ...]:
-        """Return the names of BatchNorm statistics, which are averaged but not trained."""
+        """Return the names of BatchNorm statistics of the weights, which are averaged but not trained."""
         tensors = self.tensors
-        return tuple(name for name, tensor in tensors.items() if tensor.is_float and is_statistic(name, tensors))
+        names = [name for name, tensor in tensors.items() if tensor.is_float and is_statistic(name, tensors)]
+        return tuple(own_statistics(names, self.layout.names))
 
     @cached_property
     def integers(self) -> tuple[str, ...]:

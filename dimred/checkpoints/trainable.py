@@ -13,7 +13,7 @@ import math
 import os
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -72,6 +72,20 @@ def is_statistic(name: str, index: Index | None = None) -> bool:
         return True
     partner = f"{above}{_PARTNERS[last]}{ending}"
     return index is not None and partner in index and index[partner].shape == index[name].shape != ()
+
+
+def own_statistics(names: Sequence[str], weights: Collection[str]) -> list[str]:
+    """Leave out statistics of a copy of the weights that is not averaged, such as ``ema.NAME`` beside NAME.
+
+    Args:
+        names: all statistics.
+        weights: the weights.
+    """
+    prefixes = {name.removesuffix(other) for name in names for other in names if name != other and name.endswith(other)}
+    copies = tuple(
+        one for one in prefixes if one[-1] in "._/" and not any(weight.startswith(one) for weight in weights)
+    )
+    return [name for name in names if not name.startswith(copies)] if copies else list(names)
 
 
 def is_counter(name: str, tensor: StoredTensor) -> bool:

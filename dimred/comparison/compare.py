@@ -31,6 +31,7 @@ from dimred.io.run_names import (
     runs_below,
 )
 from dimred.runs.device import set_up
+from dimred.runs.run_folder import digests_of
 from dimred.runs.task import build_splits
 from dimred.stages.checks import snapshots_in_the_end
 from dimred.stages.parent import StageOneRun
@@ -134,19 +135,20 @@ def _jobs(
             names.discard("cooldown")
         missing = [name for name in METHODS if name in names and not (folder / f"{name}.json").exists()]
         if missing:
-            _check_comparable(images, run, one, two, at, missing)
-            yield partial(_run, partial(Comparison, images, run, one, two, at, folder), missing, one.seed)
+            digests = _check_comparable(images, run, one, two, at, missing)
+            _check_digests(folder, digests)
+            yield partial(_run, partial(Comparison, images, run, one, two, at, folder), missing, one.seed, digests)
 
 
-def _run(begin: Callable[[], Comparison], missing: Sequence[str], seed: int) -> None:
-    """Run the missing methods, and write a row, ``METHOD.json``, for each."""
+def _run(begin: Callable[[], Comparison], missing: Sequence[str], seed: int, digests: dict[str, Any]) -> None:
+    """Run the missing methods, and write a row, ``METHOD.json``, for each, with the digests of RUN and DATA."""
     set_up(seed)
     comparison = begin()
     for method in missing:
         _log.info(f"seed {seed}: {method}")
         record = {
             "method": method, "title": title_of(method, comparison.two), "seed": seed, "at": comparison.at,
-            "data": str(comparison.data.resolve()), "run": str(comparison.run.resolve()),
+            "data": str(comparison.data.resolve()), "run": str(comparison.run.resolve()), "digests": digests,
             "metrics": [asdict(metric) for metric in comparison.metrics],
             "batch_norm": comparison.evaluator.has_batch_norm,
         }  # fmt: skip
@@ -164,8 +166,11 @@ def _run(begin: Callable[[], Comparison], missing: Sequence[str], seed: int) -> 
 
 def _check_comparable(
     data: Path, run: Path, one: StageOneConfig, two: StageTwoConfig, at: int, methods: Collection[str]
-) -> None:
+) -> dict[str, Any]:
     """Check that stage 1 kept what the methods need at epoch ``at``, and that stage 2 has the same model and task.
+
+    Returns:
+        The digest of stage 1's full checkpoint, and those of the splits, by what they are of.
 
     Raises:
         ConfigError, DataError, SeriesError: something is missing, or does not match.
@@ -176,7 +181,7 @@ def _check_comparable(
             f"RUN is {str(run)!r}, to be compared at epoch {at}, but it keeps snapshots from epoch {first} on; name "
             "later epochs with --at, or train it with an earlier snapshots.first_epoch"
         )
-    build_splits(one, data, SPLITS, val_chooses=True)
+    images = build_splits(one, data, SPLITS, val_chooses=True)
     if two.model != one.model:
         raise ConfigError(f"--config is for the model {two.model}, but {str(run)!r} trained {one.model}")
     parent = StageOneRun.open(checkpoint).share()
@@ -194,6 +199,18 @@ def _check_comparable(
         )
     if "stage_2" in methods and two.search is not None:
         check_enough(n_snapshots, two.search.n_components, two.search.basis, snapshots.directory)
+    return {"RUN": parent.digest, "DATA": digests_of(images)}
+
+
+def _check_digests(folder: Path, digests: dict[str, Any]) -> None:
+    """Check that RUN and DATA have what they had when the rows in a folder were written."""
+    for row in sorted(folder.glob("*.json"))[:1]:
+        before = json.loads(row.read_text(encoding="utf-8")).get("digests", {})
+        for argument, digest in digests.items():
+            if before.get(argument, digest) != digest:
+                raise ConfigError(
+                    f"{argument} has other contents than when the rows in {folder} were written; name another --out"
+                )
 
 
 def _claim_folder(out: Path, two: StageTwoConfig) -> None:

@@ -111,7 +111,9 @@ def network_of_run(folder: Path, run: Path | None) -> Path:
         if final or full:
             return final[0] if final else full[max(full)]
     what = "no run's folder" if run is None else "a run that has not saved the network it ends with"
-    raise ConfigError(f"WEIGHTS is {str(folder)!r}, which is {what}; give a checkpoint, or finish the run")
+    below = runs_below(folder) if run is None else ""
+    remedy = f"give a run{below}" if below else "give a checkpoint, or finish the run"
+    raise ConfigError(f"WEIGHTS is {str(folder)!r}, which is {what}; {remedy}")
 
 
 def named_weights(argument: str, path: Path) -> str:

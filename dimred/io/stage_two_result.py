@@ -63,6 +63,7 @@ class StageTwoResult:
         start: the configured start.
         epochs: number of epochs, a fraction if the search ended within one.
         sources: DATA, WEIGHTS and the basis as paths; None for what was not given.
+        digests: ``weights``, of WEIGHTS, and ``data``, what ``digests_of`` says of each split; empty if not known.
         metrics: the values of each metric, the main one first.
         choices: ``start``, ``average``, ``kept`` or ``best_average`` -> what was chosen there; without those not made.
         start_effective_size: how many equally weighted snapshots the start is worth.
@@ -79,6 +80,7 @@ class StageTwoResult:
     epochs: float
     sources: dict[str, str | None]
     metrics: list[MetricResult]
+    digests: dict[str, Any] = field(default_factory=dict)
     choices: dict[str, ChoiceResult] = field(default_factory=dict)
     start_effective_size: float = 1.0
     cooldown: dict[str, Any] | None = None
@@ -164,7 +166,8 @@ class StageTwoResult:
             ConfigError: they have another layout.
         """
         try:
-            if strangers := values.keys() ^ {one.name for one in fields(cls)}:
+            names = {one.name for one in fields(cls)}
+            if strangers := {*values, "digests"} ^ names:  # a result of an earlier version has no digests
                 raise KeyError(min(strangers))
             metrics = [MetricResult(Metric(**one["metric"]), one["by_point"]) for one in values["metrics"]]
             choices = {what: ChoiceResult(**choice) for what, choice in values["choices"].items()}

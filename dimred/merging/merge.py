@@ -218,8 +218,9 @@ def _digest_of(checkpoints: Sequence[Checkpoint]) -> str:
 
 
 def _identity(metric: str | Callable[..., Any]) -> str:
-    """Return a text that identifies a metric: the command, the file's name and digest, or the function's name."""
+    """Return a text that identifies a metric: a function's name, or the text with the digests of the files in it."""
     if not isinstance(metric, str):
         return getattr(metric, "__qualname__", repr(metric))
-    path = Path(metric.rpartition(":")[0])
-    return f"{metric} ({hashlib.sha256(path.read_bytes()).hexdigest()[:16]})" if path.is_file() else metric
+    paths = [Path(metric.rpartition(":")[0]), *map(Path, metric.split())]
+    digests = [hashlib.sha256(path.read_bytes()).hexdigest()[:16] for path in paths if path.is_file()]
+    return f"{metric} ({', '.join(digests)})" if digests else metric

@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from dimred.checkpoints.checkpoint_io import read_checkpoint
+from dimred.checkpoints.layout import arrays_digest
 from dimred.checkpoints.matrix import WeightMatrix
 from dimred.checkpoints.series import CheckpointSeries
-from dimred.errors import ConfigError
+from dimred.errors import CheckpointError, ConfigError
 from dimred.io.metric import AS_TRAINED, REESTIMATED, Metric
 from dimred.io.metrics_file import read_metrics
 from dimred.io.run_names import (
@@ -60,6 +62,10 @@ class StageOneRecord:
     def seconds(self) -> float:
         """Return the wall seconds of training, evaluation and measuring averages."""
         return seconds_of_stage_1(self.epochs)
+
+    def seconds_until(self, epoch: int) -> float:
+        """Return the same until the end of an epoch."""
+        return seconds_of_stage_1(record for record in self.epochs if record["epoch"] <= epoch)
 
     @property
     def last_epoch(self) -> int:
@@ -225,9 +231,19 @@ def read_stage_2(folder: Path) -> StageTwoRecord:
     missing = tuple(name for name, source in sources.items() if not source.exists())
     checkpoints = sources["weights"].parent
     has_stage_1 = (checkpoints.parent / METRICS).is_file() and checkpoints.name == STAGE_1_CHECKPOINTS
+    if "weights" not in missing and _are_others(sources["weights"], result.digests.get("weights")):
+        has_stage_1, missing = False, (*missing, "weights")  # another stage 1 was run in its place
     basis = None
     if result.basis and "basis" not in missing:
         basis = load_basis(sources["basis"])
         if basis.digest != result.basis.get("digest"):  # another one was written in its place
             basis, missing = None, (*missing, "basis")
     return StageTwoRecord(folder, result, steps, basis, read_stage_1(checkpoints) if has_stage_1 else None, missing)
+
+
+def _are_others(weights: Path, digest: str | None) -> bool:
+    """Return whether a checkpoint has other arrays than those of a digest, if that is known, or can't be read."""
+    try:
+        return digest is not None and arrays_digest(read_checkpoint(weights)) != digest
+    except CheckpointError:
+        return True

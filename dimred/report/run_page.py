@@ -148,7 +148,7 @@ def _summary(run: StageTwoRecord, settings: StageTwoConfig, last: float | None) 
         words.append(f"Parts that need the {sources} are left out, because these are gone or were replaced.")
     durations = f"stage 2 {duration(result.seconds)}"
     if run.stage_1 is not None:
-        durations = f"stage 1 {duration(run.stage_1.seconds)}, {durations}"
+        durations = f"stage 1 {duration(run.stage_1.seconds_until(run.stage_1_epochs))}, {durations}"
     where = {"run": str(run.folder.resolve()), "data": str(result.sources["data"]), "ended": _when(run.folder / RESULT)}
     head = sentences(run_verdict(run, split, last), "verdict") + _names_table(
         where | {"took": durations} | search_options(settings, result)

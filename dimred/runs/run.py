@@ -22,7 +22,7 @@ from dimred.runs.faults import DivergenceDetector, translate_errors
 from dimred.runs.figures import RunFigures
 from dimred.runs.loop import EpochLoop, Progress
 from dimred.runs.records import MetricsLog, TensorBoard, cut_metrics, make_callback
-from dimred.runs.run_folder import refuse_another_val, refuse_changes, run_folder, write_versions
+from dimred.runs.run_folder import digests_of, refuse_another_val, refuse_changes, run_folder, write_versions
 from dimred.runs.task import Settings, Task
 from dimred.train_step.network_state import moving_statistics
 from dimred.train_step.optimizers import last_rate, state_parameters
@@ -68,9 +68,7 @@ class Run(Generic[Settings]):
         # Such as an attention mask of -inf: what was so from the beginning has not diverged.
         self._constants = {name for name, value in frozen.items() if not np.isfinite(value).all()}
         images = {split: task.images[split] for split in self.settings.splits}
-        data = self.ranks.run_on_rank_zero(
-            lambda: {split: f"{part.size_in_words}, digest {part.digest()[:12]}" for split, part in images.items()}
-        )
+        data = self.ranks.run_on_rank_zero(lambda: digests_of(images))
         settings = self.settings.model_dump(mode="json", exclude=_FREE_KEYS)
         self.identity: dict[str, Any] = settings | {"--devices": self.ranks.group_size, "DATA": data}
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from dimred.checkpoints.states import VAL_LOSSES
 from dimred.config import unknown_key
+from dimred.data.batches import Batches
 from dimred.errors import ConfigError, shown
 from dimred.io.atomic import FolderLock, atomic_write, remove_leftovers, writable
 from dimred.io.run_names import BASIS_METADATA, CONFIG, VERSIONS, results_in
@@ -81,6 +82,11 @@ def _version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return "not installed"
+
+
+def digests_of(images: Mapping[str, Batches]) -> dict[str, str]:
+    """Describe each split by its size and its digest, so that two descriptions are equal if the data are."""
+    return {split: f"{part.size_in_words}, digest {part.digest()[:12]}" for split, part in images.items()}
 
 
 _ABSENT = object()  # stands for a key that only one side has

@@ -1,5 +1,7 @@
 """Build the loss, the metric and the parts of the steps of both stages: here strings become objects."""
 
+import fnmatch
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -8,6 +10,7 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from dimred.config import (
+    NO_DECAY_PATTERNS,
     LossScaleConfig,
     OptimizerConfig,
     ScheduleConfig,
@@ -27,6 +30,8 @@ from dimred.train_step.network_state import evaluating
 from dimred.train_step.optimizers import make_optimizer
 from dimred.train_step.schedule import make_rates
 from dimred.train_step.step import TrainStep
+
+_log = logging.getLogger(__name__)
 
 
 def build_parts(config: StageConfig, network: nn.Cell) -> dict[str, Any]:
@@ -91,6 +96,10 @@ def build_optimizer(config: OptimizerConfig, network: nn.Cell, rates: float | Se
         ConfigError: an option does not go with the optimizer, or a user's own can't be found or used.
     """
     factory = load_factory(config.name, "optimizer.name") if ":" in config.name else None
+    names = [parameter.name for parameter in network.trainable_params()]
+    for pattern in config.no_decay:
+        if config.weight_decay and pattern not in NO_DECAY_PATTERNS and not fnmatch.filter(names, pattern):
+            _log.warning(f"optimizer.no_decay has {pattern!r}, which matches no weight, such as {names[0]!r}")
     options = config.model_dump(exclude={"name"})
     return make_optimizer(config.name, network.trainable_params(), rates, factory=factory, **options)
 

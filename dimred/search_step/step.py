@@ -31,6 +31,7 @@ from dimred.train_step.dropout import make_replayable
 from dimred.train_step.ema import EMA
 from dimred.train_step.loss_scale import StaticLossScale
 from dimred.train_step.network_state import TrainingMode, check_dense, check_names, clearing_failures
+from dimred.train_step.optimizers import check_float32
 from dimred.train_step.protocol import StepCell, parameters_to_save
 from dimred.vectors.parameters import KnownMemory, from_arrays, to_arrays
 from dimred.vectors.projection import make_projection
@@ -128,6 +129,7 @@ class SearchStep(StepCell):
         super().__init__(auto_prefix=False)
         trainable = network.trainable_params()
         check_dense(network)
+        check_float32(trainable)
         self.direction = direction
         self.line_search = line_search
         self._outside = outside

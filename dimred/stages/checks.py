@@ -105,7 +105,10 @@ def check_stage_2(
             check_arrays(network.get_parameters(), parent.arrays, parent.title)
         parent.check_continued_by(settings, allowed)
         if not goes_on and settings.starts_from_file:
-            first = read_checkpoint(settings.start)
+            try:
+                first = read_checkpoint(settings.start)
+            except CheckpointError as error:
+                raise CheckpointError(f"start is {settings.start!r}: {error}") from None
             refuse_gradient_point(first, f"start is {settings.start!r}, which")
             check_arrays(network.get_parameters(), first, f"start {settings.start!r}")
 

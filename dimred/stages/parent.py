@@ -84,6 +84,8 @@ class StageOneRun:
             ConfigError: stage 1's configuration can't be read.
         """
         weights = without_dots(weights)
+        if weights.is_symlink() and weights.parent.name != STAGE_1_CHECKPOINTS:
+            weights = weights.resolve()
         name, run = epochs_of_checkpoint(weights), cls(weights)
         is_in_run = weights.parent.name == STAGE_1_CHECKPOINTS and run.config_file.is_file()
         config = load_config(StageOneConfig, run.config_file) if is_in_run else None
@@ -241,8 +243,10 @@ class StageOneRun:
             ConfigError: the keys of both stages do not go together, or the number of epochs can't be known.
         """
         settings = difference
+        if settings.starts_from_file:  # a run that is resumed elsewhere must find it
+            settings = settings.model_copy(update={"start": str(Path(settings.start).absolute())})
         if self.config is not None:
-            settings = complete(difference, self.config)
+            settings = complete(settings, self.config)
             _log.info(f"taken over from {self.config_file}: {difference_in_words(difference, settings)}")
         return settings.with_epochs_after(self.epoch)
 

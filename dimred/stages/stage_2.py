@@ -71,6 +71,7 @@ class StageTwo:
         self.result = StageTwoResult(
             start=self._settings.start, epochs=self._n_epochs,
             sources={name: str(path.resolve()) if path else None for name, path in sources.items()},
+            digests={"weights": parent.digest, "data": run.identity["DATA"]},
             metrics=[MetricResult(metric) for metric in run.figures.metrics],
         )  # fmt: skip
         if cooldown is not None:
@@ -142,9 +143,8 @@ class StageTwo:
         if start == "mean" and self.basis is not None:
             basis, layout = self.basis, self.run.evaluator.layout
             # Rank 0's mean, because a different host may have only the rows, not the file beside them that has it.
-            self.run.evaluator.put(
-                from_rank_zero(self._ranks.run_on_rank_zero(lambda: mean_of(basis)), layout, self._ranks)
-            )
+            mean = self._ranks.run_on_rank_zero(lambda: mean_of(basis))
+            self.run.evaluator.put(from_rank_zero(mean, layout, self._ranks))
             n_snapshots = len(basis.snapshots) if self._ranks.is_rank_zero else 0
             self.result.start_effective_size = float(self._ranks.sum([n_snapshots])[0])
         elif start == "best":

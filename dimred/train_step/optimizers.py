@@ -1,7 +1,7 @@
 """Make and check optimizers, with weight-decay groups, and read their state."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from fnmatch import fnmatch
 from typing import Any
@@ -168,6 +168,12 @@ def check_optimizer(optimizer: nn.Optimizer, trainable: Sequence[Parameter]) -> 
                 f"optimizer has {weight.name!r}, which is not a trainable parameter of the network that the step "
                 "trains; make it from network.trainable_params()"
             )
+    check_float32(optimizer.parameters)
+
+
+def check_float32(weights: Iterable[Parameter]) -> None:
+    """Check that all weights are float32; ConfigError if one is not."""
+    for weight in weights:
         if weight.dtype != ms.float32:
             raise ConfigError(
                 f"the weight {weight.name!r} is {weight.dtype}; weights must be float32. To compute in half precision "

@@ -57,9 +57,13 @@ def check_arrays(parameters: Iterable[Parameter], arrays: Mapping[str, np.ndarra
     """
     for parameter in parameters:
         if parameter.name not in arrays:
-            raise CheckpointError(
-                f"{source} has no {parameter.name!r}; it belongs to another network or is another kind of checkpoint"
-            )
+            remedy = "it belongs to another network or is another kind of checkpoint"
+            if not parameter.requires_grad:
+                remedy += (
+                    ", such as snapshots or their merge, which have the trained weights alone; dimred merge --rest "
+                    "takes the others from a full checkpoint"
+                )
+            raise CheckpointError(f"{source} has no {parameter.name!r}; {remedy}")
         shape, dtype = arrays[parameter.name].shape, arrays[parameter.name].dtype
         if tuple(shape) != tuple(parameter.shape):
             raise CheckpointError(

@@ -237,7 +237,7 @@ def test_twins_and_a_module_called_target_are_weights_beyond_doubt(tmp_path):
     assert trainable_entries(read_index(tmp_path / "n.ckpt")) == (names, ())
 
 
-@pytest.mark.parametrize("name", ["bn1._mean", "bn1._variance", "bn_running_mean", "bn_moving_variance"])
+@pytest.mark.parametrize("name", ["bn1/_mean", "bn1/_variance", "bn_running_mean", "bn_moving_variance"])
 def test_statistics_by_other_names(tmp_path, name):
     arrays = {"l.weight": np.zeros((2, 3), np.float32), name: np.zeros(3, np.float32)}
     write_checkpoint(tmp_path / "n.ckpt", arrays)

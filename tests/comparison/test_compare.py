@@ -120,6 +120,20 @@ def test_rows_of_another_run_or_configuration_do_not_mix(folder: Path, tmp_path:
         compare("nowhere", folder / "two.yaml", [folder / "run_3"], overrides=["epochs=2"], **options)
 
 
+@pytest.mark.usefixtures("compared")
+def test_rows_of_other_weights_or_data_at_the_same_paths_do_not_mix(folder: Path) -> None:
+    """Stage 1 was run again in its folder, or the data changed: the digest in a row is made another one."""
+    row = folder / "out" / "seed_3" / f"at_{AT}" / "average.json"  # the first one by name, which is read
+    before = row.read_text()
+    record = json.loads(before)
+    for argument, digest in record["digests"].items():
+        other = "another" if argument == "RUN" else {**digest, "test": "another"}
+        row.write_text(json.dumps(record | {"digests": {**record["digests"], argument: other}}))
+        with pytest.raises(ConfigError, match=f"{argument} has other contents than when the rows in"):
+            compare("nowhere", folder / "two.yaml", [folder / "run_3"], out=folder / "out", methods="schedule_free")
+    row.write_text(before)
+
+
 def test_a_signal_is_told_with_what_to_do(folder: Path, tmp_path: Path) -> None:
     """MindSpore's own handler would end the process without a word."""
     out = tmp_path / "out"

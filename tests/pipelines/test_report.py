@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -126,6 +127,22 @@ def test_checkpoints_of_stage_2_that_were_removed_leave_their_pictures_out_and_i
     text = (tmp_path / "out" / "report.html").read_text()
     assert "Parts that need the checkpoints of stage 2 are left out, because these are gone or were replaced." in text
     assert pictures(text) < PICTURES
+
+
+@pytest.mark.parametrize("replaced", ["weights", pytest.param("data", marks=pytest.mark.slow)])
+def test_a_stage_1_or_data_that_were_replaced_are_left_out(searched: Path, tmp_path: Path, replaced: str) -> None:
+    """Else the page would tell the gain over a stage 1 that this stage 2 did not begin from."""
+    run = shutil.copytree(searched, tmp_path / "two", ignore=shutil.ignore_patterns("report"))
+    result = StageTwoResult.read(run / "result.json")
+    other = {"weights": 64 * "0", "data": dict.fromkeys(result.digests["data"], "another")}[replaced]
+    replace(result, digests=result.digests | {replaced: other}).write(run / "result.json")
+    record = read_stage_2(run)
+    assert (record.stage_1 is None) == (replaced == "weights") == ("weights" in record.missing_sources)
+    if replaced == "data":
+        dimred_here("report", run, "--out", tmp_path / "out", "--batches", 1, cwd=tmp_path, status=0)
+        text = (tmp_path / "out" / "report.html").read_text()
+        assert "Parts that need the data are left out, because these are gone or were replaced." in text
+        assert "last weights of stage 1" not in text
 
 
 def test_stage_1_alone_again_and_again(two_stages: TwoStages, tmp_path: Path) -> None:

@@ -125,3 +125,9 @@ def test_rates_of_groups_are_made_again_and_are_no_state() -> None:
     state = state_parameters(update)
     assert {parameter.name.partition(".")[0] for parameter in state} == {"global_step", "momentum", "moments"}
     assert last_rate(update) == pytest.approx(0.1)
+
+
+def test_a_pattern_that_matches_no_weight_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    config = OptimizerConfig(no_decay=("*bias", "bais"))
+    build_optimizer(config, network(3), 0.1)
+    assert [message.partition(", which")[0] for message in caplog.messages] == ["optimizer.no_decay has 'bais'"]

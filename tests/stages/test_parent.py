@@ -68,6 +68,16 @@ def read(path: Path, **options: object) -> Cooldown:
     return plan_cooldown(CooldownConfig.model_validate(options), NETWORK, StageOneRun.open(path).share())
 
 
+def test_a_link_to_a_full_checkpoint_leads_to_its_run_and_a_start_is_known_by_its_whole_path(
+    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "link.ckpt").symlink_to(weights)
+    run = StageOneRun.open(tmp_path / "link.ckpt")
+    assert (run.weights, run.epoch, run.config) == (weights, 4, ONE)
+    monkeypatch.chdir(tmp_path)
+    assert run.whole_config(settings(start="run/other.ckpt")).start == str(tmp_path / "run" / "other.ckpt")
+
+
 def test_a_full_checkpoint_gives_optimizer_state_and_the_rate_of_its_epoch(weights: Path) -> None:
     found = read(weights, schedule="1-sqrt")
     assert (found.optimizer, found.updates) == (ONE.optimizer, 12)
