@@ -202,7 +202,12 @@ def merge(
     last: Annotated[int | None, typer.Option(help="Take the newest N only.")] = None,
     from_step: Annotated[int | None, typer.Option(help="First step to take.")] = None,
     to_step: Annotated[int | None, typer.Option(help="Last step to take.")] = None,
-    order: Annotated[str, typer.Option(help="Sort by step (numbers in the names), name or mtime.")] = "step",
+    order: Annotated[
+        str,
+        typer.Option(
+            help="Sort by step (numbers in the names; the epoch where these name no step), name (9 before 10) or mtime."
+        ),
+    ] = "step",
     profile: Annotated[
         str | None,
         typer.Option(help=f"How checkpoints are weighted without a metric, by default uniform: {PROFILES}."),

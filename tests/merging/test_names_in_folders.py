@@ -9,7 +9,7 @@ import pytest
 import dimred
 from dimred.errors import CheckpointError, ConfigError
 from dimred.merging.inputs import open_checkpoints
-from tests.helpers.checkpoint_files import write_file
+from tests.helpers.checkpoint_files import read_file, write_file
 from tests.merging.test_inputs import steps, write_named
 
 
@@ -46,3 +46,15 @@ def test_a_quantised_array_in_a_module_called_generator_is_no_random_state(tmp_p
         write_file(tmp_path / f"n-{number}.safetensors", arrays)
     with pytest.raises(CheckpointError, match=r"'generator\.w' has the type int8 and differs"):
         dimred.merge(tmp_path, tmp_path / "mean.safetensors")
+
+
+def test_statistics_of_an_average_that_is_copied_are_copied_with_it(tmp_path: Path) -> None:
+    for number in (1, 3):
+        arrays = {"l.weight": (4, 3), "l.bias": (4,), "bn.moving_mean": (4,)}
+        own = {name: np.full(shape, number, np.float32) for name, shape in arrays.items()}
+        write_file(tmp_path / f"n-{number}.safetensors", own | {f"ema.{name}": value for name, value in own.items()})
+    dimred.merge(tmp_path, tmp_path / "mean.safetensors")
+    mean = read_file(tmp_path / "mean.safetensors")
+    assert {name: value.ravel()[0] for name, value in mean.items()} == {
+        "l.weight": 2, "l.bias": 2, "bn.moving_mean": 2, "ema.l.weight": 3, "ema.l.bias": 3, "ema.bn.moving_mean": 3
+    }  # fmt: skip
