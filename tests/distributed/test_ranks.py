@@ -159,9 +159,8 @@ def test_ranks_agree_where_one_of_them_sees_another_loss(answers):
 def test_ranks_draw_the_masks_that_the_micro_batches_of_one_rank_draw(answers) -> None:
     for each in answers["dropout"]:
         assert each["ranks"] == pytest.approx(each["one rank"], rel=1e-6)
-        assert all(
-            one != pytest.approx(two, rel=1e-3) for one, two in zip(each["one part"], each["one rank"], strict=True)
-        )
+        for one, two in zip(each["one part"], each["one rank"], strict=True):
+            assert one != pytest.approx(two, rel=1e-5)
 
 
 def test_all_ranks_begin_with_the_weights_of_rank_0(answers) -> None:
