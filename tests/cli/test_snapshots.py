@@ -133,7 +133,7 @@ def test_wrong_options_are_one_clear_line(series, tmp_path, options, words):
     ("files", "options", "words"),
     [
         ("ab", ("--order", "time"), "error: --order is 'time'; allowed: "),
-        ("ab", (), "error: --order is 'step', but the names don't tell it (a, b); leave out what is not of this run, use "),
+        ("ab", (), "error: --order is 'step', but the names don't tell it (a, b); leave out what is not"),
         ("12", ("--last", "0"), "error: --last is 0; "),
         ("12", ("--from-step", "5"), "error: --from-step 5 and --to-step 2 leave none of the 2 checkpoints"),
         ("12", ("--lora-rank", "0"), "error: --lora-rank is 0; "),
