@@ -32,6 +32,7 @@ _COPY = re.compile(r"(?:^|[\W_])(?:best|last|latest|final|newest)(?=[\W_\d]|$)",
 # A word in a name that tells when, and not which part.
 _PLACE = re.compile(r"(?<![a-z])(?:checkpoint|ckpt|epoch|step|iter(?:ation)?)s?(?![a-z])", re.IGNORECASE)
 _SHARD = re.compile(r"-\d+-of-\d+$")
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
 def checkpoints_in(folder: Path, argument: str) -> list[Path]:
@@ -82,13 +83,11 @@ def _files_of_weights(paths: Iterable[Path]) -> list[Path]:
 
 def _check_has_no_series(folder: Path, folders: Sequence[Path], files: Sequence[Path], argument: str) -> None:
     """Check that no series of files stands beside the folders; ConfigError if one does, as either may be meant."""
-    counts = Counter(_pattern(path) for path in files if not (_SHARD.search(path.stem) or _COPY.search(path.name)))
-    series = next((path for path in files if counts[_pattern(path)] > 1), None)
-    if series is not None:
-        globs = [folder / re.sub(r"\d+(?:\.\d+)?", "*", path.name) for path in (folders[0], series)]
+    if series := _of_series([path for path in files if not _SHARD.search(path.stem)]):
+        globs = [folder / _NUMBER.sub("*", path.name) for path in (folders[0], series[0])]
         raise ConfigError(
             f"{argument} is {str(folder)!r}, which has checkpoints in folders, such as {folders[0].name}, and in "
-            f"files, such as {series.name}; say which you mean: '{globs[0]}' or '{globs[1]}'"
+            f"files, such as {series[0].name}; say which you mean: '{globs[0]}' or '{globs[1]}'"
         )
 
 
@@ -115,13 +114,22 @@ def _identity(path: Path) -> object:
 
 def _pattern(path: Path) -> str:
     """Return the name without its ending, with # in place of each number, so that a series has one pattern."""
-    return re.sub(r"\d+(?:\.\d+)?", "#", path.name if path.is_dir() else converted_path(path).stem)
+    return _NUMBER.sub("#", path.name if path.is_dir() else converted_path(path).stem)
+
+
+def _of_series(paths: Iterable[Path]) -> list[Path]:
+    """List those whose names differ from another one's in numbers alone, but for names as of copies."""
+    by_pattern: dict[str, list[Path]] = {}
+    for path in paths:
+        if not _COPY.search(path.name):
+            by_pattern.setdefault(_pattern(path), []).append(path)
+    return [path for alike in by_pattern.values() if len(alike) > 1 for path in alike]
 
 
 def _without_copies(paths: Sequence[Path]) -> list[Path]:
     """Leave out what a trainer keeps twice, such as ``resnet_best.ckpt`` or ``last.safetensors``, and say so."""
     counts = Counter(map(_pattern, paths))
-    has_series = any(counts[_pattern(path)] > 1 and not _COPY.search(path.name) for path in paths)
+    has_series = bool(_of_series(paths))
     originals = [
         path for path in paths if not _COPY.search(path.name) or (counts[_pattern(path)] > 1 and not has_series)
     ]

@@ -194,8 +194,10 @@ def _only_varying(names: Sequence[str]) -> list[int] | None:
     patterns = Counter(_NUMBER.sub("#", name) for name in names)
     if len(patterns) > 1:
         usual, count = patterns.most_common(1)[0]
+        if count == 1:
+            return None
         odd = next(name for name in names if _NUMBER.sub("#", name) != usual)
-        raise _doubt(f"{odd!r} is not named like the others" if count > 1 else "the names don't tell it", names)
+        raise _doubt(f"{odd!r} is not named like the others", names)
     columns = [column for column in zip(*numbers, strict=True) if len({*map(_value, column)}) > 1]
     if len(columns) > 1:
         raise _doubt(f"{len(columns)} numbers vary in the names", names)

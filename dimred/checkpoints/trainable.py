@@ -81,11 +81,11 @@ def own_statistics(names: Sequence[str], weights: Collection[str]) -> list[str]:
         names: all statistics.
         weights: the weights.
     """
-    prefixes = {name.removesuffix(other) for name in names for other in names if name != other and name.endswith(other)}
-    copies = tuple(
-        one for one in prefixes if one[-1] in "._/" and not any(weight.startswith(one) for weight in weights)
-    )
-    return [name for name in names if not name.startswith(copies)] if copies else list(names)
+    known = {*names}
+    ends = ((name, separator.end()) for name in names for separator in _SEPARATORS.finditer(name))
+    prefixes = {name[:end] for name, end in ends if name[end:] in known}
+    copies = tuple(one for one in prefixes if not any(weight.startswith(one) for weight in weights))
+    return [name for name in names if not name.startswith(copies)]
 
 
 def is_counter(name: str, tensor: StoredTensor) -> bool:

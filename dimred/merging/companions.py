@@ -91,13 +91,16 @@ def _belongs_to_the_network(path: Path, twin: Path) -> bool:
     """Return whether to copy a file; ``twin`` is where it would be in another checkpoint."""
     if _LOG.search(path.name) or _OTHER_INDEX.search(path.name) or path.name == MANIFEST:
         return False
+    is_record = _RECORD.search(path.name) is not None
+    if not is_record and path.suffix in _CONFIGURATION:
+        return True
+    if not is_record and is_state(path):
+        return False  # without reading it, as it may be larger than the weights
     with reading(path):
         is_equal = twin.is_file() and filecmp.cmp(path, twin, shallow=False)
-    if _RECORD.search(path.name):
+    if is_record:
         return is_equal and path != twin
-    if path.suffix in _CONFIGURATION:
-        return True
-    return not is_state(path) and (is_equal or not (twin.is_file() or path.suffix in _OTHER_WEIGHTS))
+    return is_equal or not (twin.is_file() or path.suffix in _OTHER_WEIGHTS)
 
 
 def renew_indices(template: Checkpoint, folder: Path) -> None:

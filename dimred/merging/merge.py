@@ -117,9 +117,7 @@ def merge(
         raise ConfigError(f"rest is {str(rest)!r}, but LoRA adapters have nothing else to copy; leave it out")
     if lora_rank is not None and not is_lora:
         raise ConfigError(f"lora_rank is {lora_rank}, but the checkpoints are not LoRA adapters; leave it out")
-    template = inputs[-1] if rest is None else read_one(Path(rest))
-    files = [*map(os.path.realpath, template.files)]
-    template = next((one for one in inputs if [*map(os.path.realpath, one.files)] == files), template)
+    template = inputs[-1] if rest is None else _open_rest(Path(rest), inputs)
     if difference := inputs[-1].layout.misfit(template.tensors):
         raise ConfigError(f"rest is {str(rest)!r}, which is not of the checkpoints' network: {difference}")
     integer_name = next((name for name in inputs[-1].layout.names if not template.tensors[name].is_float), None)
@@ -215,6 +213,13 @@ def _digest_of(checkpoints: Sequence[Checkpoint]) -> str:
     """Compute one digest for all files of the checkpoints, in order."""
     digests = [digest for checkpoint in checkpoints for digest in sample_digests(checkpoint)]
     return hashlib.sha256("".join(digests).encode()).hexdigest()
+
+
+def _open_rest(path: Path, inputs: Sequence[Checkpoint]) -> Checkpoint:
+    """Open the checkpoint that all but the weights comes from: one of the inputs, if it is one by any name."""
+    rest = read_one(path)
+    files = [*map(os.path.realpath, rest.files)]
+    return next((one for one in inputs if [*map(os.path.realpath, one.files)] == files), rest)
 
 
 def _identity(metric: str | Callable[..., Any]) -> str:

@@ -1,6 +1,5 @@
 """Build the loss, the metric and the parts of the steps of both stages: here strings become objects."""
 
-import fnmatch
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -27,7 +26,7 @@ from dimred.train_step.clipping import Clipping
 from dimred.train_step.ema import EMA
 from dimred.train_step.loss_scale import DynamicLossScale, StaticLossScale
 from dimred.train_step.network_state import evaluating
-from dimred.train_step.optimizers import make_optimizer
+from dimred.train_step.optimizers import decays, make_optimizer
 from dimred.train_step.schedule import make_rates
 from dimred.train_step.step import TrainStep
 
@@ -96,12 +95,12 @@ def build_optimizer(config: OptimizerConfig, network: nn.Cell, rates: float | Se
         ConfigError: an option does not go with the optimizer, or a user's own can't be found or used.
     """
     factory = load_factory(config.name, "optimizer.name") if ":" in config.name else None
-    names = [parameter.name for parameter in network.trainable_params()]
-    for pattern in config.no_decay:
-        if config.weight_decay and pattern not in NO_DECAY_PATTERNS and not fnmatch.filter(names, pattern):
-            _log.warning(f"optimizer.no_decay has {pattern!r}, which matches no weight, such as {names[0]!r}")
+    weights = network.trainable_params()
+    for pattern in config.no_decay if config.weight_decay else ():
+        if pattern not in NO_DECAY_PATTERNS and all(decays(weight, [pattern]) for weight in weights):
+            _log.warning(f"optimizer.no_decay has {pattern!r}, which matches no weight, such as {weights[0].name!r}")
     options = config.model_dump(exclude={"name"})
-    return make_optimizer(config.name, network.trainable_params(), rates, factory=factory, **options)
+    return make_optimizer(config.name, weights, rates, factory=factory, **options)
 
 
 def build_train_step(config: StageOneConfig, network: nn.Cell, steps_per_epoch: int, ranks: Ranks = ALONE) -> TrainStep:

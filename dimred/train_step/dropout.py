@@ -23,11 +23,9 @@ from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 from dimred.train_step.network_state import places
 
 _GOLDEN = 0x9E3779B9
-_KEY_STRIDE = int(np.array(0xC2B2AE35, np.uint32).view(np.int32))
+_KEY_STRIDE, _CALL_STRIDE = (int(np.array(stride, np.uint32).view(np.int32)) for stride in (0xC2B2AE35, 0x27D4EB2F))
 _PART_STRIDE = 0x9E3779B1  # so large that no part of a step shares its number with a step nearby
-_CALL_STRIDE = 0x27D4EB2F  # the same for the calls of a step's cells
 _SEED_STRIDE = 0x85EBCA77  # the same for the seeds that processes are given
-_CALL = int(np.array(_CALL_STRIDE, np.uint32).view(np.int32))
 _STEPS_OF_TRAINING = 2**30
 _DROPOUTS = {nn.Dropout: 0, nn.Dropout1d: 1, nn.Dropout2d: 2, nn.Dropout3d: 3}  # last axes that they drop as a whole
 
@@ -82,7 +80,7 @@ class ReplayableDropout(nn.Cell):
         if not self.training or self.p == 0:
             return x
         shape = x.shape[: x.ndim - self.n_joint] + (1,) * self.n_joint
-        key = (self.seed + self.part + self.calls * _CALL) * _KEY_STRIDE + self.site
+        key = (self.seed + self.part + self.calls * _CALL_STRIDE) * _KEY_STRIDE + self.site
         ops.assign_add(self.calls, 1)
         kept = _bits(shape, key) >= self.threshold
         return x * (kept.astype(x.dtype) * self.scale)
@@ -139,14 +137,14 @@ class DropoutMasks(nn.Cell):
         # What no state holds: the part is a rank's own, and the calls begin at 0 in each pass.
         object.__setattr__(self, "parts", ParameterTuple([one.part for one in numbers]))
         object.__setattr__(self, "calls", ParameterTuple([one.calls for one in numbers]))
-        self.part, self.none = _wrapped(part * _PART_STRIDE), _wrapped(0)
+        self.part, self.zero = _wrapped(part * _PART_STRIDE), _wrapped(0)
         self._first_of_any = _first() + _STEPS_OF_TRAINING
 
     def construct(self) -> None:
         for index in range(len(self.seeds)):
             ops.assign_add(self.seeds[index], 1)
             ops.assign(self.parts[index], self.part)
-            ops.assign(self.calls[index], self.none)
+            ops.assign(self.calls[index], self.zero)
 
     def draw_next(self, part: int, *, is_same_step: bool) -> None:
         """Draw the masks of a part of the next step's batch, or of the step that they were last drawn for."""
@@ -166,7 +164,7 @@ class DropoutMasks(nn.Cell):
     def _begin(self, part: int) -> None:
         for number, calls in zip(self.parts, self.calls, strict=True):
             ops.assign(number, _wrapped(part * _PART_STRIDE))
-            ops.assign(calls, self.none)
+            ops.assign(calls, self.zero)
 
 
 def _first() -> int:
