@@ -85,11 +85,13 @@ def _explicit(profile: str, n: int) -> np.ndarray:
     except ValueError:
         raise ConfigError(f"profile is {profile!r}; allowed: {PROFILES}") from None
     if len(coefficients) != n:
-        raise ConfigError(f"profile has {len(coefficients)} coefficients for {n} checkpoints; give one for each")
+        raise ConfigError(
+            f"profile is {profile!r}, which has {len(coefficients)} coefficients for {n} checkpoints; give one for each"
+        )
     total = float(coefficients.sum())
     if not math.isclose(total, 1, abs_tol=1e-6):
         raise ConfigError(
-            f"profile has coefficients that sum to {total:g}; they must sum to 1, or weights would be scaled"
+            f"profile is {profile!r}, which sums to {total:g}; coefficients must sum to 1, or weights would be scaled"
         )
     return coefficients
 

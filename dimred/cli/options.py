@@ -23,7 +23,8 @@ def options_in_errors(*arguments: str) -> Iterator[None]:
         yield
     except DimredError as error:
         names = "|".join(arguments)
-        pattern = rf"(?<![\w'/-])(?:another ({names})\b|({names})(?:( is | has )|=(?:True\b|'([\w.-]*)'|(\d+))?))"
+        value = r"(?=['\"\d-]|True|False|inf|nan)"  # a file or a folder may be called "last", too
+        pattern = rf"(?<![\w'/-])(?:another ({names})\b|({names})(?:( is ){value}|=(?:True\b|'([\w.-]*)'|(\d+))?))"
         error.args = (re.sub(pattern, _as_option, str(error)),)
         raise
 

@@ -13,9 +13,9 @@ import numpy as np
 
 from dimred.averaging.mean import is_constant
 from dimred.checkpoints.checkpoint_io import Checkpoint
-from dimred.checkpoints.folder import checkpoints_in, distinct, index_files, read_one
+from dimred.checkpoints.folder import INDEX, checkpoints_in, distinct, index_files, read_one
 from dimred.checkpoints.order import check_order, epochs_and_steps
-from dimred.checkpoints.series import CheckpointSeries
+from dimred.checkpoints.series import CheckpointSeries, weight_files
 from dimred.checkpoints.stored_tensor import reading
 from dimred.errors import CheckpointError, ConfigError, SeriesError, check_number, shown
 from dimred.io.run_names import MANIFEST, has_record
@@ -28,19 +28,29 @@ _RANDOM_STATE = re.compile(r"(?:^|[./_])(?:seed|rngs?|random|generator)(?=[./_:]
 _OF_FOLDERS = ("model", "adapter_model", "diffusion_pytorch_model")  # only the names of their folders say more
 
 
-def open_checkpoints(sources: Sources, order: str = "step") -> list[Checkpoint]:
+def open_checkpoints(
+    sources: Sources,
+    order: str = "step",
+    *,
+    last: int | None = None,
+    from_step: int | None = None,
+    to_step: int | None = None,
+) -> list[Checkpoint]:
     """Open the checkpoints in ``sources``, and check that they are of one network.
 
     Args:
         sources: one folder of checkpoints; or any number of files, folders of shards and globs.
         order: what to sort by: ``step``, from the manifest or the file's or folder's name; ``name``; or ``mtime``.
+        last: number of checkpoints to open, the newest of those between the steps; None for all.
+        from_step, to_step: first and last step to open; None for no limit. What lies outside is not read.
 
     Returns:
-        At least two checkpoints, the oldest first.
+        The checkpoints, the oldest first; without limits at least two.
 
     Raises:
-        ConfigError: ``order`` is unknown, there is no checkpoint, or the names don't tell the order.
-        SeriesError: there is only one checkpoint, or a manifest is damaged.
+        ConfigError: ``order``, ``last`` or a step is not allowed, there is no checkpoint, or the names don't tell the
+            order.
+        SeriesError: there is only one checkpoint, none is left between the steps, or a manifest is damaged.
         CheckpointError: a file can't be read, is damaged or a pickle, or is not of the same network as the last.
     """
     check_order(order)
@@ -57,15 +67,18 @@ def open_checkpoints(sources: Sources, order: str = "step") -> list[Checkpoint]:
                 paths, steps = list(series.paths), series.steps
             else:
                 paths = checkpoints_in(paths[0], "CHECKPOINTS")
-        checkpoints = [*{one.path: one for one in map(read_one, paths)}.values()]
-    if len(checkpoints) < 2:
-        raise SeriesError(f"CHECKPOINTS is {texts[0]!r}, which is one checkpoint; give two or more")
-    if steps is None or order != "step":
-        with reading(texts[0]):
-            files = {checkpoint.path: checkpoint.files for checkpoint in checkpoints}
+        # Shards are known by their folder, whichever of the two was given.
+        by_name = {path.parent if path.name.endswith(INDEX) else path: path for path in paths}
+        if len(by_name) < 2:
+            read_one(paths[0])  # its error, if there is one, says more
+            raise SeriesError(f"CHECKPOINTS is {texts[0]!r}, which is one checkpoint; give two or more")
+        if steps is None or order != "step":
+            files = {name: weight_files(path) for name, path in by_name.items()}
             steps = [step for _, step in epochs_and_steps(files, order)]
-    checkpoints = [replace(checkpoint, step=step) for checkpoint, step in zip(checkpoints, steps, strict=True)]
-    checkpoints.sort(key=lambda checkpoint: checkpoint.step)
+    in_order = sorted(zip(steps, by_name.values(), strict=True), key=lambda pair: pair[0])
+    selected = _select(in_order, last, from_step, to_step)
+    with reading(texts[0]):
+        checkpoints = [replace(read_one(path), step=step) for step, path in selected]
     check_adapters(checkpoints)
     for checkpoint in checkpoints[:-1]:
         difference = first_difference(checkpoint, checkpoints[-1])
@@ -88,32 +101,23 @@ def list_sources(sources: Sources) -> list[str]:
     return [str(source) for source in ([sources] if isinstance(sources, str | os.PathLike) else sources)]
 
 
-def select(
-    checkpoints: Sequence[Checkpoint], last: int | None, from_step: int | None, to_step: int | None
-) -> list[Checkpoint]:
-    """Select checkpoints by their steps.
-
-    Args:
-        checkpoints: the checkpoints, oldest first.
-        last: number of checkpoints to keep, the newest of those between the steps; None for all.
-        from_step, to_step: first and last step to keep; None for no limit.
-
-    Raises:
-        ConfigError: ``last`` is not a whole number above 0, or a step not a number of at least 0.
-        SeriesError: no checkpoint is left.
-    """
+def _select(
+    in_order: Sequence[tuple[int, Path]], last: int | None, from_step: int | None, to_step: int | None
+) -> Sequence[tuple[int, Path]]:
+    """Select the newest ``last`` of the (step, path) between two steps; see ``open_checkpoints``."""
     if last is not None:
         check_number("last", last, at_least=1, whole=True)
     for name, step in (("from_step", from_step), ("to_step", to_step)):
         if step is not None:
             check_number(name, step, at_least=0)
-    low = checkpoints[0].step if from_step is None else from_step
-    high = checkpoints[-1].step if to_step is None else to_step
-    in_range = [checkpoint for checkpoint in checkpoints if low <= checkpoint.step <= high]
+    first, newest = in_order[0][0], in_order[-1][0]
+    low = first if from_step is None else from_step
+    high = newest if to_step is None else to_step
+    in_range = [(step, path) for step, path in in_order if low <= step <= high]
     if not in_range:
         raise SeriesError(
-            f"from_step={low} and to_step={high} leave none of the {len(checkpoints)} checkpoints, whose steps are "
-            f"{checkpoints[0].step} to {checkpoints[-1].step}"
+            f"from_step={low} and to_step={high} leave none of the {len(in_order)} checkpoints, whose steps are "
+            f"{first} to {newest}"
         )
     if last is not None and last > len(in_range):
         _log.info(f"there are only {len(in_range)} checkpoints, and not {last}; all of them are taken")

@@ -28,7 +28,6 @@ from dimred.merging.inputs import (
     list_sources,
     open_checkpoints,
     read_one,
-    select,
     tell_what_is_copied,
 )
 from dimred.merging.lora import adapter_config
@@ -110,7 +109,7 @@ def merge(
     if lora_rank is not None:
         check_number("lora_rank", lora_rank, at_least=1, whole=True)
     check_is_new(target)
-    inputs = select(open_checkpoints(checkpoints, order), last, from_step, to_step)
+    inputs = open_checkpoints(checkpoints, order, last=last, from_step=from_step, to_step=to_step)
     check_integers(inputs)
     is_lora = adapter_config(inputs[-1]) is not None
     if rest is not None and is_lora:

@@ -98,8 +98,8 @@ def test_a_single_checkpoint_is_its_own_average(profile: str) -> None:
         ("ema=wide", "'ema=wide'"),
         ("merge-decay=sqrt", "merge-decay=linear or merge-decay=cosine or merge-decay=1-sqrt"),
         ("0.5,0.5", "2 coefficients for 6 checkpoints"),
-        ("0.5,0.5,0,0,0,0.1", "sum to 1.1; they must sum to 1"),
-        ("nan,0,0,0,0,1", "sum to nan"),
+        ("0.5,0.5,0,0,0,0.1", "sums to 1.1; coefficients must sum to 1"),
+        ("nan,0,0,0,0,1", "sums to nan"),
     ],
 )
 def test_a_wrong_profile_is_refused(profile: str, words: str) -> None:

@@ -137,7 +137,7 @@ def test_wrong_options_are_one_clear_line(series, tmp_path, options, words):
         ("12", ("--last", "0"), "error: --last is 0; "),
         ("12", ("--from-step", "5"), "error: --from-step 5 and --to-step 2 leave none of the 2 checkpoints"),
         ("12", ("--lora-rank", "0"), "error: --lora-rank is 0; "),
-        ("12", ("--profile", "0.5,0.2,0.3"), "error: --profile has 3 coefficients for 2 checkpoints"),
+        ("12", ("--profile", "0.5,0.2,0.3"), "error: --profile is '0.5,0.2,0.3', which has 3 coefficients"),
         ("12", ("--minimize",), "error: --minimize and --maximize need --metric or --metric-command"),
         ("12", ("--metric-command", "x", "--minimize"), "error: --metric-command is 'x'; put {} where "),
     ],
@@ -147,6 +147,16 @@ def test_merge_names_its_options_where_python_names_arguments(files, options, wo
         write_checkpoint(tmp_path / f"{name}.ckpt", {"m.w": np.ones(3, np.float32)})
     process = dimred_here("merge", tmp_path, "--out", tmp_path / "mean.ckpt", *options, status=2)
     assert process.stderr.replace("\n", " ").startswith(words)
+
+
+@pytest.mark.parametrize("name", ["last", "rest", "out"])
+def test_a_folder_that_is_called_like_an_option_keeps_its_name(name, tmp_path):
+    (tmp_path / name).mkdir()
+    for number in (1, 2):
+        write_checkpoint(tmp_path / name / f"net-{number}.ckpt", {"m.w": np.ones(3, np.float32)})
+    (tmp_path / "z.ckpt").write_bytes(b"")
+    process = dimred_here("merge", name, "z.ckpt", "--out", "mean.ckpt", "--order", "name", cwd=tmp_path, status=2)
+    assert f"error: {name} has 2 files of weights" in process.stderr
 
 
 @pytest.fixture(scope="module")

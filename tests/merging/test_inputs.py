@@ -11,7 +11,7 @@ import pytest
 import dimred
 from dimred.checkpoints.checkpoint_io import write_checkpoint
 from dimred.errors import CheckpointError, ConfigError, DimredError
-from dimred.merging.inputs import label, open_checkpoints, select
+from dimred.merging.inputs import label, open_checkpoints
 from tests.helpers.checkpoint_files import BITS, INDEX, draw, network, write_file, write_run
 from tests.helpers.planted import write_series
 
@@ -127,25 +127,6 @@ def test_globs_lists_and_indices_name_the_same_checkpoints(tmp_path: Path, monke
 def test_a_series_has_the_steps_of_its_manifest(tmp_path: Path) -> None:
     write_series(tmp_path, np.random.default_rng(0).standard_normal((3, 30)).astype(np.float32), first_step=7)
     assert [one.step for one in open_checkpoints([tmp_path])] == [7, 8, 9]
-
-
-def test_checkpoints_are_selected_by_number_and_step(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    write_run(tmp_path, 5)
-    result = open_checkpoints([tmp_path])
-    assert [one.step for one in select(result, 2, None, None)] == [4000, 5000]
-    assert [one.step for one in select(result, None, 2000, 3500)] == [2000, 3000]
-    assert [one.step for one in select(result, 1, None, 3000)] == [3000]
-    assert not caplog.messages
-    assert [one.step for one in select(result, 9, 4000, None)] == [4000, 5000]
-    assert caplog.messages == ["there are only 2 checkpoints, and not 9; all of them are taken"]
-    for arguments, words in (
-        ((None, 5001, None), "steps are 1000 to 5000"),
-        *(((last, None, None), f"last is {last!r}; it must be a whole number") for last in (0, True, 2.0, "2")),
-        *(((None, step, None), f"from_step is {step!r}; it must be a number") for step in ("2", True, np.nan)),
-        ((None, None, -1), "to_step is -1"),
-    ):
-        with pytest.raises(DimredError, match=words):
-            select(result, *arguments)
 
 
 def other(name: str, value: np.ndarray | None) -> dict[str, np.ndarray]:
