@@ -230,7 +230,10 @@ def merge(
         typer.Option(metavar="FILE.py:NAME", help="Function that scores a candidate by its path or tensors."),
     ] = None,
     metric_command: Annotated[
-        str | None, typer.Option(metavar="COMMAND", help="Command with {} for the path; its last line is the score.")
+        str | None,
+        typer.Option(
+            metavar="COMMAND", help="Command with {} for the path, and {split} for the split; it prints the score last."
+        ),
     ] = None,
     minimize: Annotated[bool, typer.Option("--minimize", help="A lower score of the metric is better.")] = False,
     maximize: Annotated[bool, typer.Option("--maximize", help="A higher score of the metric is better.")] = False,

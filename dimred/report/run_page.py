@@ -111,7 +111,7 @@ def write_stage_1_report(out: Path, run: StageOneRecord, settings: StageOneConfi
         facts.append((f"{loss:.4f}", f"loss on val of the mean of {width} snapshots, after epoch {epoch}"))
     verdict = [
         f"Stage 1 has done {run.last_epoch} epochs in {duration(run.seconds)}.",
-        "This is not the end: dimred train stage-2 continues from its last full checkpoint and averages its snapshots.",
+        "Except after schedule-free training, dimred train stage-2 continues from its last full checkpoint.",
         *filter(None, [settings.eval_split_warning()]),
     ]
     where = {"run": str(run.folder.resolve()), "last epoch": _when(run.folder / METRICS)}

@@ -12,7 +12,7 @@ def in_words(point: str) -> str:
         point: ``start``, the number of an epoch, ``average``, ``final``, ``last`` or ``mean``.
     """
     words = {
-        "start": "its start", "average": "the best average of the snapshots",
+        "start": "stage 2's start", "average": "the best average of the snapshots",
         "last": "the last weights of stage 1", "mean": "the mean of the snapshots", "final": "stage 2's last weights",
     }  # fmt: skip
     return f"epoch {point}" if point.isdecimal() else words.get(point, point)
@@ -25,7 +25,7 @@ def start_in_words(result: StageTwoResult) -> str:
 
 def kept_in_words(result: StageTwoResult) -> str:
     """Name the weights that stage 2 kept."""
-    return in_words(result.kept or "its end")
+    return in_words(result.kept or FINAL)
 
 
 def run_verdict(run: StageTwoRecord, split: str, last: float | None) -> list[str]:
