@@ -46,8 +46,8 @@ def evaluate(
     """Measure accuracy, or your own metric, with the checkpoint's BatchNorm statistics and with re-estimated ones.
 
     From 100 classes on, top5 is measured beside the accuracy.
-    Statistics are re-estimated on as many training batches as reestimate_batches says. A merge of snapshots has none,
-    and gets them here. --json prints a metric that is a share as a fraction. A warning is shown if the split that is
+    Statistics are re-estimated on as many training batches as reestimate_batches says. A merge of snapshots has no
+    statistics, and gets them here. --json prints a metric that is a share as a fraction. A warning is shown if the split that is
     measured also made choices in the run that WEIGHTS come from.
 
     Example: dimred eval ./digits average.ckpt --config digits
@@ -176,7 +176,7 @@ def compare(
 
 def report(
     run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="Folder of a finished stage 2, or of a stage 1, or what is in it.")
+        Path, typer.Argument(metavar="RUN", help="Folder of a finished stage 2 or of a stage 1, or a path in it.")
     ],
     out: Annotated[
         Path | None,

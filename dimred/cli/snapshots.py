@@ -131,7 +131,7 @@ def show(
 
     The whole file is read and verified.
 
-    Example: dimred show pca_mat.npy --checkpoint resnet-70_625.ckpt
+    Example: dimred show pca_mat.npy --checkpoint resnet50-70_625.ckpt
     """
     from dimred.subspace.basis import load_basis
 
