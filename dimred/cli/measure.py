@@ -47,8 +47,8 @@ def evaluate(
 
     From 100 classes on, top5 is measured beside the accuracy.
     Statistics are re-estimated on as many training batches as reestimate_batches says. A merge of snapshots has no
-    statistics, and gets them here. --json prints a metric that is a share as a fraction. A warning is shown if the split that is
-    measured also made choices in the run that WEIGHTS come from.
+    statistics, and gets them here. --json prints a metric that is a share, such as the accuracy, as a fraction. A
+    warning is shown if the split that is measured also made choices in the run that WEIGHTS come from.
 
     Example: dimred eval ./digits average.ckpt --config digits
 
