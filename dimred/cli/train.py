@@ -213,7 +213,7 @@ def make_table(
     hosts, devices = ([part.strip() for part in text.split(",")] for text in (servers, device_ips))
     table = make_rank_table(hosts, devices)
     atomic_write(out, json.dumps(table, indent=2) + "\n")
-    print(f"{out}: {len(devices)} ranks on {len(hosts)} servers")
+    print(f"{out}: ranks: {len(devices)}, servers: {len(hosts)}")
 
 
 @rank_table.command("check")
