@@ -46,13 +46,11 @@ class AdamW(nn.Optimizer):
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
     ):
-        check_number("beta1", beta1, at_least=0, below=1)
-        check_number("beta2", beta2, at_least=0, below=1)
-        for name, beta in (("beta1", beta1), ("beta2", beta2)):
-            check_number(f"{name} in float32", float(np.float32(beta)), at_least=0, below=1)
-        check_number("eps", eps, above=0)
+        check_number("beta1", beta1, at_least=0, below=1, in_float32=True)
+        check_number("beta2", beta2, at_least=0, below=1, in_float32=True)
+        check_number("eps", eps, above=0, in_float32=True)
         if not isinstance(weight_decay, nn.Cell):  # MindSpore takes a cell for a decay that changes
-            check_number("weight_decay", weight_decay, at_least=0)
+            check_number("weight_decay", weight_decay, at_least=0, in_float32=True)
             weight_decay = float(weight_decay)
         super().__init__(learning_rate, params, weight_decay)
         check_groups(self)

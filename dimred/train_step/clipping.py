@@ -41,7 +41,7 @@ class Clipping(nn.Cell):
 
     def __init__(self, norm: float):
         super().__init__(auto_prefix=False)
-        check_number("norm", norm, above=0)
+        check_number("norm", norm, above=0, in_float32=True)
         self.norm = float(norm)
 
     def construct(self, gradients: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], Tensor]:

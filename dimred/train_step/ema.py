@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import mindspore as ms
-import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 from dimred.errors import check_number, check_type
@@ -43,8 +42,7 @@ class EMA(nn.Cell):
     def __init__(self, network: nn.Cell, decay: float = 0.9999, ramp: bool = True):
         super().__init__(auto_prefix=False)
         check_type("network", network, nn.Cell, "a cell with trainable parameters")
-        check_number("decay", decay, at_least=0, below=1, usual="0.999 is usual")
-        check_number("decay in float32", float(np.float32(decay)), at_least=0, below=1)
+        check_number("decay", decay, at_least=0, below=1, in_float32=True, usual="0.999 is usual")
         check_type("ramp", ramp, bool, "True or False")
         weights, statistics = network.trainable_params(), moving_statistics(network)
         values = [*weights, *statistics]

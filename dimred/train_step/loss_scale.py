@@ -31,7 +31,7 @@ class StaticLossScale(nn.Cell):
 
     def __init__(self, scale: float = 1024.0, drop_overflow: bool = True):
         super().__init__(auto_prefix=False)
-        check_number("scale", scale, above=0, below=_TOO_LARGE)
+        check_number("scale", scale, above=0, below=_TOO_LARGE, in_float32=True)
         check_type("drop_overflow", drop_overflow, bool, "True or False")
         self.drops_overflow = drop_overflow
         self.scale = Tensor(scale, ms.float32)
@@ -79,8 +79,8 @@ class DynamicLossScale(StaticLossScale):
         largest: float = 2.0**24,
     ):
         for name, value in (("initial", initial), ("smallest", smallest), ("largest", largest)):
-            check_number(name, value, above=0, below=_TOO_LARGE)
-        check_number("factor", factor, above=1, usual="2 is usual")
+            check_number(name, value, above=0, below=_TOO_LARGE, in_float32=True)
+        check_number("factor", factor, above=1, in_float32=True, usual="2 is usual")
         check_number("window", window, at_least=1, whole=True)
         if not smallest <= initial <= largest:
             raise ConfigError(

@@ -48,9 +48,9 @@ class ScheduleFree(nn.Optimizer):
         beta: float = 0.9,
         weight_decay: float = 0.0,
     ):
-        check_number("beta", beta, above=0, below=1)
+        check_number("beta", beta, above=0, below=1, in_float32=True)
         if not isinstance(weight_decay, nn.Cell):  # MindSpore takes a cell for a decay that changes
-            check_number("weight_decay", weight_decay, at_least=0)
+            check_number("weight_decay", weight_decay, at_least=0, in_float32=True)
             weight_decay = float(weight_decay)
         super().__init__(learning_rate, params, weight_decay)
         check_groups(self)

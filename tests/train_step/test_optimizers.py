@@ -162,11 +162,3 @@ def test_the_dynamic_scale_is_its_twin(finite, window, factor):
         assert float(scale.scale) == twin.scale
     assert int(scale.n_overflows) == twin.overflows
     ms.set_context(mode=ms.GRAPH_MODE)
-
-
-@pytest.mark.parametrize("name", ["beta1", "beta2"])
-def test_a_beta_that_is_1_in_float32_is_refused(name):
-    parameters = nn.Dense(2, 2).trainable_params()
-    AdamW(parameters, **{name: 1 - 1e-7})
-    with pytest.raises(ConfigError, match=f"{name} in float32 is 1"):
-        AdamW(parameters, **{name: 1 - 1e-8})

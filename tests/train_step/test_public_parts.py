@@ -46,6 +46,15 @@ REFUSED: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], str]] =
         for beta in (0, 1.0, -0.9, NAN, "0.9")
     ),
     (dimred.ScheduleFree, (WEIGHTS,), {"weight_decay": -1e-4}, "weight_decay is -0.0001; it must be a number of at"),
+    # A graph rounds them to float32: these would train nothing, drop each step, or make every weight NaN.
+    *((dimred.AdamW, (WEIGHTS,), {b: 1 - 1e-8}, f"{b} in float32 is 1.0; .* below 1") for b in ("beta1", "beta2")),
+    (dimred.AdamW, (WEIGHTS,), {"eps": 1e-50}, "eps in float32 is 0.0; it must be a number above 0"),
+    (dimred.AdamW, (WEIGHTS,), {"weight_decay": 1e50}, "weight_decay in float32 is inf; it must be"),
+    (dimred.ScheduleFree, (WEIGHTS,), {"beta": 1e-50}, "beta in float32 is 0.0; it must be a number above 0"),
+    (dimred.EMA, (NETWORK, 1 - 1e-8), {}, "decay in float32 is 1.0; it must be a number of at least 0 and below 1"),
+    (dimred.Clipping, (1e-50,), {}, "norm in float32 is 0.0; it must be a number above 0"),
+    (dimred.StaticLossScale, (1e-50,), {}, "scale in float32 is 0.0; it must be a number above 0"),
+    (dimred.DynamicLossScale, (), {"factor": 1 + 1e-8}, "factor in float32 is 1.0; it must be a number above 1"),
 ]
 
 
