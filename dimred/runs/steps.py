@@ -95,12 +95,16 @@ def build_optimizer(config: OptimizerConfig, network: nn.Cell, rates: float | Se
         ConfigError: an option does not go with the optimizer, or a user's own can't be found or used.
     """
     factory = load_factory(config.name, "optimizer.name") if ":" in config.name else None
+    options = config.model_dump(exclude={"name"})
+    return make_optimizer(config.name, network.trainable_params(), rates, factory=factory, **options)
+
+
+def warn_of_idle_patterns(config: OptimizerConfig, network: nn.Cell) -> None:
+    """Warn of each pattern of ``no_decay`` that matches no weight; not of the defaults, which fit most networks."""
     weights = network.trainable_params()
     for pattern in config.no_decay if config.weight_decay else ():
         if pattern not in NO_DECAY_PATTERNS and all(decays(weight, [pattern]) for weight in weights):
             _log.warning(f"optimizer.no_decay has {pattern!r}, which matches no weight, such as {weights[0].name!r}")
-    options = config.model_dump(exclude={"name"})
-    return make_optimizer(config.name, weights, rates, factory=factory, **options)
 
 
 def build_train_step(config: StageOneConfig, network: nn.Cell, steps_per_epoch: int, ranks: Ranks = ALONE) -> TrainStep:

@@ -16,7 +16,7 @@ from dimred.errors import CheckpointError, ConfigError, RunError
 from dimred.io.run_names import METRICS, STATES, named_weights
 from dimred.models.factory import load_factory
 from dimred.runs.run_folder import check_run_folder
-from dimred.runs.steps import build_optimizer
+from dimred.runs.steps import build_optimizer, warn_of_idle_patterns
 from dimred.runs.task import Settings, Task
 from dimred.stages.cooldown import Cooldown, plan_cooldown
 from dimred.stages.parent import StageOneRun
@@ -55,6 +55,7 @@ def check_stage_1(
         first = problems.collect(lambda: read_full_checkpoint(go_on_from, named_weights("--from", go_on_from)))
     problems.refuse()
     task.check()
+    warn_of_idle_patterns(task.settings.optimizer, task.network)
     say_plan_of_stage_1(task.settings, task.steps_per_epoch, disk)
     return first
 
@@ -129,6 +130,8 @@ def check_stage_2(
         problems.collect(lambda: check_search_memory(settings, network, ranks))
     problems.refuse()
     task.check()
+    if cooldown is not None:
+        warn_of_idle_patterns(cooldown.optimizer, network)
     say_plan(settings, task.steps_per_epoch, disk)
     return cooldown, basis
 

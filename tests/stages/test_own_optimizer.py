@@ -1,5 +1,6 @@
 """A user's own optimizer, and AdamW, are resumed and cooled down as momentum is; one that can't be used is refused."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.config import NO_DECAY_PATTERNS, OptimizerConfig, StageOneConfig, StageTwoConfig
 from dimred.errors import ConfigError
 from dimred.pipelines.stage_1 import stage_1
+from dimred.pipelines.stage_2 import stage_2
 from dimred.runs.steps import build_optimizer
 from dimred.runs.task import build_data
 from dimred.train_step.optimizers import decay_groups, last_rate, state_parameters
@@ -127,7 +129,19 @@ def test_rates_of_groups_are_made_again_and_are_no_state() -> None:
     assert last_rate(update) == pytest.approx(0.1)
 
 
-def test_a_pattern_that_matches_no_weight_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    config = OptimizerConfig(no_decay=("*bias", "bais"))
-    build_optimizer(config, network(3), 0.1)
-    assert [message.partition(", which")[0] for message in caplog.messages] == ["optimizer.no_decay has 'bais'"]
+def test_a_pattern_that_matches_no_weight_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    optimizer = {"no_decay": ["*bias", "*gamma", "bais"]}
+    (tmp_path / "one.yaml").write_text(json.dumps(TASK | STAGE_1 | {"epochs": 1, "optimizer": optimizer}))
+    (tmp_path / "two.yaml").write_text(json.dumps({"epochs": 1, "cooldown": {"rate": 0.01, "optimizer": optimizer}}))
+    warnings = []
+    for run in (
+        lambda: stage_1(tmp_path, tmp_path / "one.yaml", out=tmp_path / "one"),
+        lambda: stage_2(
+            tmp_path, tmp_path / "one/checkpoint_stage_1/network-1_4.ckpt", config=tmp_path / "two.yaml",
+            out=tmp_path / "two", fast_dev_run=True,
+        ),
+    ):  # fmt: skip
+        run()
+        warnings.append([one.partition(", which")[0] for one in caplog.messages if "no_decay" in one])
+        caplog.clear()
+    assert warnings == 2 * [["optimizer.no_decay has 'bais'"]]
