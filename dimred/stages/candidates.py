@@ -83,26 +83,33 @@ class Candidates:
         measured = [one for one in self.choice.candidates if np.isfinite(one.losses).all()]
         return {VAL_LOSSES + one.name: one.losses for one in measured}
 
-    def state_values(self) -> dict[str, tuple[float, float | None, str]]:
-        """Return each candidate's effective size, metric and file name as JSON values, for the same state."""
-        return {
+    def state_values(self) -> dict[str, Any]:
+        """Return JSON values for the same state.
+
+        Returns:
+            ``candidates``, each candidate's effective size, metric and file name by its name; and ``choosing_seconds``,
+            the time spent on measuring them.
+        """
+        candidates = {
             one.name: (one.effective_size, one.metric, one.source.name)
             for one in self.choice.candidates
             if isinstance(one.source, Path)
         }
+        return {"candidates": candidates, "choosing_seconds": self.choice.seconds}
 
     def restore(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
         """Restore the measurements from a state.
 
         Args:
             arrays: the state's arrays, with those of ``state_arrays``.
-            values: what ``state_values`` returned.
+            values: the state's values, with those of ``state_values``; a state of an early version has no seconds.
         """
         measured = {name.removeprefix(VAL_LOSSES): arrays[name] for name in arrays if name.startswith(VAL_LOSSES)}
         self.choice.candidates = []
         for name, losses in measured.items():
-            size, metric, file = values[name]
+            size, metric, file = values["candidates"][name]
             self.choice.candidates.append(Candidate(name, size, losses, metric, source=self._folder / file))
+        self.choice.seconds = values.get("choosing_seconds", 0.0)
         self.choice.n_added = sum(one.name == AVERAGE for one in self.choice.candidates)
 
     def put_chosen(self, evaluator: Evaluator, epochs: Sequence[int]) -> ChoiceResult:

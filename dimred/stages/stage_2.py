@@ -135,7 +135,7 @@ class StageTwo:
         self.parent.check_same_weights(state.values["parent"], str(before.sources["weights"]))
         # These may have been allowed to change.
         self.result = replace(before, epochs=self.result.epochs, cooldown=self.result.cooldown)
-        self.candidates.restore(state.arrays, state.values["candidates"])
+        self.candidates.restore(state.arrays, state.values)
 
     def _put_start(self) -> None:
         """Set the network to the weights that stage 2 begins with."""
@@ -212,8 +212,8 @@ class StageTwo:
     def save(self, progress: Progress) -> None:
         """Save the state to resume from."""
         arrays = self.run.arrays_of(self.step) | self.candidates.state_arrays()
-        values = {"candidates": self.candidates.state_values(), "parent": self.parent.facts()}
-        self.run.save(arrays, result=self.result.as_json(), **values)
+        values = self.candidates.state_values()
+        self.run.save(arrays, result=self.result.as_json(), parent=self.parent.facts(), **values)
 
     def after_epoch(self, progress: Progress) -> str:
         """Save and measure the point that was reached, record the epoch, and return a status for the progress bar."""

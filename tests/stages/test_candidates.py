@@ -71,6 +71,7 @@ def test_a_mean_covers_the_epochs_in_its_name_those_too_that_could_not_be_measur
     candidates, resumed = points(tmp_path), points(tmp_path)
     save_and_measure(candidates, evaluator, {"start": 9.0, 1: 9.0, 2: np.inf, 3: 1.0, 4: 3.0})
     resumed.restore(candidates.state_arrays(), candidates.state_values())
+    assert resumed.choice.seconds == candidates.choice.seconds > 0
     result = resumed.put_chosen(evaluator, range(1, 5))
     assert result.name == "3"
     assert result.candidates[-1]["name"] == "mean of epochs 1 to 4"
