@@ -225,15 +225,14 @@ class Run(Generic[Settings]):
         Programs look for ``epoch: 1 step: 74 loss is 0.8713``. People read
         ``epoch 12/40  step 74  loss 0.8713  lr 0.2  val 84.1 %  2.1 s``; what was not measured is left out.
         """
-        progress, per_epoch = self.progress, self.task.steps_per_epoch
-        loss, text = self.last["loss"], self.figures.text(1)
+        progress, loss, text = self.progress, self.last["loss"], self.figures.text(1)
         shown = loss_text(loss)
-        parts = [f"epoch {progress.epoch}/{n_epochs}", f"step {per_epoch}", f"loss {shown}"]
+        parts = [f"epoch {progress.epoch}/{n_epochs}", f"step {progress.done}", f"loss {shown}"]
         if (rate := last_rate(step.optimizer)) is not None:
             parts.append(f"lr {rate:.3g}")
         if text:
             parts.append(f"{self.settings.data.eval_split} {text}")
-        _log.info(f"epoch: {progress.epoch} step: {per_epoch} loss is {'nan' if loss is None else loss}")
+        _log.info(f"epoch: {progress.epoch} step: {progress.done} loss is {'nan' if loss is None else loss}")
         _log.info("  ".join([*parts, f"{progress.seconds:.1f} s"]))
         return f"loss {shown}" + (f", {self.figures.metrics[0].name} {text}" if text else "")
 

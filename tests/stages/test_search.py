@@ -77,15 +77,16 @@ def test_a_search_that_stops_within_an_epoch_has_its_last_steps_among_the_candid
     assert result.training_seconds > 0
 
 
-def test_the_line_of_an_epoch_that_a_search_stops_in_counts_its_own_steps(
+def test_the_lines_of_an_epoch_that_a_search_stops_in_count_its_own_steps(
     weights: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     never = {"n_components": 2, "sigma": 0.999999, "max_trials": 1, "max_rejected_steps": 4, "alpha": 0.0}
     searched(weights, tmp_path / "two", search=never, epochs=3)
-    steps = [int(found[1]) for line in caplog.messages if (found := re.match(r" *accepted \d of (\d) steps", line))]
     records = read_metrics(tmp_path / "two" / "metrics.jsonl")
-    assert steps == [sum(record["epoch"] == epoch for record in records) for epoch in range(1, len(steps) + 1)]
-    assert steps[-1] < 4 == steps[0]
+    for pattern in (r" *accepted \d of (\d) steps", r"epoch: \d step: (\d) loss is", r"epoch \d/3  step (\d)  loss"):
+        steps = [int(match[1]) for line in caplog.messages if (match := re.match(pattern, line))]
+        assert steps == [sum(record["epoch"] == epoch for record in records) for epoch in range(1, len(steps) + 1)]
+        assert steps[-1] < 4 == steps[0]
 
 
 def test_a_basis_that_a_killed_start_has_left_is_fitted_again_but_not_one_in_use(weights: Path, tmp_path: Path) -> None:
