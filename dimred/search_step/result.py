@@ -98,16 +98,15 @@ def search_line(records: Sequence[Mapping[str, Any]]) -> str:
     inside = f"{100 * fractions.mean():.1f} %" if fractions.size else "unknown"
     sums = totals(records)
     return (
-        f"  accepted {sums['accepted_steps']} of {sums['steps']} steps, {sums['trials'] / sums['steps']:.1f} trials a "
+        f"  accepted {sums['accepted_steps']} of {len(records)} steps, {sums['trials'] / len(records):.1f} trials a "
         f"step; {inside} of the gradient inside the subspace; moved {sums['moved_inside']:.3g} inside it, "
         f"{sums['moved_outside']:.3g} outside"
     )
 
 
 def totals(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the totals of a search's records: steps, accepted steps, trials, passes, and distances moved."""
+    """Return the totals of a search's records: accepted steps, trials, passes, and distances moved."""
     return {
-        "steps": len(records),
         "accepted_steps": sum(record["outcome"] == "accepted" for record in records),
         "trials": sum(record["n_trials"] for record in records),
         "n_forward": sum(record["n_forward"] for record in records),

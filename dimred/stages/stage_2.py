@@ -61,7 +61,7 @@ class StageTwo:
         self._settings, self._task, self._ranks, self._progress = run.settings, run.task, run.ranks, run.progress
         self._per_epoch, self._n_epochs = run.task.steps_per_epoch, run.settings.n_epochs
         self._progress.epoch = 0
-        self._step_records: list[dict[str, Any]] = []  # of a step that reads its numbers itself
+        self._records: list[dict[str, Any]] = []  # of the steps of a search
         self._averages = BestAverage(run, parent)
         self.candidates = Candidates(
             run.folder / STAGE_2_CHECKPOINTS, self._settings.model.file_prefix, self._per_epoch, self._ranks,
@@ -173,16 +173,15 @@ class StageTwo:
 
     def _train(self) -> None:
         """Train the remaining epochs; end early if the step says that it makes no progress any more."""
-        progress = self._progress
-        if self.step.reads_each_step:
-            self._step_records = read_metrics(self.run.folder / METRICS)
+        run, progress = self.run, self._progress
+        self._records = read_metrics(run.folder / METRICS)
         try:
-            self.run.loop("stage 2", self.step, self._n_epochs, STAGE_2_EPOCHS_FROM).run(progress, self)
+            run.loop("stage 2", self.step, self._n_epochs, STAGE_2_EPOCHS_FROM).run(progress, self)
         except NothingAcceptedError as stop:
-            self.result.stopped, self.result.epochs = str(stop), len(self._step_records) / self._per_epoch
+            self.result.stopped, self.result.epochs = str(stop), run.n_steps / self._per_epoch
             _log.info(f"the search stops in epoch {progress.epoch}: {stop}")
             if progress.done:  # the steps since the last epoch count as an epoch, whose end is a candidate
-                self.run.arrays_of(self.step)
+                run.arrays_of(self.step)
                 self.after_epoch(progress)
 
     @property
@@ -200,13 +199,14 @@ class StageTwo:
 
     def after_step(self, result: Result, progress: Progress) -> str | None:
         """Note the step: check its loss for divergence; or, in a search, record it and return a status."""
-        self.run.see(result, diverges=not self.step.reads_each_step)
+        run, main = self.run, self.result.main
         if not self.step.reads_each_step:
+            run.see(result)
             return None
-        number, main = len(self._step_records) + 1, self.result.main
-        self._step_records.append(self.run.records.write(epoch=progress.epoch, step=number, **result.record()))
+        run.see(result, diverges=False)
+        self._records.append(run.records.write(epoch=progress.epoch, step=run.n_steps, **result.record()))
         value = list(main.by_point.values())[-1][AS_TRAINED]
-        loss = loss_text(self._step_records[-1]["loss_after"])
+        loss = loss_text(self._records[-1]["loss_after"])
         return f"loss {loss}, {main.metric.name} {main.metric.text(value, 1)}"
 
     def save(self, progress: Progress) -> None:
@@ -220,7 +220,7 @@ class StageTwo:
         run, started = self.run, time.perf_counter()
         self._record_point(progress.epoch)
         if self.step.reads_each_step:
-            _log.info(self.step.line([one for one in self._step_records if one["epoch"] == progress.epoch]))
+            _log.info(self.step.line([one for one in self._records if one["epoch"] == progress.epoch]))
         else:
             run.records.write(
                 epoch=progress.epoch, step=run.n_steps, loss=run.last["loss"], metrics=run.figures.values,
@@ -244,8 +244,7 @@ class StageTwo:
     def _keep(self) -> None:
         """Choose the network to keep, measure and save it, and write ``result.json``."""
         run, settings, result = self.run, self._settings, self.result
-        result.totals = self.step.totals(self._step_records)
-        result.steps = int(result.totals.pop("steps", run.n_steps))
+        result.totals, result.steps = self.step.totals(self._records), run.n_steps
         if self.basis is not None:
             n_components = settings.search.n_components if settings.search else self.basis.n_components
             result.basis = self.basis.in_short(n_components)
