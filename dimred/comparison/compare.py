@@ -7,7 +7,6 @@ networks, and the split ``test`` says how good they are. The result of a method 
 that the next call does not run the method again.
 """
 
-import json
 import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -18,7 +17,7 @@ from typing import Any
 
 from dimred.comparison.methods import AFTER_STAGE_2, METHODS, SPLITS, Comparison
 from dimred.comparison.runs import DivergedRunError, checkpoint_of
-from dimred.comparison.summary import collect, markdown, title_of, write_comparison_page
+from dimred.comparison.summary import Row, collect, markdown, read_row, title_of, write_comparison_page
 from dimred.config import CooldownConfig, StageOneConfig, StageTwoConfig, complete, config_text, load_config
 from dimred.errors import ConfigError
 from dimred.io.atomic import atomic_write, writable
@@ -123,7 +122,7 @@ def _jobs(
     last_epoch = max(full_checkpoints(run / STAGE_1_CHECKPOINTS), default=0) if one.stop else one.epochs
     for at in epochs or [last_epoch]:
         images, folder = Path(data.replace("{seed}", str(one.seed))), out / f"seed_{one.seed}" / f"at_{at}"
-        _check_rows(folder, images, run)
+        earlier = _earlier_row(folder, images, run)
         names = set(methods or METHODS)
         if names.intersection(AFTER_STAGE_2):
             names.add("stage_2")
@@ -136,7 +135,7 @@ def _jobs(
         missing = [name for name in METHODS if name in names and not (folder / f"{name}.json").exists()]
         if missing:
             digests = _check_comparable(images, run, one, two, at, missing)
-            _check_digests(folder, digests)
+            _check_digests(earlier, folder, digests)
             yield partial(_run, partial(Comparison, images, run, one, two, at, folder), missing, one.seed, digests)
 
 
@@ -202,15 +201,31 @@ def _check_comparable(
     return {"RUN": parent.digest, "DATA": digests_of(images)}
 
 
-def _check_digests(folder: Path, digests: dict[str, Any]) -> None:
+def _earlier_row(folder: Path, data: Path, run: Path) -> Row:
+    """Return one of the rows in a folder, for one seed and epoch; an empty one if no earlier call has written any.
+
+    Raises:
+        ConfigError: it is of another stage 1 or other data, or of another version of dimred.
+    """
+    if (file := min(folder.glob("*.json"), default=None)) is None:
+        return {}
+    row = read_row(file)
+    if "metrics" not in row:
+        raise ConfigError(f"{file} is a row that another version of dimred has written; name another --out")
+    for argument, key, path in (("RUN", "run", run), ("DATA", "data", data)):
+        if Path(row[key]).resolve() != path.resolve():
+            raise ConfigError(f"{argument} is {str(path)!r}, but {folder} has rows of {row[key]!r}; name another --out")
+    return row
+
+
+def _check_digests(earlier: Row, folder: Path, digests: dict[str, Any]) -> None:
     """Check that RUN and DATA have what they had when the rows in a folder were written."""
-    for row in sorted(folder.glob("*.json"))[:1]:
-        before = json.loads(row.read_text(encoding="utf-8")).get("digests", {})
-        for argument, digest in digests.items():
-            if before.get(argument, digest) != digest:
-                raise ConfigError(
-                    f"{argument} has other contents than when the rows in {folder} were written; name another --out"
-                )
+    before = earlier.get("digests", {})
+    for argument, digest in digests.items():
+        if before.get(argument, digest) != digest:
+            raise ConfigError(
+                f"{argument} has other contents than when the rows in {folder} were written; name another --out"
+            )
 
 
 def _claim_folder(out: Path, two: StageTwoConfig) -> None:
@@ -226,16 +241,3 @@ def _claim_folder(out: Path, two: StageTwoConfig) -> None:
         with writable("--out", out):
             out.mkdir(parents=True, exist_ok=True)
             atomic_write(out / CONFIG, config_text(two))
-
-
-def _check_rows(folder: Path, data: Path, run: Path) -> None:
-    """Check that the rows of an earlier call, for one seed and epoch, are of the same stage 1 and data."""
-    for row in sorted(folder.glob("*.json"))[:1]:
-        record = json.loads(row.read_text(encoding="utf-8"))
-        if "metrics" not in record:
-            raise ConfigError(f"{row} is a row that another version of dimred has written; name another --out")
-        for argument, key, path in (("RUN", "run", run), ("DATA", "data", data)):
-            if Path(record[key]).resolve() != path.resolve():
-                raise ConfigError(
-                    f"{argument} is {str(path)!r}, but {folder} has rows of {record[key]!r}; name another --out"
-                )

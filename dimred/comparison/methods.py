@@ -1,6 +1,5 @@
 """The methods of a comparison; each makes a network, from the end of the same stage 1 or from the beginning."""
 
-import json
 import logging
 import math
 from collections.abc import Callable, Sequence
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple
 from dimred.averaging.choice import Choice
 from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
 from dimred.comparison.runs import DivergedRunError, checkpoint_of, on_one_process, ranks_of, run_stage
+from dimred.comparison.summary import read_row
 from dimred.config import PARTS_OF_STEP, CooldownConfig, OptimizerConfig, StageOneConfig, StageTwoConfig
 from dimred.evaluation.averages import SnapshotAverages, choose_average
 from dimred.io.run_names import RESULT, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS
@@ -199,7 +199,7 @@ class Comparison:
         Without an earlier seed, or if training diverges with its rate here, return the best on ``val`` of those with
         the rates around the middle one.
         """
-        rows = map(_read_row, sorted(self.folder.parent.parent.glob(f"seed_*/{self.folder.name}/{method}.json")))
+        rows = map(read_row, sorted(self.folder.parent.parent.glob(f"seed_*/{self.folder.name}/{method}.json")))
         earlier, seed = next(((row["choice"], row["seed"]) for row in rows if row.get("choice")), (None, None))
         rates, failures, seconds = [factor * middle for factor in PEAK_FACTORS], list[str](), 0.0
         results: dict[float, MethodResult] = {}
@@ -253,9 +253,3 @@ class Comparison:
     def _result(self, name: str) -> StageTwoResult:
         """Read the ``result.json`` of a stage 2 that this comparison ran."""
         return StageTwoResult.read(self.folder / name / RESULT)
-
-
-def _read_row(file: Path) -> dict[str, Any]:
-    """Read the row of one method, one seed, and one epoch at which stage 1 is treated as ended."""
-    row: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return row

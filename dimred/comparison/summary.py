@@ -32,6 +32,12 @@ _SCORES = ("val", "test", "val_reestimated", "test_reestimated", "val_loss", "te
 Row = dict[str, Any]
 
 
+def read_row(file: Path) -> Row:
+    """Read the row of one method, one seed, and one epoch at which stage 1 is treated as ended."""
+    row: Row = json.loads(file.read_text(encoding="utf-8"))
+    return row
+
+
 def title_of(method: str, two: StageTwoConfig) -> str:
     """Return the title of a method; that of stage 2 lists its parts: search, cooldown and choice.
 
@@ -61,7 +67,7 @@ def collect(folder: Path) -> dict[str, Any]:
         ConfigError: the folder has no such file.
         FaultError: every method diverged.
     """
-    files = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("seed_*/at_*/*.json"))]
+    files = [read_row(path) for path in sorted(folder.glob("seed_*/at_*/*.json"))]
     files = [run for run in files if run.get("method") in TITLES]
     if not files:
         raise ConfigError(f"{str(folder)!r} has no seed_S/at_EPOCH/METHOD.json; make them with dimred compare")
