@@ -31,7 +31,7 @@ from dimred.io.run_names import (
 )
 from dimred.runs.device import set_up
 from dimred.runs.run_folder import digests_of
-from dimred.runs.task import build_splits
+from dimred.runs.splits import build_splits
 from dimred.stages.checks import snapshots_in_the_end
 from dimred.stages.parent import StageOneRun
 from dimred.subspace.spectrum import check_enough

@@ -1,38 +1,29 @@
 """The task of a stage: its network, its data, what is trained and what is measured; built and checked in one place."""
 
-import logging
-import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
-import mindspore as ms
 from mindspore import nn
 
-from dimred.config import DataConfig, StageConfig
+from dimred.config import StageConfig
 from dimred.data.batches import Batches
-from dimred.data.image_folder import ImageFolder, check_classes, check_splits, split_folder
-from dimred.data.image_tree import IMAGE_SUFFIXES, count_in_words
-from dimred.data.own_dataset import OwnDataset
 from dimred.distributed.ranks import ALONE, Ranks
-from dimred.errors import ConfigError, DataError, DimredError, Problems
+from dimred.errors import ConfigError, DimredError, Problems
 from dimred.evaluation.evaluator import Evaluator
 from dimred.evaluation.scores import Scores
 from dimred.io.metric import Metric, metrics_of
 from dimred.launch.channel import tell_alive
-from dimred.models.factory import load_factory, make_network
+from dimred.models.factory import make_network
 from dimred.models.resnet import resnet
+from dimred.runs.splits import build_splits
 from dimred.runs.steps import build_scores, check_scores
 from dimred.train_step.precision import with_precision
 
 Settings = TypeVar("Settings", bound=StageConfig)
-_log = logging.getLogger(__name__)
-
-_FEWEST_TO_CHOOSE, _ENOUGH_TO_CHOOSE = 2, 50  # samples of val
-_MOST_UPSCALING = 2  # of an image's side, without a warning
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,125 +153,6 @@ def build_network(config: StageConfig) -> nn.Cell:
         return with_precision(network, **config.precision.model_dump(exclude={"jit_level", "hf32"}))
     except ConfigError as error:  # it names its own arguments
         raise ConfigError(f"precision.{error}") from error
-
-
-def build_splits(
-    config: StageConfig, data: Path, splits: Sequence[str], *, ranks: Ranks = ALONE, val_chooses: bool = False
-) -> dict[str, Batches]:
-    """Build this rank's part of some splits, and check that they fit the network.
-
-    Args:
-        config: configuration of the stage.
-        data: DATA, as the user typed it.
-        splits: names of the splits to build.
-        ranks: the ranks of the job.
-        val_chooses: whether losses on ``val`` will choose between networks; a warning is logged if it is small.
-
-    Raises:
-        DataError: a split is missing or does not fit; or ``val`` is to choose and has fewer than two samples.
-        ConfigError: the dataset's factory can't be found, or ``sink`` does not fit this host.
-    """
-    is_own, n_classes = config.data.dataset is not None, config.model.n_classes
-    if not is_own and not data.is_dir():
-        raise DataError(f"DATA is {str(data)!r}, which is not a folder; name the folder that holds {', '.join(splits)}")
-    if not is_own and "test" in splits and not (data / "test").exists() and split_folder(data, "val").is_dir():
-        raise DataError(
-            f"data.eval_split is test, but there is no folder {str(data / 'test')!r}, only "
-            f"{str(split_folder(data, 'val'))!r}; make it, or report on that one: --set data.eval_split=val"
-        )
-    if not is_own:
-        check_splits(data, splits)
-    images = {split: build_data(config.data, data, split, ranks, config.accumulation) for split in splits}
-    if not is_own:
-        check_classes(data, {split: part.classes for split, part in images.items()}, n_classes)
-    for part in images.values():
-        if isinstance(part, ImageFolder):
-            _check_images(config.data, part)
-        if isinstance(part, OwnDataset) and None in (config.loss, config.metric):
-            part.check_classes(n_classes)
-            part.n_classes = n_classes if config.loss is None else None
-    if isinstance(first := images[splits[0]], ImageFolder):
-        _warn_of_upscaling(config.data, first)
-    if val_chooses:
-        _check_size_of_val(images["val"].n_images)
-    if config.data.workers > (most := _most_workers()):
-        _log.info(f"data.workers is {config.data.workers}; MindSpore takes no more than this host's processors, {most}")
-    return images
-
-
-def _check_size_of_val(n_samples: int) -> None:
-    """Refuse a ``val`` too small for a standard error; warn if it is so small that the error means little."""
-    if n_samples < _FEWEST_TO_CHOOSE:
-        raise DataError(
-            f"the split 'val' chooses between networks by their losses, but has {n_samples} sample: chance alone would "
-            f"choose. Give it {_FEWEST_TO_CHOOSE} at least, better some hundreds"
-        )
-    if n_samples < _ENOUGH_TO_CHOOSE:
-        _log.warning(
-            f"the split 'val' chooses between networks, and has only {n_samples} samples. What it chooses may "
-            f"be worse than what it passes over; give it {_ENOUGH_TO_CHOOSE} at least, better some hundreds"
-        )
-
-
-def _check_images(config: DataConfig, images: ImageFolder) -> None:
-    """Name what is passed over, and refuse images of a size that nothing changes, by one image of each class."""
-    if images.passed_over:
-        _log.warning(
-            f"{str(images.folder)!r}: {count_in_words(images.passed_over)} passed over; only images in the class "
-            f"folders themselves are read, and only {', '.join(IMAGE_SUFFIXES)}: convert or move them, if they belong "
-            "to the data"
-        )
-    for size in () if config.resize else images.sizes():
-        if size != (config.image_size, config.image_size):
-            raise DataError(
-                f"data.resize is false, but {str(images.folder)!r} has images of {size[0]} x {size[1]} pixels, and "
-                f"data.image_size is {config.image_size}: unless augmented, they would reach the network as they are; "
-                "--set data.resize=true"
-                + (f", or data.image_size={size[0]} if all have that size" if size[0] == size[1] else "")
-            )
-
-
-def _warn_of_upscaling(config: DataConfig, images: ImageFolder) -> None:
-    """Warn if images grow more than twofold, by one image."""
-    side = min(next(images.sizes(), (config.image_size,)))
-    is_scaled = config.augmentation == "random_resized_crop" or config.resize
-    if is_scaled and config.image_size > _MOST_UPSCALING * side:
-        _log.warning(
-            f"the images have {side} pixels on the shorter side, and data.image_size is {config.image_size}: "
-            f"each would be computed with about {(config.image_size / side) ** 2:.0f} times as many. To take them as "
-            f"they are: --set data.image_size={side}, and a network for such images, such as model.name=resnet_small"
-        )
-
-
-def _most_workers() -> int:
-    return os.cpu_count() or 1
-
-
-def build_data(config: DataConfig, data: Path, split: str, ranks: Ranks = ALONE, accumulation: int = 1) -> Batches:
-    """Build this rank's part of one split.
-
-    There are no more workers than this host has processors.
-
-    Args:
-        config: the section ``data``.
-        data: DATA, as the user typed it.
-        split: name of the split.
-        ranks: the ranks of the job.
-        accumulation: micro-batches of ``config.batch_size`` samples in a training batch.
-
-    Raises:
-        ConfigError: ``sink`` is set on CPU, or a factory can't be found.
-        DataError: the split can't be used, see ``ImageFolder`` and ``OwnDataset``.
-    """
-    if config.sink and ms.get_context("device_target") != "Ascend":
-        raise ConfigError("data.sink is true, but --device-target is CPU, which has no queue; --set data.sink=false")
-    options: dict[str, Any] = {"rank": ranks.rank, "group_size": ranks.group_size, "accumulation": accumulation}
-    options |= config.model_dump(include={"batch_size", "sink", "multiple_of"})
-    options["workers"] = min(config.workers, _most_workers())
-    if config.dataset is not None:
-        return OwnDataset(load_factory(config.dataset, "data.dataset"), data, split, **options)
-    options |= config.model_dump(include={"image_size", "mean", "std", "augmentation", "resize", "damaged"})
-    return ImageFolder(split_folder(data, split), **options)
 
 
 def _check_ranks(ranks: Ranks, config: StageConfig, images: Batches) -> None:

@@ -8,7 +8,8 @@ from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageOneConfig, stage_2_after
 from dimred.errors import DimredError
 from dimred.io.run_names import BASIS, SNAPSHOTS
-from dimred.runs.task import Task, build_data
+from dimred.runs.splits import build_data
+from dimred.runs.task import Task
 
 
 def commands_after_stage_1(task: Task[StageOneConfig], weights: Path, run_folder: Path) -> list[list[str]]:

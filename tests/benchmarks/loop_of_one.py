@@ -21,8 +21,9 @@ from mindspore import nn
 
 from dimred.config import StageOneConfig, StageTwoConfig
 from dimred.io.metrics_file import read_metrics
+from dimred.runs.splits import build_data
 from dimred.runs.steps import build_loss, build_optimizer, build_rates
-from dimred.runs.task import build_data, build_network
+from dimred.runs.task import build_network
 from tests.helpers.tiny_run import RunStage, stage_1_run, stage_2_run
 
 EPOCHS = 5

@@ -18,7 +18,8 @@ from dimred.config import CooldownConfig, OptimizerConfig, StageOneConfig, Stage
 from dimred.data.image_tree import write_image_tree
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import DimredError
-from dimred.runs.task import build_data, build_network, build_task
+from dimred.runs.splits import build_data
+from dimred.runs.task import build_network, build_task
 from dimred.stages.checks import check_stage_1, check_stage_2
 from dimred.stages.parent import StageOneRun
 from dimred.subspace.basis import SubspaceBasis

@@ -17,7 +17,8 @@ from dimred.evaluation.evaluator import Evaluator
 from dimred.io.metrics_file import read_metrics
 from dimred.pipelines.stage_1 import stage_1
 from dimred.runs.run import Run
-from dimred.runs.task import build_data, build_network
+from dimred.runs.splits import build_data
+from dimred.runs.task import build_network
 from dimred.vectors.parameters import from_arrays
 from tests.helpers.results import differences, results
 from tests.helpers.tiny_run import differences_if_killed, dying, stage_1_run

@@ -22,7 +22,7 @@ from dimred.errors import ConfigError, FaultError
 from dimred.io.stage_two_result import StageTwoResult
 from dimred.pipelines.stage_2 import stage_2
 from dimred.report.record import read_stage_2
-from dimred.runs.task import build_data
+from dimred.runs.splits import build_data
 from dimred.stages.candidates import Candidates
 from dimred.stages.stage_2 import StageTwo
 from dimred.train_step.optimizers import decay_groups, state_parameters
