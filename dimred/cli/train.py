@@ -127,26 +127,13 @@ def train(
         load_config(settings, config, overrides)
     if stage == "stage-1" and weights is not None:
         raise ConfigError(f"WEIGHTS is {str(weights)!r}, but stage-1 takes DATA alone; leave it out")
-    all_paths = {"DATA": data, "WEIGHTS": weights, "PCA_MAT": pca_mat}
-    paths = {argument: path for argument, path in all_paths.items() if path is not None}
     # Only host 0 reads WEIGHTS and PCA_MAT. A resumed run may not need them; if it does, rank 0 refuses.
-    read_here = [argument for argument in paths if argument == "DATA" or not (node_rank or resume)]
-    absent = [argument for argument in read_here if not paths[argument].exists()]
-    if absent:
-        raise ConfigError("; ".join(f"{one} is {str(paths[one])!r}, which is not found" for one in absent))
-    refuse_swapped(data, weights)
-    if weights is not None and weights.suffix in (".npy", ".h5"):
-        raise ConfigError(f"WEIGHTS is {str(weights)!r}, a basis; give a full checkpoint, and the basis after it")
-    if weights is not None and weights.is_dir():
-        inside = full_checkpoint_beside(weights / STAGE_1_CHECKPOINTS / "any")
-        raise ConfigError(f"WEIGHTS is {str(weights)!r}, which is a folder; give a full checkpoint, such as {inside}")
-    if weights is not None and weights.parent.name in (SNAPSHOTS, STATES):
-        raise ConfigError(f"{named_weights('WEIGHTS', weights)} can't start stage 2")
+    _check_paths(data, weights, pca_mat, reads_all=not (node_rank or resume))
     if rank_table is None:
         device_target, devices = choose_devices(device_target, devices, nodes=nodes)
     else:
         device_target = device_target or "Ascend"  # only Ascend's devices have a table
-    arguments = [str(without_dots(path)) for path in paths.values()]
+    arguments = [str(without_dots(path)) for path in (data, weights, pca_mat) if path is not None]
     arguments += [] if config is None else ["--config", str(config.absolute())]
     arguments += ["--device-target", device_target, *(f"--set={override}" for override in overrides)]
     arguments += [f"--allow-change={key}" for key in allow_change or []]
@@ -159,6 +146,24 @@ def train(
     if dry_run or not fast_dev_run:
         sys.exit(launch(job, resume=resume, dry_run=dry_run, stall_timeout_seconds=stall_timeout))
     sys.exit(_try_out(job, stall_timeout))
+
+
+def _check_paths(data: Path, weights: Path | None, pca_mat: Path | None, *, reads_all: bool) -> None:
+    """Refuse paths that lead to nothing or to something else; ``reads_all`` is false if only DATA is read here."""
+    paths = {"DATA": data, "WEIGHTS": weights, "PCA_MAT": pca_mat} if reads_all else {"DATA": data}
+    absent = [argument for argument, path in paths.items() if path is not None and not path.exists()]
+    if absent:
+        raise ConfigError("; ".join(f"{one} is {str(paths[one])!r}, which is not found" for one in absent))
+    refuse_swapped(data, weights)
+    if weights is None:
+        return
+    if weights.suffix in (".npy", ".h5"):
+        raise ConfigError(f"WEIGHTS is {str(weights)!r}, a basis; give a full checkpoint, and the basis after it")
+    if weights.is_dir():
+        inside = full_checkpoint_beside(weights / STAGE_1_CHECKPOINTS / "any")
+        raise ConfigError(f"WEIGHTS is {str(weights)!r}, which is a folder; give a full checkpoint, such as {inside}")
+    if weights.parent.name in (SNAPSHOTS, STATES):
+        raise ConfigError(f"{named_weights('WEIGHTS', weights)} can't start stage 2")
 
 
 def _try_out(job: Any, stall_timeout: float) -> int:

@@ -75,13 +75,12 @@ class Objective:
     def gradient(self, inputs: Sequence[Tensor]) -> Evaluation:
         """Return f(w; B) and g, which is clipped if clipping is on; BatchNorm's statistics move."""
         loss, grad = self.raw_gradient(inputs)
-        square = self._squared_norm(grad)
-        raw_norm = math.sqrt(square)
-        if self._clip is not None:
-            # A tuple that is not mutable would be a constant of the graph, so each gradient would compile a new graph.
-            (grad,), norm = self._clip(mutable((grad,)))
-            square, raw_norm = self._squared_norm(grad), float(norm.asnumpy())
-        return Evaluation(loss, grad, square, raw_norm)
+        if self._clip is None:
+            square = self._squared_norm(grad)
+            return Evaluation(loss, grad, square, math.sqrt(square))
+        # A tuple that is not mutable would be a constant of the graph, so each gradient would compile a new graph.
+        (grad,), norm = self._clip(mutable((grad,)))
+        return Evaluation(loss, grad, self._squared_norm(grad), float(norm.asnumpy()))
 
 
 class LineObjective:

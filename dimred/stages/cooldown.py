@@ -22,11 +22,7 @@ from dimred.vectors.parameters import check_arrays, from_arrays
 
 _log = logging.getLogger(__name__)
 
-_PARTS_STATE = (
-    "ema.",
-    "loss_scale.",
-    "dropout_seed",
-)  # prefixes of the parameters that hold the state of a step's parts
+_PARTS_STATE = ("ema.", "loss_scale.", "dropout_seed")  # prefixes of the names of what a step's parts remember
 
 
 @dataclass(frozen=True)

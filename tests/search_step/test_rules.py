@@ -97,6 +97,7 @@ def test_guard_is_relative_to_the_pair(angle, used):
     for scale_s, scale_y in [(1, 1), (1e-12, 1e-10), (1e9, 1e11)]:
         proposal = after_pair(rule, rule.initial(), scale_s * s, scale_y * y)
         assert proposal.pair_used is used
+        assert proposal.is_scaled is used
         assert proposal.curvature == pytest.approx(angle * scale_s * scale_y)
         if not used:
             np.testing.assert_array_equal(proposal.state.inverse_hessian, np.eye(K))
