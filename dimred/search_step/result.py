@@ -105,14 +105,20 @@ def search_line(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def totals(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the totals of a search's records: accepted steps, trials, passes, and distances moved."""
+    """Return the totals of a search's records: accepted steps, trials, passes, and distances moved.
+
+    A distance is NaN if one of a step's was not finite, which is None in its record.
+    """
+    distances = {
+        key: sum(math.nan if record[key] is None else record[key] for record in records)
+        for key in ("moved_inside", "moved_outside")
+    }
     return {
         "accepted_steps": sum(record["outcome"] == "accepted" for record in records),
         "trials": sum(record["n_trials"] for record in records),
         "n_forward": sum(record["n_forward"] for record in records),
         "n_backward": sum(record["n_backward"] for record in records),
-        "moved_inside": sum(record["moved_inside"] for record in records),
-        "moved_outside": sum(record["moved_outside"] for record in records),
+        **distances,
     }
 
 
