@@ -5,6 +5,7 @@ the loss in the plane of the first two principal directions.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -17,6 +18,7 @@ from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageOneConfig, StageTwoConfig, load_config
+from dimred.errors import SeriesError
 from dimred.io.metric import AS_TRAINED
 from dimred.io.run_names import CONFIG, RESULT, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS
 from dimred.report.plots import PlanePoints, PlaneView, Surface
@@ -71,7 +73,10 @@ def report(folder: Path, out: Path, grid: int, n_batches: int) -> Path:
     snapshots = run.stage_1.snapshots if run.stage_1 else None
     plane = None
     if snapshots and task is not None and not run.missing_sources:
-        basis = fit_basis(snapshots, 2, network=task.network) if run.basis is None and len(snapshots) > 2 else run.basis
+        basis = run.basis
+        if basis is None and len(snapshots) > 2:
+            with suppress(SeriesError):  # they are all equal, or on a line
+                basis = fit_basis(snapshots, 2, network=task.network)
         if basis is not None and basis.mean is not None and len(basis.components) > 1:
             plane = _view(run, basis, snapshots, task, grid, n_batches)
     return write_report(out, run, settings, last, plane)

@@ -1,13 +1,20 @@
 """The plane of the first two directions shows what was measured."""
 
+import re
+from pathlib import Path
+
 import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn
 
 from dimred.checkpoints.layout import WeightLayout
-from dimred.pipelines.report import grid_around, loss_in_plane, plane_point
+from dimred.config import StageOneConfig
+from dimred.pipelines.report import grid_around, loss_in_plane, plane_point, report
 from dimred.report.plots import PlanePoints, PlaneView, Surface, plot_plane
 from dimred.subspace.basis import SubspaceBasis
+from tests.helpers.finished_stage_1 import STAGE_1, settings
+from tests.helpers.tiny_run import stage_1_run, stage_2_run
+from tests.helpers.tiny_task import TASK
 
 
 def view_of(surface: Surface) -> PlaneView:
@@ -95,3 +102,14 @@ def test_the_grid_holds_every_point_also_where_they_lie_on_a_line() -> None:
     assert first[0] < 0
     assert first[-1] > 10
     assert second[0] < 1 < second[-1]
+
+
+def test_snapshots_that_are_equal_leave_the_plane_out(tmp_path: Path) -> None:
+    """Such as those of a training in which every step overflowed."""
+    schedule = {"name": "constant", "peak": 1e-46, "warmup_epochs": 0}  # 0 in float32
+    stage_1_run(StageOneConfig.model_validate(TASK | STAGE_1 | {"epochs": 3, "schedule": schedule}))(
+        tmp_path / "one", False
+    )
+    stage_2_run(settings(), tmp_path / "one" / "checkpoint_stage_1" / "network-3_4.ckpt")(tmp_path / "two", False)
+    page = report(tmp_path / "two", tmp_path / "report", 3, 1).read_text()
+    assert re.findall(r'id="figure-([^"]+)"', page) == ["metric", "loss"]
