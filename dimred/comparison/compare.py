@@ -18,7 +18,15 @@ from typing import Any
 from dimred.comparison.methods import AFTER_STAGE_2, METHODS, SPLITS, Comparison
 from dimred.comparison.runs import DivergedRunError, checkpoint_of
 from dimred.comparison.summary import Row, collect, markdown, read_row, title_of, write_comparison_page
-from dimred.config import CooldownConfig, StageOneConfig, StageTwoConfig, complete, config_text, load_config
+from dimred.config import (
+    CooldownConfig,
+    StageOneConfig,
+    StageTwoConfig,
+    complete,
+    config_text,
+    keys_taken_over,
+    load_config,
+)
 from dimred.errors import ConfigError
 from dimred.io.atomic import atomic_write, writable
 from dimred.io.metrics_file import json_text
@@ -231,7 +239,9 @@ def _check_digests(earlier: Row, folder: Path, digests: dict[str, Any]) -> None:
 def _claim_folder(out: Path, two: StageTwoConfig) -> None:
     """Make the folder of a comparison, or check that the one in it was made with the same configuration."""
     if (out / CONFIG).exists():
-        if load_config(StageTwoConfig, out / CONFIG) != two:
+        before = load_config(StageTwoConfig, out / CONFIG)
+        # A key that is set has its value, and not stage 1's. An early version wrote all keys.
+        if before != two or keys_taken_over(before) not in ([], keys_taken_over(two)):
             raise ConfigError(
                 f"--out is {str(out)!r}, which holds a comparison with other settings of stage 2; name another folder"
             )
@@ -240,4 +250,4 @@ def _claim_folder(out: Path, two: StageTwoConfig) -> None:
     else:
         with writable("--out", out):
             out.mkdir(parents=True, exist_ok=True)
-            atomic_write(out / CONFIG, config_text(two))
+            atomic_write(out / CONFIG, config_text(two, only_set=True))

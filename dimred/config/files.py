@@ -142,9 +142,14 @@ def config_file(stage: type[StageConfig], path: Path, argument: str = "--config"
     )
 
 
-def config_text(config: StageConfig) -> str:
-    """Return the whole configuration as YAML text, from which ``load_config`` makes an equal one."""
-    return str(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
+def config_text(config: StageConfig, *, only_set: bool = False) -> str:
+    """Return the configuration as YAML text, from which ``load_config`` makes an equal one.
+
+    Args:
+        config: the configuration.
+        only_set: whether to leave out the keys that are not set, which a stage 2 may take over from stage 1.
+    """
+    return str(yaml.safe_dump(config.model_dump(mode="json", exclude_unset=only_set), sort_keys=False))
 
 
 # What PyYAML's constructors raise for values such as ``!!int ""``, ``!!bool x``, ``!!timestamp x``.

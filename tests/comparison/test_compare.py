@@ -15,6 +15,7 @@ import pytest
 import dimred as library
 from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.cli.measure import compare
+from dimred.config import StageTwoConfig, config_text, load_config
 from dimred.errors import ConfigError, SeriesError, StoppedError
 from dimred.io.stage_two_result import StageTwoResult
 from tests.comparison.runs import AT, PASSES, STAGE_ONE, copied
@@ -116,8 +117,12 @@ def test_rows_of_another_run_or_configuration_do_not_mix(folder: Path, tmp_path:
         compare("nowhere", folder / "two.yaml", [tmp_path / "run_3"], **options)
     with pytest.raises(ConfigError, match=r"DATA is 'elsewhere', but .* has rows of '.*nowhere'"):
         compare("elsewhere", folder / "two.yaml", [folder / "run_3"], **options)
-    with pytest.raises(ConfigError, match="other settings"):
-        compare("nowhere", folder / "two.yaml", [folder / "run_3"], overrides=["epochs=2"], **options)
+    for override in ("epochs=2", "clipping.norm=null"):  # the default, which was stage 1's before
+        with pytest.raises(ConfigError, match="other settings"):
+            compare("nowhere", folder / "two.yaml", [folder / "run_3"], overrides=[override], **options)
+    whole = config_text(load_config(StageTwoConfig, folder / "two.yaml"))  # as an early version wrote it
+    (tmp_path / "out" / "config.yaml").write_text(whole)
+    compare("nowhere", folder / "two.yaml", [folder / "run_3"], **options)
 
 
 @pytest.mark.usefixtures("compared")
