@@ -2,6 +2,7 @@
 
 from dimred.config.base import NO_DECAY_PATTERNS as NO_DECAY_PATTERNS
 from dimred.config.base import unknown_key as unknown_key
+from dimred.config.base import with_new_keys as with_new_keys
 from dimred.config.difference import PARTS_OF_STEP as PARTS_OF_STEP
 from dimred.config.difference import complete as complete
 from dimred.config.difference import difference_in_words as difference_in_words

@@ -22,7 +22,7 @@ from dimred.runs.faults import DivergenceDetector, translate_errors
 from dimred.runs.figures import RunFigures
 from dimred.runs.loop import EpochLoop, Progress
 from dimred.runs.records import MetricsLog, TensorBoard, cut_metrics, make_callback
-from dimred.runs.run_folder import digests_of, refuse_another_val, refuse_changes, run_folder, write_versions
+from dimred.runs.run_folder import FREE_KEYS, check_same_run, digests_of, run_folder, write_versions
 from dimred.runs.task import Settings, Task
 from dimred.train_step.network_state import moving_statistics
 from dimred.train_step.optimizers import last_rate, state_parameters
@@ -32,7 +32,6 @@ from dimred.vectors.parameters import to_arrays
 _log = logging.getLogger(__name__)
 
 _LAYOUT = 2  # of the states and of metrics.jsonl; a run does not go on where they have another one
-_FREE_KEYS = {"profile", "read_every_steps", "stage_2"}  # keys that change nothing of what a run computes
 
 
 class Run(Generic[Settings]):
@@ -69,7 +68,7 @@ class Run(Generic[Settings]):
         self._constants = {name for name, value in frozen.items() if not np.isfinite(value).all()}
         images = {split: task.images[split] for split in self.settings.splits}
         data = self.ranks.run_on_rank_zero(lambda: digests_of(images))
-        settings = self.settings.model_dump(mode="json", exclude=_FREE_KEYS)
+        settings = self.settings.model_dump(mode="json", exclude={*FREE_KEYS})
         self.identity: dict[str, Any] = settings | {"--devices": self.ranks.group_size, "DATA": data}
 
     @property
@@ -115,8 +114,7 @@ class Run(Generic[Settings]):
                 "with that version, or begin a new run in another folder"
             )
         if self.ranks.is_rank_zero:
-            refuse_changes(state.values["run"], self.identity, allowed)
-            refuse_another_val(state.values["run"], self.identity, state.arrays)
+            check_same_run(state, type(self.settings), self.identity, allowed)
         progress, per_epoch = self.progress, self.task.steps_per_epoch
         progress.epoch, progress.done, progress.seconds = (state.values[key] for key in ("epoch", "done", "seconds"))
         if state.step != progress.n_steps(per_epoch):

@@ -1,6 +1,7 @@
 """The folder of a run: its lock, what may be in it, and which changes a resumed run accepts."""
 
 import json
+import logging
 import os
 import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -9,12 +10,14 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from dimred.checkpoints.states import VAL_LOSSES
-from dimred.config import unknown_key
+from dimred.checkpoints.states import VAL_LOSSES, RunState
+from dimred.config import StageConfig, unknown_key, with_new_keys
 from dimred.data.batches import Batches
 from dimred.errors import ConfigError, shown
 from dimred.io.atomic import FolderLock, atomic_write, remove_leftovers, writable
 from dimred.io.run_names import BASIS_METADATA, CONFIG, VERSIONS, results_in
+
+_log = logging.getLogger(__name__)
 
 _BEGINNINGS = (CONFIG, BASIS_METADATA)  # what a run writes first; the basis may be fitted before the rest begins
 
@@ -89,6 +92,44 @@ def digests_of(images: Mapping[str, Batches]) -> dict[str, str]:
     return {split: f"{part.size_in_words}, digest {part.digest()[:12]}" for split, part in images.items()}
 
 
+FREE_KEYS = frozenset({"profile", "read_every_steps", "stage_2"})
+"""Keys of a configuration that change nothing of what a run computes."""
+
+
+def begun_with(stored: Mapping[str, Any], stage: type[StageConfig]) -> dict[str, Any]:
+    """Return what a run was begun with, as this version of dimred would have stored it.
+
+    A key that its own version did not have gets its default, and the log names it; ``FREE_KEYS`` are left out.
+
+    Args:
+        stored: the identity in a state of the run.
+        stage: the model of its configuration.
+    """
+    whole = {key: value for key, value in with_new_keys(stage, stored).items() if key not in FREE_KEYS}
+    known = {*_keys(stored)}
+    new = [f"{key} {_text(value)}" for key, value in _values(whole) if key not in known]
+    if new:
+        _log.info(f"the run was begun with a dimred that lacked some keys, which count as unset: {', '.join(new)}")
+    return whole
+
+
+def check_same_run(state: RunState, stage: type[StageConfig], now: Mapping[str, Any], allowed: Sequence[str]) -> None:
+    """Check that a run is gone on with as it was begun, see ``begun_with`` and ``refuse_changes``.
+
+    Args:
+        state: a state of the run.
+        stage: the model of its configuration.
+        now: its identity now.
+        allowed: keys that may differ.
+
+    Raises:
+        ConfigError: another key has changed, or ``val`` after losses on it were saved.
+    """
+    before = begun_with(state.values["run"], stage)
+    refuse_changes(before, now, allowed)
+    refuse_another_val(before, now, state.arrays)
+
+
 _ABSENT = object()  # stands for a key that only one side has
 
 
@@ -158,6 +199,15 @@ def _keys(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
         yield prefix + name
         if isinstance(value, Mapping):
             yield from _keys(value, f"{prefix}{name}.")
+
+
+def _values(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the innermost keys with their values; an empty section is a value."""
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from _values(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
 
 
 def _text(value: Any) -> str:

@@ -1,14 +1,16 @@
 """The folder of a run, and what may change when it is resumed."""
 
+import json
 import re
 import shutil
 from pathlib import Path
 
 import pytest
 
+from dimred.config import StageOneConfig
 from dimred.errors import ConfigError, RunError
 from dimred.io.atomic import open_atomic
-from dimred.runs.run_folder import check_run_folder, refuse_changes, run_folder
+from dimred.runs.run_folder import begun_with, check_run_folder, refuse_changes, run_folder
 
 BEFORE = {"epochs": 3, "data": {"batch_size": 20, "mean": [1.0, 2.0]}, "limit": None}
 
@@ -87,3 +89,30 @@ def test_a_difference_of_any_shape_is_refused_in_both_directions(one: dict, othe
 def test_a_key_that_does_not_exist_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"--allow-change has an unknown key 'epoch'; did you mean 'epochs'"):
         refuse_changes(BEFORE, BEFORE, ["epoch"])
+
+
+def test_keys_that_the_version_which_began_the_run_lacked_count_as_unset(caplog: pytest.LogCaptureFixture) -> None:
+    """An upgrade between a kill and --resume must not end a run; but a new key that is set is a change."""
+    now = StageOneConfig(stop={"name": "averaged"}).model_dump(mode="json") | {"--devices": 1}
+    before = json.loads(json.dumps(now))
+    for section, key in (("data", "damaged"), ("stop", "patience"), ("precision", "hf32")):
+        del before[section][key]
+    del before["accumulation"], before["ema"]
+    before["read_every_steps"] = 3  # which changes nothing of what is computed
+    refuse_changes(begun_with(before, StageOneConfig), begun_with(now, StageOneConfig), [])
+    assert "count as unset: data.damaged 'stop', " in caplog.text
+    for word in ("stop.patience 3", "precision.hf32 null", "accumulation 1", "ema.decay null"):
+        assert word in caplog.text
+    assert "read_every_steps" not in caplog.text
+    now["accumulation"], now["ema"]["decay"] = 2, 0.9
+    with pytest.raises(ConfigError, match=r"(?s)  accumulation: 1 -> 2\n.*  ema.decay: null -> 0.9\n"):
+        refuse_changes(begun_with(before, StageOneConfig), begun_with(now, StageOneConfig), [])
+
+
+def test_a_key_that_this_version_lacks_is_a_change() -> None:
+    stored = StageOneConfig().model_dump(mode="json")
+    now = begun_with(stored, StageOneConfig)
+    before = begun_with(stored | {"data": stored["data"] | {"shuffle": "none"}}, StageOneConfig)
+    with pytest.raises(ConfigError, match=r"data\.shuffle: 'none' -> absent"):
+        refuse_changes(before, now, [])
+    refuse_changes(before, now, ["data.shuffle"])
