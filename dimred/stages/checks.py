@@ -2,7 +2,7 @@
 
 import logging
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,7 @@ from dimred.runs.task import Settings, Task
 from dimred.stages.cooldown import Cooldown, plan_cooldown
 from dimred.stages.parent import StageOneRun
 from dimred.subspace.basis import SubspaceBasis
+from dimred.train_step.optimizers import UPDATES
 from dimred.train_step.schedule_free import refuse_gradient_point
 from dimred.vectors.parameters import check_arrays
 
@@ -55,9 +56,25 @@ def check_stage_1(
         first = problems.collect(lambda: read_full_checkpoint(go_on_from, named_weights("--from", go_on_from)))
     problems.refuse()
     task.check()
+    goes_on = task.ranks.any(task.ranks.is_rank_zero and resume and not RunStates(out).is_empty)
+    if first is not None and not goes_on:
+        _check_begin(task, *first)
     warn_of_idle_patterns(task.settings.optimizer, task.network)
     say_plan_of_stage_1(task.settings, task.steps_per_epoch, disk)
     return first
+
+
+def _check_begin(task: Task[StageOneConfig], arrays: Mapping[str, np.ndarray], epoch: int) -> None:
+    """Refuse a full checkpoint that leaves nothing to do, or whose epochs had a different number of steps."""
+    epochs, per_epoch = task.settings.epochs, task.steps_per_epoch
+    if epoch >= epochs:
+        raise ConfigError(f"--from is of epoch {epoch}, and epochs is {epochs}; --set it to more than {epoch}")
+    n_updates, n_dropped = (int(np.sum(arrays.get(name, 0))) for name in (UPDATES, "loss_scale.overflows"))
+    if not n_updates <= epoch * per_epoch <= n_updates + n_dropped:
+        raise ConfigError(
+            f"--from is of epoch {epoch} and has made {n_updates} updates, but an epoch has {per_epoch} steps here, "
+            "and the rate goes by updates; give the data, the batch size and the devices of that run"
+        )
 
 
 def check_stage_2(

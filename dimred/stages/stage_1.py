@@ -11,7 +11,6 @@ from dimred.checkpoints.checkpoint_io import write_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.checkpoints.states import FullCheckpoints, check_finite
 from dimred.config import StageOneConfig
-from dimred.errors import ConfigError
 from dimred.io.atomic import retry
 from dimred.io.run_names import SNAPSHOTS, STAGE_1_CHECKPOINTS
 from dimred.launch.environment import say_commands
@@ -20,7 +19,7 @@ from dimred.runs.run import Run
 from dimred.stages.early_stop import EarlyStop
 from dimred.stages.next_command import commands_after_stage_1
 from dimred.train_step.network_state import moving_statistics
-from dimred.train_step.optimizers import UPDATES, weights_to_use
+from dimred.train_step.optimizers import weights_to_use
 from dimred.train_step.protocol import Result, Step
 from dimred.train_step.schedule_free import ScheduleFree
 from dimred.vectors.parameters import preserved, to_arrays
@@ -52,12 +51,11 @@ class StageOne:
         """Begin or resume, train the remaining epochs, and log the result, the network's file, and the next command.
 
         Args:
-            first: arrays and epoch of a full checkpoint to begin with, unless there is a state to resume from.
+            first: what ``check_stage_1`` returned; used unless there is a state to resume from.
             allowed: keys that may differ from before.
 
         Raises:
-            ConfigError: another key has changed; ``epochs`` leaves nothing to do, or is below what the run has done; or
-                ``first`` belongs to a run whose epochs have a different number of steps.
+            ConfigError: another key has changed, or ``epochs`` is below what the run has done.
             RunError, CheckpointError: the state can't be restored, see ``Run.restore``.
         """
         self._restore(first, allowed)
@@ -77,22 +75,9 @@ class StageOne:
             self.stop.restore(state)
         elif state is None and first is not None:
             arrays, epoch = first
-            self._check_begin(arrays, epoch)
             self.step.restore(arrays, "--from")
-            self._progress.epoch = epoch + 1
-
-    def _check_begin(self, arrays: Mapping[str, np.ndarray], epoch: int) -> None:
-        """Refuse a full checkpoint that leaves nothing to do, or whose epochs had a different number of steps."""
-        if epoch >= self._settings.epochs:
-            raise ConfigError(
-                f"--from is of epoch {epoch}, and epochs is {self._settings.epochs}; --set it to more than {epoch}"
-            )
-        n_updates, n_dropped = (int(np.sum(arrays.get(name, 0))) for name in (UPDATES, "loss_scale.overflows"))
-        if not n_updates <= epoch * self._per_epoch <= n_updates + n_dropped:
-            raise ConfigError(
-                f"--from is of epoch {epoch} and has made {n_updates} updates, but an epoch has {self._per_epoch} "
-                "steps here, and the rate goes by updates; give the data, the batch size and the devices of that run"
-            )
+            if self.run.is_kept:  # a trial has only one epoch
+                self._progress.epoch = epoch + 1
 
     def _end(self) -> None:
         run, stop = self.run, self.stop

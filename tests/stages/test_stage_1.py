@@ -10,6 +10,7 @@ from mindspore import Parameter, Tensor, nn, ops
 
 from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
+from dimred.checkpoints.states import RunStates
 from dimred.cli.measure import evaluate
 from dimred.config import StageOneConfig
 from dimred.errors import ConfigError
@@ -81,10 +82,21 @@ def test_an_allowed_change_that_the_state_has_nothing_of_is_named_by_its_section
 def test_a_checkpoint_to_begin_with_that_does_not_fit_is_refused(
     options: dict[str, Any], said: str, finished: Path, tmp_path: Path
 ) -> None:
-    begun = stage_1_run(settings(**options), begin=finished / "checkpoint_stage_1" / "network-2_4.ckpt")
-    with pytest.raises(ConfigError, match=said):
-        begun(tmp_path / "new", False)
+    config, first = tmp_path / "one.yaml", finished / "checkpoint_stage_1" / "network-2_4.ckpt"
+    config.write_text(json.dumps(TASK | STAGE_1 | options))
+    for fast_dev_run in (False, True):
+        with pytest.raises(ConfigError, match=said):
+            stage_1(tmp_path, config, tmp_path / "new", first, fast_dev_run=fast_dev_run)
     assert not (tmp_path / "new").exists()
+
+
+def test_a_checkpoint_to_begin_with_can_be_tried_in_one_step(finished: Path, tmp_path: Path) -> None:
+    """The trial has one epoch, which is not to be compared with that of the checkpoint."""
+    config, first = tmp_path / "one.yaml", finished / "checkpoint_stage_1" / "network-2_4.ckpt"
+    config.write_text(json.dumps(TASK | STAGE_1 | {"epochs": 3}))
+    stage_1(tmp_path, config, tmp_path / "new", first, fast_dev_run=True)
+    state = RunStates(tmp_path / "new").newest(pytest.fail)
+    assert state.arrays["global_step"].item() == 9  # of the checkpoint's 8 updates
 
 
 def test_a_run_that_is_ended_where_it_was_stopped_has_its_last_checkpoint(tmp_path: Path) -> None:
