@@ -14,8 +14,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-from dimred.errors import ConfigError
-from dimred.io.atomic import remove, writable
+from dimred.errors import ConfigError, RunError
+from dimred.io.atomic import LOCK, FolderLock, remove, writable
 from dimred.io.run_names import NOT_RESULTS, RANK_LOG
 from dimred.launch.channel import LAUNCHER
 from dimred.launch.environment import without_cluster
@@ -222,10 +222,18 @@ def make_folders(job: Job) -> list[Path]:
 
 
 def remove_folders(folders: Iterable[Path]) -> None:
-    """Remove those of the folders that hold nothing but logs, and the logs; others stay as they are."""
+    """Remove those of the folders that hold nothing but logs, and the logs; others stay as they are.
+
+    So do those where another process holds the lock: of two jobs that are started at once, one is refused, while the
+    other may not have written anything yet.
+    """
     for folder in sorted(folders, reverse=True):
-        entries = list(folder.iterdir()) if folder.is_dir() else []
-        if folder.is_dir() and {entry.name for entry in entries} <= NOT_RESULTS:
-            for entry in entries:
+        names = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
+        if not folder.is_dir() or not names <= NOT_RESULTS:
+            continue
+        with suppress(RunError, OSError), ExitStack() as stack:
+            if LOCK in names:
+                stack.enter_context(FolderLock(folder, f"--out is {str(folder)!r}"))
+            for entry in list(folder.iterdir()):
                 remove(entry)
             folder.rmdir()

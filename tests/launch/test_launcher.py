@@ -11,8 +11,8 @@ import pytest
 from dimred.errors import ConfigError
 from dimred.launch.job import make_job
 from dimred.launch.launcher import RankFailedError, launch
-from dimred.launch.processes import LogTail
-from tests.helpers.processes import nothing_is_left, soon
+from dimred.launch.processes import LogTail, remove_folders
+from tests.helpers.processes import held, nothing_is_left, soon
 from tests.launch.jobs import Launcher, job
 
 
@@ -104,6 +104,18 @@ def test_a_refused_resume_leaves_the_run_as_it_is(tmp_path):
     with pytest.raises(RankFailedError, match="DATA is not what"):
         launch(job(tmp_path, "refuse", "0"), resume=True)
     assert all((folder / name).read_text().startswith(text) for name, text in before.items())
+
+
+def test_a_refused_job_leaves_the_folder_to_the_one_that_was_started_at_the_same_time(tmp_path):
+    """That one has locked the folder, which the refused job made, and fits a basis before it writes anything."""
+    folder = tmp_path / "device0_stage_2"
+    folder.mkdir()
+    (folder / "train.log").write_text("of both\n")
+    with held("from dimred.io.atomic import FolderLock\nwith FolderLock(target, 'x'): wait()", folder):
+        remove_folders([folder, tmp_path])
+        assert sorted(path.name for path in folder.iterdir()) == [".lock", "train.log"]
+    assert soon(lambda: remove_folders([folder, tmp_path]) or not tmp_path.exists())
+    tmp_path.mkdir()
 
 
 def test_a_rank_that_only_follows_rank_0_does_not_hide_its_fault(tmp_path):
