@@ -27,6 +27,7 @@ from dimred.runs.task import Task
 from dimred.stages.candidates import BestAverage, Candidates, mean_of, put_file
 from dimred.stages.cooldown import Cooldown, build_cooldown_step
 from dimred.stages.parent import StageOneRun
+from dimred.stages.start_figure import say_start
 from dimred.subspace.basis import SubspaceBasis
 from dimred.train_step.optimizers import state_parameters
 from dimred.train_step.protocol import Result, Step, parameters_to_save
@@ -110,8 +111,7 @@ class StageTwo:
             if progress.epoch == 0:
                 self._add_average()
                 self._record_point(START)
-                main = run.figures.metrics[0].name
-                _log.info(f"stage 2 starts from {self._settings.start!r}: {main} {run.figures.text(2)}")
+                say_start(run, self.parent)
                 progress.next_epoch()
                 self.save(progress)
             self._train()

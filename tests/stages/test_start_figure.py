@@ -1,0 +1,59 @@
+"""Where stage 2 starts, a figure that is not stage 1's of the same weights is warned of."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from mindspore import Tensor, nn
+
+from dimred.io.run_names import METRICS
+from tests.helpers import tiny_task
+from tests.helpers.finished_stage_1 import settings
+from tests.helpers.tiny_run import stage_2_run
+
+WARNING = "before the first step of stage 2, but gave"
+
+
+class MinusTanh(nn.Tanh):
+    def construct(self, inputs: Tensor) -> Tensor:
+        return -super().construct(inputs)
+
+
+def changed(n_classes: int) -> nn.Cell:
+    network = tiny_task_network(n_classes)
+    network[2] = MinusTanh()
+    return network
+
+
+tiny_task_network = tiny_task.network
+
+
+@pytest.mark.parametrize(
+    ("is_changed", "start", "has_records", "warned"),
+    [
+        (False, "last", True, False),
+        (True, "last", True, True),
+        (True, "best", True, False),  # which is not what stage 1 measured
+        (True, "last", False, False),
+    ],
+)
+def test_a_network_whose_code_has_changed_under_its_name_is_warned_of(
+    is_changed: bool,
+    start: str,
+    has_records: bool,
+    warned: bool,
+    checkpoints: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    one = shutil.copytree(checkpoints.parent, tmp_path / "one")
+    if not has_records:
+        (one / METRICS).unlink()
+    if is_changed:
+        monkeypatch.setattr(tiny_task, "network", changed)
+    stage_2_run(settings(start=start), one / "checkpoint_stage_1" / "network-2_4.ckpt")(tmp_path / "two", False)
+    assert (WARNING in caplog.text) == warned
+    if warned:
+        assert "network-2_4.ckpt', which gives accuracy " in caplog.text
+        assert "as metrics.jsonl there says for epoch 2: the network's code, the data, or the versions" in caplog.text
