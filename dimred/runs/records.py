@@ -142,6 +142,28 @@ def _numbers(record: Record, prefix: str = "") -> Iterator[tuple[str, float]]:
             yield prefix + key, value
 
 
+def length_left(path: Path, length: int, *, needs_all: bool = False) -> int:
+    """Return how much of a metrics file is left: ``length`` bytes, or those of its whole records if it is shorter.
+
+    Args:
+        path: the file, which need not exist.
+        length: the length in bytes that it had at a mark.
+        needs_all: whether to refuse a shorter file.
+
+    Raises:
+        RunError: the file is shorter, and ``needs_all``.
+    """
+    content = path.read_bytes()[:length] if path.exists() else b""
+    if len(content) == length:
+        return length
+    if needs_all:
+        raise RunError(
+            f"{path} was cut after the run wrote it, and a search makes its totals from all its records; restore the "
+            "file, or begin in another folder"
+        )
+    return content.rfind(b"\n") + 1
+
+
 def cut_metrics(path: Path, length: int, ranks: Ranks = ALONE) -> None:
     """Truncate a metrics file to the length it had at a mark; the resumed run writes the rest again.
 

@@ -21,7 +21,7 @@ from dimred.runs.device import StepProfiler, redirect_native_stderr
 from dimred.runs.faults import DivergenceDetector, translate_errors
 from dimred.runs.figures import RunFigures
 from dimred.runs.loop import EpochLoop, Progress
-from dimred.runs.records import MetricsLog, TensorBoard, cut_metrics, make_callback
+from dimred.runs.records import MetricsLog, TensorBoard, cut_metrics, length_left, make_callback
 from dimred.runs.run_folder import FREE_KEYS, check_same_run, digests_of, run_folder, write_versions
 from dimred.runs.task import Settings, Task
 from dimred.train_step.network_state import moving_statistics
@@ -113,8 +113,12 @@ class Run(Generic[Settings]):
                 f"{state.path} was saved by another version of dimred, whose states are laid out differently; go on "
                 "with that version, or begin a new run in another folder"
             )
+        self._records_length = state.values["metrics"]
         if self.ranks.is_rank_zero:
-            check_same_run(state, type(self.settings), self.identity, allowed)
+            # The totals of a search are made from the records of its steps.
+            n_bytes = length_left(self.folder / METRICS, self._records_length, needs_all=step.reads_each_step)
+            check_same_run(state, type(self.settings), self.identity, n_bytes, allowed)
+            self._records_length = n_bytes
         progress, per_epoch = self.progress, self.task.steps_per_epoch
         progress.epoch, progress.done, progress.seconds = (state.values[key] for key in ("epoch", "done", "seconds"))
         if state.step != progress.n_steps(per_epoch):
@@ -131,7 +135,7 @@ class Run(Generic[Settings]):
         _refuse_without_state(step, state)
         step.restore(state.arrays, str(state.path))
         _log.info(f"going on after step {progress.done} of epoch {progress.epoch}, from {state.path}")
-        self._records_length, self.last = state.values["metrics"], state.values["last"]
+        self.last = state.values["last"]
         self.divergence = DivergenceDetector(state.values["first_loss"])
         return state
 

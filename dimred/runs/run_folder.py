@@ -13,9 +13,21 @@ from typing import Any
 from dimred.checkpoints.states import VAL_LOSSES, RunState
 from dimred.config import StageConfig, unknown_key, with_new_keys
 from dimred.data.batches import Batches
-from dimred.errors import ConfigError, shown
+from dimred.errors import ConfigError, RunError, shown
 from dimred.io.atomic import FolderLock, atomic_write, remove_leftovers, writable
-from dimred.io.run_names import BASIS_METADATA, CONFIG, VERSIONS, results_in
+from dimred.io.run_names import (
+    BASIS_METADATA,
+    CONFIG,
+    METRICS,
+    SNAPSHOTS,
+    STAGE_1_CHECKPOINTS,
+    STAGE_2_CHECKPOINTS,
+    STATES,
+    VERSIONS,
+    epochs_of_checkpoint,
+    full_checkpoints,
+    results_in,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -67,6 +79,35 @@ def check_run_folder(out: Path, *, resume: bool) -> None:
         raise ConfigError(f"--out is {str(out)!r}, which holds something other than a run; name another folder")
 
 
+def say_new_run(out: Path) -> None:
+    """Log that a new run begins though one was to be resumed; refuse it where a run has lost its states.
+
+    It would remove what that run has written. A run saves its first state before its first record, and before it writes
+    more than one epoch's snapshots.
+
+    Raises:
+        RunError: the folder has what a run writes later.
+    """
+    records = out / METRICS
+    later = METRICS if records.is_file() and records.stat().st_size else _later_file(out)
+    if later is not None:
+        raise RunError(
+            f"--out is {str(out)!r}, whose {later} tells of a run, but there is no state in {str(out / STATES)!r} to "
+            "go on from; restore that folder, or begin in another one"
+        )
+    _log.info(f"--resume: there is no state in {out}; a new run begins")
+
+
+def _later_file(out: Path) -> str | None:
+    """Name a checkpoint or folder of snapshots that a run has only after its first state; None if there is none."""
+    one, two = (full_checkpoints(out / name) for name in (STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS))
+    if files := [*two.values(), *(path for epoch, path in one.items() if epoch > 1)]:
+        return str(files[-1].relative_to(out))
+    snapshots = out / STAGE_1_CHECKPOINTS / SNAPSHOTS
+    names = map(epochs_of_checkpoint, snapshots.iterdir() if snapshots.is_dir() else ())
+    return str(snapshots.relative_to(out)) if len({name.epoch for name in names if name}) > 1 else None
+
+
 _PACKAGES = ("dimred", "mindspore", "numpy", "scikit-learn", "h5py")
 
 
@@ -113,20 +154,24 @@ def begun_with(stored: Mapping[str, Any], stage: type[StageConfig]) -> dict[str,
     return whole
 
 
-def check_same_run(state: RunState, stage: type[StageConfig], now: Mapping[str, Any], allowed: Sequence[str]) -> None:
+def check_same_run(
+    state: RunState, stage: type[StageConfig], now: Mapping[str, Any], n_bytes: int, allowed: Sequence[str]
+) -> None:
     """Check that a run is gone on with as it was begun, see ``begun_with`` and ``refuse_changes``.
 
     Args:
         state: a state of the run.
         stage: the model of its configuration.
         now: its identity now.
+        n_bytes: how much of the records up to the state is left; less is a difference in the key ``metrics.jsonl``.
         allowed: keys that may differ.
 
     Raises:
         ConfigError: another key has changed, or ``val`` after losses on it were saved.
     """
     before = begun_with(state.values["run"], stage)
-    refuse_changes(before, now, allowed)
+    of_records = [{METRICS: f"{length:,} bytes of records"} for length in (state.values["metrics"], n_bytes)]
+    refuse_changes(before | of_records[0], {**now, **of_records[1]}, allowed)
     refuse_another_val(before, now, state.arrays)
 
 

@@ -12,10 +12,10 @@ from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.checkpoints.states import RunStates, read_full_checkpoint
 from dimred.config import N_COMPONENTS, StageOneConfig, StageTwoConfig, stage_2_after
-from dimred.errors import CheckpointError, ConfigError, RunError
-from dimred.io.run_names import METRICS, STATES, named_weights
+from dimred.errors import CheckpointError, ConfigError
+from dimred.io.run_names import named_weights
 from dimred.models.factory import load_factory
-from dimred.runs.run_folder import check_run_folder
+from dimred.runs.run_folder import check_run_folder, say_new_run
 from dimred.runs.steps import build_optimizer, warn_of_idle_patterns
 from dimred.runs.task import Settings, Task
 from dimred.stages.cooldown import Cooldown, plan_cooldown
@@ -174,26 +174,12 @@ def _check_run(task: Task[Settings], out: Path, disk: int, *, resume: bool) -> N
     """Collect problems with the folder, the callback, and the room for ``disk`` bytes."""
     callback, problems = task.settings.callback, task.problems
     if resume and task.ranks.is_rank_zero and RunStates(out).is_empty:
-        problems.collect(lambda: _say_new_run(out))
+        problems.collect(lambda: say_new_run(out))
     problems.collect(lambda: check_run_folder(out, resume=resume))
     if task.ranks.is_rank_zero:  # other ranks save no checkpoints, and may lack what a resumed run has already
         problems.collect(lambda: check_space(out, disk))
     if callback is not None:
         problems.collect(lambda: load_factory(callback, "callback"))
-
-
-def _say_new_run(out: Path) -> None:
-    """Log that a new run begins; refuse it where a run's states are gone, because it would remove the rest, too.
-
-    A run saves its first state before its first record.
-    """
-    records = out / METRICS
-    if records.is_file() and records.stat().st_size:
-        raise RunError(
-            f"--out is {str(out)!r}, whose {METRICS} tells of a run, but there is no state in {str(out / STATES)!r} to "
-            "go on from; restore that folder, or begin in another one"
-        )
-    _log.info(f"--resume: there is no state in {out}; a new run begins")
 
 
 _log = logging.getLogger(__name__)

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from dimred.config import StageOneConfig
 from dimred.errors import ConfigError, RunError
 from dimred.io.atomic import open_atomic
-from dimred.runs.run_folder import begun_with, check_run_folder, refuse_changes, run_folder
+from dimred.runs.run_folder import begun_with, check_run_folder, refuse_changes, run_folder, say_new_run
 
 BEFORE = {"epochs": 3, "data": {"batch_size": 20, "mean": [1.0, 2.0]}, "limit": None}
 
@@ -116,3 +117,33 @@ def test_a_key_that_this_version_lacks_is_a_change() -> None:
     with pytest.raises(ConfigError, match=r"data\.shuffle: 'none' -> absent"):
         refuse_changes(before, now, [])
     refuse_changes(before, now, ["data.shuffle"])
+
+
+@pytest.mark.parametrize(
+    ("files", "is_lost"),
+    [
+        (
+            [
+                "checkpoint_stage_1/checkpoint_pca/net-1_3.ckpt",
+                "checkpoint_stage_1/net-1_9.ckpt",
+                "metrics.jsonl",
+                "config.yaml",
+            ],
+            False,
+        ),
+        (["checkpoint_stage_1/checkpoint_pca/net-7_3.ckpt", "checkpoint_stage_1/checkpoint_pca/net-7_6.ckpt"], False),
+        (["checkpoint_stage_1/checkpoint_pca/net-1_3.ckpt", "checkpoint_stage_1/checkpoint_pca/net-2_3.ckpt"], True),
+        (["checkpoint_stage_1/net-2_9.ckpt"], True),
+        (["checkpoint_stage_2/net-start.ckpt", "checkpoint_stage_2/net-average.ckpt"], False),
+        (["checkpoint_stage_2/net-1_9.ckpt"], True),
+    ],
+)
+def test_a_run_killed_before_its_first_state_begins_anew_and_a_later_one_does_not(
+    files: list[str], is_lost: bool, tmp_path: Path
+) -> None:
+    """The former may have what it wrote in its first epoch, which after ``--from`` has a larger number."""
+    for file in files:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch()
+    with pytest.raises(RunError, match="tells of a run") if is_lost else nullcontext():
+        say_new_run(tmp_path)

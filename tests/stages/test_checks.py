@@ -134,8 +134,9 @@ def test_a_run_whose_states_were_removed_is_not_begun_anew_over_its_checkpoints(
         with pytest.raises(DimredError, match=r"there is no state in .*resume' to go on from") as refused:
             check()
         assert refused.value.exit_status == 2
-        (out / "metrics.jsonl").write_bytes(b"")  # as of a run that was killed in its first epoch
-        check()
+        (out / "metrics.jsonl").unlink()
+        with pytest.raises(DimredError, match=r"whose checkpoint_stage_1/.*\.ckpt tells of a run, but there is no"):
+            check()
 
 
 def samples(n_in_val: int, data: Path, split: str, seed: int | None) -> list[tuple[np.ndarray, int]]:
