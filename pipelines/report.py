@@ -4,6 +4,7 @@ Two things are not in any file and are measured here: stage 1's last weights wit
 the loss in the plane of the first two principal directions.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -34,6 +35,8 @@ from dimred.train_step.counted import WeighedLoss
 from dimred.train_step.network_state import batch_norms, moving_statistics
 from dimred.vectors.parameters import from_arrays
 
+_log = logging.getLogger(__name__)
+
 
 def report(folder: Path, out: Path, grid: int, n_batches: int) -> Path:
     """Write the report of a finished stage 2 run, or of a stage 1 run so far.
@@ -55,12 +58,14 @@ def report(folder: Path, out: Path, grid: int, n_batches: int) -> Path:
     if not (folder / RESULT).exists() and (folder / STAGE_1_CHECKPOINTS).is_dir():
         stage_1 = read_stage_1(folder / STAGE_1_CHECKPOINTS)
         make_report_folder(out)
+        _say([stage_1.gaps])
         return write_stage_1_report(out, stage_1, load_config(StageOneConfig, folder / CONFIG))
     run = read_stage_2(folder)
     if not _stops(run):
         run = replace(run, missing_sources=(*run.missing_sources, "checkpoints of stage 2"))
     settings = load_config(StageTwoConfig, folder / CONFIG)
     make_report_folder(out)
+    _say(run.gaps)
     set_up(settings.seed)
     task = None
     if "data" not in run.missing_sources:
@@ -80,6 +85,11 @@ def report(folder: Path, out: Path, grid: int, n_batches: int) -> Path:
         if basis is not None and basis.mean is not None and len(basis.components) > 1:
             plane = _view(run, basis, snapshots, task, grid, n_batches)
     return write_report(out, run, settings, last, plane)
+
+
+def _say(warnings: Iterable[str | None]) -> None:
+    for warning in filter(None, warnings):
+        _log.warning(warning)
 
 
 def _measure_last(run: StageTwoRecord, task: Task[StageTwoConfig]) -> float:
@@ -119,7 +129,8 @@ def _view(
 
     snapshots = points(series.paths)
     stops = points(_stops(run))
-    search = stops.along[0] + run.coordinates()[:, :2] if run.basis is not None else stops.along
+    has_path = run.basis is not None and not run.gaps  # its points are sums of all steps before them
+    search = stops.along[0] + run.coordinates()[:, :2] if has_path else stops.along
 
     settings, network = task.settings, task.network
     train = task.images["train"].training_epoch(settings.seed, 0)
