@@ -25,6 +25,8 @@ _NO_CLASSES = {"@eaDir", "#recycle", "#snapshot", "__MACOSX", "__pycache__", "lo
                "System Volume Information"}  # fmt: skip
 UNREADABLE = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
 _MODES = {"RGB": "colour", "L": "grey", "CMYK": "CMYK"}
+# What MindSpore decodes, whatever the file is called: not GIF, nor WebP, which browsers may save as .jpg.
+_DECODED = {"JPEG", "MPO", "PNG", "BMP", "TIFF", "PPM"}
 FIELD = 16
 N_CLASSES = 10
 # split: number of scans, noisy variants of each
@@ -188,7 +190,8 @@ def _kind(path: Path) -> str:
     try:
         with Image.open(path) as image:
             image.load()
-            return "damaged" if image.format == "GIF" else _MODES.get(image.mode, "other")  # MindSpore decodes no GIF
+            is_decoded = image.format in _DECODED and not (image.format == "TIFF" and image.mode in ("I", "F"))
+            return _MODES.get(image.mode, "other") if is_decoded else "damaged"
     except UNREADABLE:
         return "damaged"
 

@@ -242,6 +242,24 @@ def test_images_behind_links_to_folders_are_checked_and_a_loop_ends(jpegs: Path,
     assert "1 damaged" in counts
 
 
+@pytest.mark.parametrize(
+    ("name", "mode"), [("WEBP", "RGB"), ("TIFF", "RGB"), ("TIFF", "F"), ("PPM", "L"), ("ICO", "RGB")]
+)
+def test_what_a_misnamed_image_holds_is_damaged_in_a_check_if_mindspore_cannot_decode_it(
+    name: str, mode: str, jpegs: Path
+) -> None:
+    is_decoded = (name, mode) in (("TIFF", "RGB"), ("PPM", "L"))
+    path = jpegs / "train" / "n00000000" / "disguised.jpeg"
+    Image.new(mode, (40, 30)).save(path, name)
+    assert (str(path) in checked(jpegs, status=0 if is_decoded else 1)) != is_decoded
+    images = folder(jpegs, resize=True, batch_size=9)
+    if is_decoded:
+        assert batches(images.evaluation())
+    else:
+        with pytest.raises(DataError, match=r"disguised\.jpeg can't be read as an image"):
+            list(read_batches(images.evaluation))
+
+
 def test_gifs_which_mindspore_cannot_decode_are_no_images(jpegs: Path, tmp_path: Path) -> None:
     Image.new("P", (40, 30)).save(tmp_path / "x.gif")
     content = (tmp_path / "x.gif").read_bytes()
