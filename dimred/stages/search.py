@@ -10,6 +10,8 @@ import numpy as np
 import psutil
 from mindspore import nn
 
+from dimred.checkpoints.checkpoint_io import read_checkpoint
+from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import SearchConfig, StageTwoConfig
 from dimred.distributed.ranks import Ranks
@@ -22,6 +24,8 @@ from dimred.subspace.fit import fit_basis
 from dimred.subspace.spectrum import check_enough
 
 _log = logging.getLogger(__name__)
+
+_LEAST_INSIDE = 0.05  # fraction of the snapshots' way that their own directions surely hold
 
 
 def find_basis(
@@ -57,25 +61,50 @@ def find_basis(
                 f"{search.n_components}"
             )
         if pca_mat != run_basis:
-            _warn_of_other_snapshots(basis, pca_mat, parent)
+            _warn_of_other_snapshots(basis, pca_mat, parent, WeightLayout.from_network(network))
         return basis
     snapshots = parent.snapshots()
     check_enough(len(snapshots), search.n_components, search.basis, snapshots.directory)
     return snapshots
 
 
-def _warn_of_other_snapshots(basis: SubspaceBasis, pca_mat: Path, parent: StageOneRun) -> None:
-    """Warn if none of the snapshots that a basis was fitted on is beside WEIGHTS, as of a basis of another run."""
-    beside = set[str]()
+def _warn_of_other_snapshots(basis: SubspaceBasis, pca_mat: Path, parent: StageOneRun, layout: WeightLayout) -> None:
+    """Warn if a basis seems to be another run's: it was fitted on none of the snapshots beside WEIGHTS.
+
+    Of a basis that does not say what it was fitted on, the directions tell: these snapshots hardly moved along them.
+    """
+    snapshots: CheckpointSeries | None = None
     with suppress(DimredError):  # whoever needs these snapshots says why they can't be read
-        beside = {entry.digest for entry in parent.snapshots().entries} - {""}
+        snapshots = parent.snapshots()
+    if snapshots is None or not len(snapshots):
+        return
+    beside = {entry.digest for entry in snapshots.entries} - {""}
     fitted_on = {source.digest for source in basis.snapshots}
-    if beside and fitted_on and not beside & fitted_on:
-        _log.warning(
-            f"PCA_MAT is {str(pca_mat)!r}, which was fitted on {len(basis.snapshots)} snapshots, none of which is "
-            f"beside WEIGHTS {str(parent.weights)!r}: its directions seem to be another run's. Leave PCA_MAT out to "
-            "search in this run's own"
+    why = ""
+    if beside and fitted_on:
+        if not beside & fitted_on:
+            why = (
+                f"which was fitted on {len(basis.snapshots)} snapshots, none of which is beside WEIGHTS "
+                f"{str(parent.weights)!r}: its directions seem to be another run's"
+            )
+    elif (fraction := _fraction_inside(basis, snapshots, layout)) is not None and fraction < _LEAST_INSIDE:
+        why = (
+            f"whose directions hold {100 * fraction:.2g} % of the way from the first to the last snapshot beside "
+            f"WEIGHTS {str(parent.weights)!r}: they seem to be another run's, or to have their columns in another order"
         )
+    if why:
+        _log.warning(f"PCA_MAT is {str(pca_mat)!r}, {why}. Leave PCA_MAT out to search in this run's own")
+
+
+def _fraction_inside(basis: SubspaceBasis, snapshots: CheckpointSeries, layout: WeightLayout) -> float | None:
+    """Return the fraction |P d|^2 / |d|^2 of the way d from the first to the last snapshot; None if it is not known."""
+    with suppress(DimredError):
+        first, last = (layout.flatten(read_checkpoint(snapshots.paths[place])) for place in (0, -1))
+        way = last.astype(np.float64) - first
+        length = float(way @ way)
+        inside = basis.project(way)
+        return float(inside @ inside) / length if 0 < length < np.inf else None
+    return None
 
 
 def check_search_memory(config: StageTwoConfig, network: nn.Cell, ranks: Ranks) -> None:
