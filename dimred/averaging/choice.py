@@ -217,6 +217,8 @@ class Choice:
                 metric = "" if value is None else f"{self._metric.name} {self._metric.text(value)}, "
                 numbers = f"loss {record['loss']:.4f}, {metric}{error}, effective size {record['effective_size']:.3g}"
                 _log.info(f"  {_display_name(record['name'])}: {numbers}")
+        if lost := [_display_name(one.name) for one in self.candidates if not math.isfinite(one.loss)]:
+            _log.warning(f"of {len(self.candidates)} networks, {len(lost)} have no finite loss: {', '.join(lost)}")
         passes = self.forward_passes
         worth = f", {passes:.1f} forward passes over the training split" if passes else ""
         _log.info(f"  {self.n_measured} networks measured{worth}, {self.seconds:.1f} s")

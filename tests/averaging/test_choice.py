@@ -83,3 +83,12 @@ def test_log_and_record_say_rule_candidates_and_cost(caplog: pytest.LogCaptureFi
     rule, first, *_ = caplog.messages
     assert rule.startswith("kept: epoch 2, the lowest loss")
     assert first.startswith("  epoch 2: loss")
+
+
+def test_networks_without_a_finite_loss_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    """Such as the averages with a snapshot that has a number that is not finite, which are passed over."""
+    choice_of(("w8", 8, HARD * np.nan), ("w1", 1, HARD), ("2", 1, HARD * np.inf)).tell("start")
+    assert "of 3 networks, 2 have no finite loss: w8, epoch 2" in caplog.messages
+    caplog.clear()
+    choice_of(("w1", 1, HARD)).tell("start")
+    assert "finite" not in caplog.text
