@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +18,8 @@ _ONE, _TWO = ({*stage.model_fields} for stage in _STAGES)
 _OWN_KEYS: dict[type[StageConfig], set[str]] = {StageOneConfig: _ONE - _TWO, StageTwoConfig: _TWO - _ONE}
 _RECIPES = Path(__file__).parents[1] / "pipelines" / "configs"
 _LARGEST_FILE = 100_000
+_OF_RUN = "config.yaml"  # as runs call their own
+_OF_ANOTHER_VERSION = "if by another version of dimred, use that one, or remove from the file what this one lacks"
 
 
 def load_config(stage: type[Stage], path: Path | None, overrides: Sequence[str] = ()) -> Stage:
@@ -42,8 +45,7 @@ def load_config(stage: type[Stage], path: Path | None, overrides: Sequence[str] 
     if stage_of_file is not None and stage_of_file is not stage:
         other = f"a configuration of stage {_STAGES[stage_of_file]}"
         raise ConfigError(f"--config is {str(path)!r}, {other}; give one of stage {_STAGES[stage]}")
-    _override(stage, values, overrides)
-    return stage.checked(values)
+    return _checked(stage, path, values, overrides)
 
 
 def load_any_config(path: Path, overrides: Sequence[str] = ()) -> StageConfig:
@@ -56,10 +58,30 @@ def load_any_config(path: Path, overrides: Sequence[str] = ()) -> StageConfig:
     Raises:
         ConfigError: as ``load_config``.
     """
-    values = _read(config_file(StageOneConfig, path))
-    stage = _stage_of(values) or StageTwoConfig
+    path = config_file(StageOneConfig, path)
+    values = _read(path)
+    return _checked(_stage_of(values) or StageTwoConfig, path, values, overrides)
+
+
+def _checked(stage: type[Stage], path: Path | None, values: dict[str, Any], overrides: Sequence[str]) -> Stage:
+    """Apply overrides to the values in a file, and check the result; the error names the file if that is wrong."""
+    of_file = deepcopy(values)
     _override(stage, values, overrides)
-    return stage.checked(values)
+    try:
+        return stage.checked(values)
+    except ConfigError as error:
+        if path is None or _is_right(stage, of_file):
+            raise
+        by_a_run = f", which a run has stored; {_OF_ANOTHER_VERSION}" if path.name == _OF_RUN else ""
+        raise ConfigError(f"{error}\n(in {str(path)!r}{by_a_run})") from error
+
+
+def _is_right(stage: type[StageConfig], values: Mapping[str, Any]) -> bool:
+    try:
+        stage.checked(values)
+    except ConfigError:
+        return False
+    return True
 
 
 def _override(stage: type[StageConfig], values: dict[str, Any], overrides: Sequence[str]) -> None:

@@ -1,11 +1,13 @@
-"""Stage 2 takes over from stage 1 what its own configuration does not set, key by key."""
+"""Stage 2 takes over from stage 1 what its own configuration does not set, key by key; and errors of stored ones."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from dimred.config import StageOneConfig, StageTwoConfig, complete, keys_taken_over, load_config
+from dimred.config import StageOneConfig, StageTwoConfig, complete, keys_taken_over, load_any_config, load_config
 from dimred.config.base import Strict
+from dimred.errors import ConfigError
 
 OF_STAGE_1 = [
     "loss_scale.name=dynamic", "loss_scale.window=300", "ema.decay=0.999", "precision.level=O2", "clipping.norm=1.5",
@@ -48,3 +50,20 @@ def test_every_key_that_is_taken_over_is_a_value_and_not_a_section():
             of_one, of_two = getattr(of_one, name), getattr(of_two, name)
         assert of_one == of_two, key
         assert not isinstance(of_two, Strict), key
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "mine.yaml"])
+def test_a_wrong_key_in_a_file_is_told_with_the_file_which_may_be_a_run_s_of_another_version(
+    name: str, tmp_path: Path
+) -> None:
+    file = tmp_path / name
+    file.write_text("epochs: 3\ndata: {shuffle: 1}\n")
+    for load in (partial(load_config, StageOneConfig), load_any_config):
+        with pytest.raises(ConfigError, match=r"^unknown key 'data\.shuffle'") as refused:
+            load(file, [])
+        assert f"\n(in {str(file)!r}" in str(refused.value)
+        assert ("which a run has stored; if by another version" in str(refused.value)) == (name == "config.yaml")
+    file.write_text("epochs: 3\n")
+    with pytest.raises(ConfigError, match=r"unknown key 'data\.shuffle'") as refused:
+        load_config(StageOneConfig, file, ["data.shuffle=1"])
+    assert str(file) not in str(refused.value)
