@@ -16,6 +16,7 @@ _REMEDIES = {
     errno.EROFS: "make the disk writable",
     errno.EACCES: "make the folder writable",
     errno.ENOENT: "put the folder back",
+    errno.EFBIG: "raise the limit on the size of a file, see ulimit -f",
 }
 
 

@@ -5,7 +5,7 @@ import logging
 import os
 import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -112,12 +112,21 @@ _PACKAGES = ("dimred", "mindspore", "numpy", "scikit-learn", "h5py")
 
 
 def write_versions(folder: Path) -> None:
-    """Write ``versions.json``: versions of packages, Python and operating system, and the number of processors."""
+    """Write ``versions.json``: versions of packages, Python and operating system, and the number of processors.
+
+    Of a run that goes on, the log names those that have changed.
+    """
     versions = {name: _version(name) for name in _PACKAGES} | {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "processors": str(os.cpu_count()),
     }
+    before = dict(versions)
+    with suppress(OSError, ValueError, TypeError):  # there is none yet, or it was damaged, and nothing depends on it
+        before |= json.loads((folder / VERSIONS).read_bytes())
+    changes = [f"{name} {before[name]} -> {now}" for name, now in versions.items() if before[name] != now]
+    if changes:
+        _log.info(f"since this run was last started, there have changed: {', '.join(changes)}")
     atomic_write(folder / VERSIONS, json.dumps(versions, indent=2) + "\n")
 
 

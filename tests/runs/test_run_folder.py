@@ -11,7 +11,7 @@ import pytest
 from dimred.config import StageOneConfig
 from dimred.errors import ConfigError, RunError
 from dimred.io.atomic import open_atomic
-from dimred.runs.run_folder import begun_with, check_run_folder, refuse_changes, run_folder, say_new_run
+from dimred.runs.run_folder import begun_with, check_run_folder, refuse_changes, run_folder, say_new_run, write_versions
 
 BEFORE = {"epochs": 3, "data": {"batch_size": 20, "mean": [1.0, 2.0]}, "limit": None}
 
@@ -147,3 +147,25 @@ def test_a_run_killed_before_its_first_state_begins_anew_and_a_later_one_does_no
         (tmp_path / file).touch()
     with pytest.raises(RunError, match="tells of a run") if is_lost else nullcontext():
         say_new_run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("stored", "said"),
+    [
+        ({}, []),
+        ({"mindspore": "2.0.1", "processors": "0"}, ["mindspore 2.0.1 -> 2.", ", processors 0 -> "]),
+        ("damaged", []),
+    ],
+)
+def test_versions_that_changed_before_a_run_goes_on_are_said(
+    stored: dict[str, str] | str, said: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_versions(tmp_path)
+    assert not caplog.messages
+    file = tmp_path / "versions.json"
+    now = json.loads(file.read_text())
+    file.write_text(stored if isinstance(stored, str) else json.dumps(now | stored))
+    write_versions(tmp_path)
+    assert json.loads(file.read_text()) == now
+    assert len(caplog.messages) == bool(said)
+    assert all(words in caplog.text for words in said)
