@@ -29,6 +29,8 @@ from dimred.subspace.basis import SubspaceBasis, load_basis
 from dimred.subspace.gram_and_rows import gram_pass
 from dimred.subspace.spectrum import centre_gram
 
+_ATTEMPTS = 3  # to read the snapshots of a run that is at work
+
 
 @dataclass(frozen=True)
 class StageOneRecord:
@@ -88,11 +90,22 @@ class StageOneRecord:
 
         None if there are fewer than two snapshots, or all of them are equal.
         """
-        if self.snapshots is None or len(self.snapshots) < 2:
+        gram = None if self.snapshots is None or len(self.snapshots) < 2 else self._gram(self.snapshots)
+        if gram is None:
             return None
-        variances = np.linalg.eigvalsh(centre_gram(gram_pass(WeightMatrix(self.snapshots))[0]))[:0:-1]
-        variances = np.maximum(variances, 0.0)
+        variances = np.maximum(np.linalg.eigvalsh(centre_gram(gram))[:0:-1], 0.0)
         return variances / variances.sum() if variances.any() else None
+
+    def _gram(self, series: CheckpointSeries) -> np.ndarray | None:
+        """Return the snapshots' inner products; None if a run at work replaces them faster than they are read."""
+        for _ in range(_ATTEMPTS):
+            try:
+                return gram_pass(WeightMatrix(series))[0]
+            except CheckpointError:
+                if not series.has_moved_on():
+                    raise
+                series = CheckpointSeries.open(series.directory)
+        return None
 
 
 @dataclass(frozen=True)

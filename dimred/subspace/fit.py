@@ -3,7 +3,8 @@
 import logging
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -14,7 +15,15 @@ from threadpoolctl import threadpool_limits
 from dimred.checkpoints.layout import WeightLayout, layout_of
 from dimred.checkpoints.matrix import WeightMatrix
 from dimred.checkpoints.series import CheckpointSeries
-from dimred.errors import BasisMismatchError, ConfigError, DimredError, check_number, check_type
+from dimred.errors import (
+    BasisMismatchError,
+    CheckpointError,
+    ConfigError,
+    DimredError,
+    SeriesError,
+    check_number,
+    check_type,
+)
 from dimred.io.atomic import open_atomic, remove_leftovers
 from dimred.subspace.basis import SubspaceBasis, check_out, load_basis
 from dimred.subspace.gram_and_rows import BadSnapshotError, Progress, check_sources, gram_pass, rows_pass
@@ -92,31 +101,46 @@ def fit_basis(
         raise ConfigError(f"kind is {kind!r}; give one of {', '.join(KINDS)}.")
     if n_components is not None:
         check_number("n_components", n_components, at_least=1, whole=True)
-    matrix = WeightMatrix(series, layout_of(network, layout), skip_bad=skip_bad)
-    if n_components is None:
-        n_components = 32 if kind == "pca" else matrix.shape[0]
-    while True:
-        check_enough(matrix.shape[0], n_components, kind, series.directory, len(series) - matrix.shape[0])
-        digests = [entry.digest for entry in matrix.entries]
-        earlier = _earlier(target, matrix, kind, n_components)
-        is_made = all(digests) and _is_of(earlier, matrix, digests)
-        # Without a manifest, and with bad snapshots, only reading the snapshots shows whether it is the same basis.
-        may_be_made = earlier is not None and (skip_bad or not all(digests))
-        try:
-            if not is_made:
-                check_out(target, overwrite=overwrite or may_be_made)
-                is_made = not _make(target, matrix, kind, n_components, progress, earlier, overwrite=overwrite)
-        except BadSnapshotError as bad:
-            if not skip_bad:
-                raise
-            _log.warning(f"left out: {bad}")
-            matrix.leave_out(bad.row)
-            continue
-        except OSError as error:
-            raise DimredError(f"Writing {target} failed: {error.strerror or error}.") from error
-        if is_made:
-            _log.info(f"{target} is this very basis already; nothing to do.")
-        return load_basis(target, layout=matrix.layout, verify=False)
+    with _explaining_what_moved_on(series):
+        matrix = WeightMatrix(series, layout_of(network, layout), skip_bad=skip_bad)
+        if n_components is None:
+            n_components = 32 if kind == "pca" else matrix.shape[0]
+        while True:
+            check_enough(matrix.shape[0], n_components, kind, series.directory, len(series) - matrix.shape[0])
+            digests = [entry.digest for entry in matrix.entries]
+            earlier = _earlier(target, matrix, kind, n_components)
+            is_made = all(digests) and _is_of(earlier, matrix, digests)
+            # Without a manifest, and with bad snapshots, only reading the snapshots shows whether it is the same basis.
+            may_be_made = earlier is not None and (skip_bad or not all(digests))
+            try:
+                if not is_made:
+                    check_out(target, overwrite=overwrite or may_be_made)
+                    is_made = not _make(target, matrix, kind, n_components, progress, earlier, overwrite=overwrite)
+            except BadSnapshotError as bad:
+                if not skip_bad:
+                    raise
+                _log.warning(f"left out: {bad}")
+                matrix.leave_out(bad.row)
+                continue
+            except OSError as error:
+                raise DimredError(f"Writing {target} failed: {error.strerror or error}.") from error
+            if is_made:
+                _log.info(f"{target} is this very basis already; nothing to do.")
+            return load_basis(target, layout=matrix.layout, verify=False)
+
+
+@contextmanager
+def _explaining_what_moved_on(series: CheckpointSeries) -> Iterator[None]:
+    """Turn the error about a snapshot that is gone into another one if a run that is at work there has replaced it."""
+    try:
+        yield
+    except CheckpointError as error:
+        if not series.has_moved_on():
+            raise
+        raise SeriesError(
+            f"{series.directory} has lost snapshots while they were read: a stage 1 that is at work there replaces the "
+            "oldest by new ones. Run the same command again, or wait until stage 1 has ended."
+        ) from error
 
 
 def _earlier(target: Path, matrix: WeightMatrix, kind: str, n_components: int) -> SubspaceBasis | None:

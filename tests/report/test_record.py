@@ -3,7 +3,11 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import pytest
+
 from dimred.checkpoints.series import CheckpointSeries
+from dimred.errors import CheckpointError
 from dimred.io.metric import ACCURACY, AS_TRAINED
 from dimred.io.stage_two_result import MetricResult
 from dimred.report.record import on_equal_terms, read_stage_1, read_stage_2
@@ -55,3 +59,16 @@ def test_a_stage_1_that_began_with_another_s_checkpoint_has_no_gap_before_its_fi
     assert read_stage_1(run.stage_1 / "checkpoint_stage_1").gaps is None
     rewrite(run.stage_1 / "metrics.jsonl", [1, 0])
     assert "in another order" in str(read_stage_1(run.stage_1 / "checkpoint_stage_1").gaps)
+
+
+def test_a_run_at_work_may_replace_snapshots_while_a_report_reads_them(tmp_path: Path) -> None:
+    run = write_run(tmp_path, epochs=9, per_epoch=1, first_epoch=1)
+    record = read_stage_1(run.stage_1 / "checkpoint_stage_1")
+    at_work = CheckpointSeries(run.stage_1 / "checkpoint_stage_1" / "checkpoint_pca", keep=4)
+    at_work.append({"weight": np.ones(6, np.float32)}, 10, 10)
+    fractions = record.variance_fractions()
+    assert fractions is not None
+    assert len(fractions) == 3  # of the four that are there now
+    at_work.paths[-1].unlink()  # which is not the run's doing
+    with pytest.raises(CheckpointError, match=r"10\.ckpt is not found"):
+        read_stage_1(run.stage_1 / "checkpoint_stage_1").variance_fractions()
