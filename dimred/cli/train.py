@@ -22,7 +22,7 @@ from dimred.console import (
     check_new_file,
     refuse_swapped,
 )
-from dimred.errors import ConfigError
+from dimred.errors import ConfigError, DimredError
 from dimred.io.run_names import (
     SNAPSHOTS,
     STAGE_1_CHECKPOINTS,
@@ -31,6 +31,8 @@ from dimred.io.run_names import (
     named_weights,
     without_dots,
 )
+
+_TRIAL = ".dimred-fast-dev-run-"  # begins the name of its folder
 
 
 def _named(help_text: str) -> Any:
@@ -177,7 +179,8 @@ def _try_out(job: Any, stall_timeout: float) -> int:
     disk = next(path for path in (job.out, *job.out.parents) if path.is_dir())
     # Several hosts need the same name for the folder, because rank 0 leaves a basis there for the others.
     name = f"{job.master_addr}-{job.master_port}" if job.nodes > 1 else str(os.getpid())
-    trial, start = replace(job, out=disk / f".dimred-fast-dev-run-{name}"), time.perf_counter()
+    _remove_trials(disk)
+    trial, start = replace(job, out=disk / f"{_TRIAL}{name}"), time.perf_counter()
     status = 1
     try:
         status = launch(trial, stall_timeout_seconds=stall_timeout)
@@ -195,6 +198,20 @@ def _try_out(job: Any, stall_timeout: float) -> int:
             "kept. Without --fast-dev-run the same command makes the whole run"
         )
     return status
+
+
+def _remove_trials(disk: Path) -> None:
+    """Remove what trials have left whose launchers were killed; one that goes on holds the locks of its folders.
+
+    In a container, the next launcher may have the same number as the one that was killed, and would find its folder.
+    """
+    from dimred.io.atomic import LOCK, FolderLock
+
+    for lock in disk.glob(f"{_TRIAL}*/device*/{LOCK}"):
+        with suppress(DimredError, OSError):
+            with FolderLock(lock.parent, str(lock.parent)):
+                shutil.rmtree(lock.parent, ignore_errors=True)
+            lock.parents[1].rmdir()
 
 
 rank_table = typer.Typer(no_args_is_help=True, help="Make or check the table of ranks that Ascend hosts use.")
