@@ -11,6 +11,7 @@ from dimred.averaging.choice import Measurement
 from dimred.checkpoints.layout import WeightLayout
 from dimred.data.batches import Batches, read_batches
 from dimred.distributed.ranks import ALONE, Ranks
+from dimred.errors import DataError
 from dimred.evaluation.batch_norm import reestimate_batch_norm
 from dimred.evaluation.scores import (
     CLASSIFICATION,
@@ -102,7 +103,7 @@ class Evaluator:
         """Measure the mean of each metric over the split, the main one first.
 
         Raises:
-            DataError: a batch can't be read, or a label is not a class of the network.
+            DataError: a batch can't be read, a label is not a class of the network, or samples are gone.
             ConfigError: a metric did not give one value for each item.
         """
         return [mean_of_items(sums, self._ranks) for sums in self._score(split, *self._scores.metrics)]
@@ -148,4 +149,17 @@ class Evaluator:
         return reestimate_batch_norm(self.network, self._spare.create_tuple_iterator(), ranks=self._ranks)
 
     def _score(self, split: str, *scores: Score) -> list[BatchSums]:
-        return self._ranks.run_together(lambda: score_batches(self.network, self._splits[split], *scores))
+        ranks = self._ranks
+
+        def score() -> list[BatchSums]:
+            found = score_batches(self.network, self._splits[split], *scores)
+            n_there = len(range(ranks.rank, self._images[split].n_images, ranks.group_size))
+            n_read = sum(len(one) for one, _ in found[0])
+            if n_read != n_there:
+                raise DataError(
+                    f"{split!r} gave {n_read} samples to rank {ranks.rank}, and had {n_there} for it when the run "
+                    "began: the data changed meanwhile"
+                )
+            return found
+
+        return ranks.run_together(score)
