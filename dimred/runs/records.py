@@ -143,23 +143,25 @@ def _numbers(record: Record, prefix: str = "") -> Iterator[tuple[str, float]]:
 
 
 def length_left(path: Path, length: int, *, needs_all: bool = False) -> int:
-    """Return how much of a metrics file is left: ``length`` bytes, or those of its whole records if it is shorter.
+    """Return how much of a metrics file is left: ``length`` bytes, or those of its whole records if they are fewer.
+
+    A file in which a line was changed is as long, but there no longer ends a record.
 
     Args:
         path: the file, which need not exist.
         length: the length in bytes that it had at a mark.
-        needs_all: whether to refuse a shorter file.
+        needs_all: whether to refuse such a file.
 
     Raises:
-        RunError: the file is shorter, and ``needs_all``.
+        RunError: fewer are left, and ``needs_all``.
     """
     content = path.read_bytes()[:length] if path.exists() else b""
-    if len(content) == length:
+    if len(content) == length and content[-1:] in (b"", b"\n"):
         return length
     if needs_all:
         raise RunError(
-            f"{path} was cut after the run wrote it, and a search makes its totals from all its records; restore the "
-            "file, or begin in another folder"
+            f"{path} was cut or changed after the run wrote it, and a search makes its totals from all its records; "
+            "restore the file, or begin in another folder"
         )
     return content.rfind(b"\n") + 1
 

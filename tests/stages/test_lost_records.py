@@ -29,15 +29,18 @@ def of_epochs(epochs: int) -> StageOneConfig:
 
 
 def cut(file: Path, how: str) -> None:
-    """Remove the file, or cut it within its second record."""
+    """Remove the file, cut it within its second record, or make its second record longer."""
     if how == "removed":
         file.unlink()
+    elif how == "edited":
+        first, second, *rest = file.read_bytes().split(b"\n")
+        file.write_bytes(b"\n".join([first, second + b"       ", *rest]))
     else:
         content = file.read_bytes()
         file.write_bytes(content[: content.index(b"\n") + 20])
 
 
-@pytest.mark.parametrize(("how", "kept"), [("removed", []), ("cut", [1])])
+@pytest.mark.parametrize(("how", "kept"), [("removed", []), ("cut", [1]), ("edited", [1])])
 def test_stage_1_goes_on_without_lost_records_if_that_is_allowed(
     how: str, kept: list[int], whole: Path, tmp_path: Path
 ) -> None:
@@ -61,6 +64,8 @@ def test_a_search_does_not_go_on_without_the_records_of_its_steps(checkpoints: P
     search(tmp_path / "two", False)
     cut(tmp_path / "two" / METRICS, "cut")
     before = results(tmp_path / "two")
-    with pytest.raises(RunError, match="was cut after the run wrote it, and a search makes its totals from all"):
+    with pytest.raises(
+        RunError, match="was cut or changed after the run wrote it, and a search makes its totals from all"
+    ):
         search(tmp_path / "two", True)
     assert not differences(results(tmp_path / "two"), before)
