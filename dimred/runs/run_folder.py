@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import platform
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dimred.checkpoints.states import VAL_LOSSES, RunState
-from dimred.config import StageConfig, unknown_key, with_new_keys
+from dimred.config import StageConfig, StageOneConfig, StageTwoConfig, unknown_key, with_new_keys
 from dimred.data.batches import Batches
 from dimred.errors import ConfigError, RunError, shown
 from dimred.io.atomic import FolderLock, atomic_write, remove_leftovers, writable
@@ -180,14 +181,16 @@ def check_same_run(
     """
     before = begun_with(state.values["run"], stage)
     of_records = [{METRICS: f"{length:,} bytes of records"} for length in (state.values["metrics"], n_bytes)]
-    refuse_changes(before | of_records[0], {**now, **of_records[1]}, allowed)
+    refuse_changes(before | of_records[0], {**now, **of_records[1]}, allowed, state.path.parents[1] / CONFIG)
     refuse_another_val(before, now, state.arrays)
 
 
 _ABSENT = object()  # stands for a key that only one side has
 
 
-def refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any], allowed: Sequence[str]) -> None:
+def refuse_changes(
+    before: Mapping[str, Any], now: Mapping[str, Any], allowed: Sequence[str], config: Path | None = None
+) -> None:
     """Check that two configurations differ only in the keys that are allowed to differ.
 
     A section against null, an empty mapping against a filled one, and a key that only one side has are differences,
@@ -197,6 +200,7 @@ def refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any], allowed: S
         before: nested values that the run began with.
         now: nested values that it is to go on with.
         allowed: keys that may differ, such as ``epochs``, ``data.batch_size``, or a whole section such as ``schedule``.
+        config: the file with the configuration that the run began with, for the error.
 
     Raises:
         ConfigError: there are other differences, all of which are listed; or ``allowed`` has an unknown key.
@@ -213,9 +217,14 @@ def refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any], allowed: S
     if differences:
         lines = "".join(f"\n  {key}: {_text(old)} -> {_text(new)}" for key, old, new in differences)
         accept = " ".join(f"--allow-change {key}" for key, _, _ in differences)
+        is_in_file = any(
+            key.partition(".")[0] in StageTwoConfig.model_fields | StageOneConfig.model_fields
+            for key, _, _ in differences
+        )
+        by = f", which are in --config {shlex.quote(str(config))}" if config and is_in_file else ""
         raise ConfigError(
-            f"the run was begun with other values:{lines}\ngive the values it was begun with, or accept the new ones "
-            f"with {accept}"
+            f"the run was begun with other values:{lines}\ngive the values it was begun with{by}, or accept the new "
+            f"ones with {accept}"
         )
 
 

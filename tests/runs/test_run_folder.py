@@ -64,6 +64,11 @@ def test_every_difference_is_shown_with_the_way_to_accept_it() -> None:
         refuse_changes(BEFORE, now, [])
     for words in ("epochs: 3 -> 4", "data.mean: [1.0, 2.0] -> [1.0, 3.0]", "--allow-change epochs --allow-change d"):
         assert words in str(refused.value)
+    for key, where in (("epochs", " 'a b/config.yaml'"), ("DATA", "")):
+        with pytest.raises(
+            ConfigError, match=f"begun with{where and ', which are in --config'}{where}, or accept the new"
+        ):
+            refuse_changes({key: 1}, {key: 2}, [], Path("a b/config.yaml"))
     with pytest.raises(ConfigError) as refused:
         refuse_changes(BEFORE, now, ["epochs"])
     assert "epochs" not in str(refused.value)
