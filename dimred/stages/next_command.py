@@ -16,7 +16,8 @@ def commands_after_stage_1(task: Task[StageOneConfig], weights: Path, run_folder
     """Return the words of the commands that come next: a PCA, if stage 2 searches, and stage 2; or else the report.
 
     It is the report if there are too few snapshots to search, or the schedule has left no rate to cool down.
-    Stage 2 takes over the rest from the run of stage 1. A search has no more directions than the snapshots give.
+    Stage 2 takes over the rest from the run of stage 1. A search has no more directions than the snapshots give, and
+    its batches are no larger than the data.
 
     Args:
         task: the task of stage 1.
@@ -43,6 +44,9 @@ def commands_after_stage_1(task: Task[StageOneConfig], weights: Path, run_folder
         commands.append(["pca", "--ckpt-dir", str(snapshots), *size, "--out", str(basis)])
     elif one.schedule.falls_to_zero and one.epochs >= one.schedule.total_epochs:
         return [["report", str(folder)]]  # nothing is left to cool down
+    of_rank = task.training_batches.n_images // task.ranks.group_size
+    if two.trained_split == "train" and two.data.batch_size > of_rank:
+        options += ["--set", f"data.batch_size={of_rank}"]
     if two.uses_val and not _has_val(task):
         options += ["--set", "keep_best=false"]
     devices = ["--device-target", get_context("device_target"), "--devices", str(task.ranks.group_size)]

@@ -52,7 +52,8 @@ def test_the_basis_has_as_many_directions_as_the_recipe_or_the_snapshots_give(
     pca, train = commands(tmp_path, n_snapshots)
     assert pca[3:5] == ["--n-components", n_components]
     assert train[4] == pca[-1] == str(tmp_path / "a run" / "pca_mat.npy")
-    assert (sets in train) if sets else ("--set" not in train)
+    assert [word for word in train if word.startswith("search.")] == ([sets] if sets else [])
+    assert "data.batch_size=24" in train  # the recipe's 256 would be refused
 
 
 @pytest.mark.parametrize(("name", "next_one"), [("linear", "report"), ("step", "train"), ("constant", "train")])
