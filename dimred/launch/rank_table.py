@@ -155,6 +155,8 @@ def _in_words(problem: Any) -> str:
     where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in problem["loc"]).removeprefix(".")
     if problem["type"] == "missing":
         return f"the field {where!r} is missing"
+    if problem["type"] == "model_type":
+        return f"{where or 'the table'} is {shown(problem['input'], 40)}; it must be an object, {{...}}"
     return f"{where or 'the table'} is {shown(problem['input'], 40)}: {problem['msg']}"
 
 

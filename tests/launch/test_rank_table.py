@@ -73,6 +73,11 @@ def test_a_table_that_is_no_json_is_refused(tmp_path: Path, text: str) -> None:
         read_rank_table(written(tmp_path, text))
 
 
+def test_a_table_of_another_kind_is_refused_without_the_words_of_the_parser(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"\nthe table is \[\]; it must be an object, \{\.\.\.\}$"):
+        read_rank_table(written(tmp_path, "[]"))
+
+
 def test_devices_that_can_not_be_divided_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"3 device addresses .* for 2 servers"):
         make_rank_table(["10.0.0.1", "10.0.0.2"], ["192.168.0.1", "192.168.0.2", "192.168.0.3"])
