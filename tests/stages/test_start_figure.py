@@ -1,5 +1,6 @@
 """Where stage 2 starts, a figure that is not stage 1's of the same weights is warned of."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -7,8 +8,9 @@ import pytest
 from mindspore import Tensor, nn
 
 from dimred.io.run_names import METRICS
+from dimred.pipelines.stage_2 import stage_2
 from tests.helpers import tiny_task
-from tests.helpers.finished_stage_1 import settings
+from tests.helpers.finished_stage_1 import COOLDOWN, settings
 from tests.helpers.tiny_run import stage_2_run
 
 WARNING = "before the first step of stage 2, but gave"
@@ -57,3 +59,15 @@ def test_a_network_whose_code_has_changed_under_its_name_is_warned_of(
     if warned:
         assert "network-2_4.ckpt', which gives accuracy " in caplog.text
         assert "as metrics.jsonl there says for epoch 2: the network's code, the data, or the versions" in caplog.text
+
+
+def test_a_trial_which_measures_few_samples_warns_of_nothing(
+    checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = tmp_path / "two.yaml"
+    config.write_text(json.dumps(tiny_task.TASK | COOLDOWN))
+    monkeypatch.setattr(tiny_task, "network", changed)
+    weights = checkpoints / "network-2_4.ckpt"
+    stage_2(tmp_path, weights, config=config, out=tmp_path / "two", fast_dev_run=True)
+    assert "stage 2 starts from 'last'" in caplog.text
+    assert WARNING not in caplog.text
