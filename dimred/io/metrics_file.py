@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,8 @@ def gaps_in_words(records: Sequence[Mapping[str, Any]], key: str, last: int | No
     expected = range(1, last + 1) if last is not None else range(min(known, default=1), max(known, default=0) + 1)
     if numbers == [*expected]:
         return None
-    missing, twice = sorted({*expected} - {*known}), sorted({one for one in known if known.count(one) > 1})
+    counts = Counter(known)
+    missing, twice = sorted({*expected} - {*counts}), sorted(one for one, n in counts.items() if n > 1)
     words = [f"lacks {key} {_several(missing)}"] if missing else []
     words += [f"has {key} {_several(twice)} more than once"] if twice else []
     return " and ".join(words) or f"has its {key}s in another order, or others than the run made"
