@@ -73,7 +73,7 @@ def open_checkpoints(
             read_one(paths[0])  # its error, if there is one, says more
             raise SeriesError(f"CHECKPOINTS is {texts[0]!r}, which is one checkpoint; give two or more")
         if steps is None or order != "step":
-            files = {name: weight_files(path) for name, path in by_name.items()}
+            files = {name: weight_files(name) for name in by_name}
             steps = [step for _, step in epochs_and_steps(files, order)]
     in_order = sorted(zip(steps, by_name.values(), strict=True), key=lambda pair: pair[0])
     selected = _select(in_order, last, from_step, to_step)

@@ -62,7 +62,7 @@ class StageTwo:
         self._settings, self._task, self._ranks, self._progress = run.settings, run.task, run.ranks, run.progress
         self._per_epoch, self._n_epochs = run.task.steps_per_epoch, run.settings.n_epochs
         self._progress.epoch = 0
-        self._records: list[dict[str, Any]] = []  # of the steps of a search
+        self._step_records: list[dict[str, Any]] = []  # of the steps of a search
         self._averages = BestAverage(run, parent)
         self.candidates = Candidates(
             run.folder / STAGE_2_CHECKPOINTS, self._settings.model.file_prefix, self._per_epoch, self._ranks,
@@ -174,7 +174,8 @@ class StageTwo:
     def _train(self) -> None:
         """Train the remaining epochs; end early if the step says that it makes no progress any more."""
         run, progress = self.run, self._progress
-        self._records = read_metrics(run.folder / METRICS)
+        if self.step.reads_each_step:
+            self._step_records = read_metrics(run.folder / METRICS)
         try:
             run.loop("stage 2", self.step, self._n_epochs, STAGE_2_EPOCHS_FROM).run(progress, self)
         except NothingAcceptedError as stop:
@@ -204,9 +205,9 @@ class StageTwo:
             run.see(result)
             return None
         run.see(result, diverges=False)
-        self._records.append(run.records.write(epoch=progress.epoch, step=run.n_steps, **result.record()))
+        self._step_records.append(run.records.write(epoch=progress.epoch, step=run.n_steps, **result.record()))
         value = list(main.by_point.values())[-1][AS_TRAINED]
-        loss = loss_text(self._records[-1]["loss_after"])
+        loss = loss_text(self._step_records[-1]["loss_after"])
         return f"loss {loss}, {main.metric.name} {main.metric.text(value, 1)}"
 
     def save(self, progress: Progress) -> None:
@@ -220,7 +221,7 @@ class StageTwo:
         run, started = self.run, time.perf_counter()
         self._record_point(progress.epoch)
         if self.step.reads_each_step:
-            _log.info(self.step.line([one for one in self._records if one["epoch"] == progress.epoch]))
+            _log.info(self.step.line([one for one in self._step_records if one["epoch"] == progress.epoch]))
         else:
             run.records.write(
                 epoch=progress.epoch, step=run.n_steps, loss=run.last["loss"], metrics=run.figures.values,
@@ -244,7 +245,7 @@ class StageTwo:
     def _keep(self) -> None:
         """Choose the network to keep, measure and save it, and write ``result.json``."""
         run, settings, result = self.run, self._settings, self.result
-        result.totals, result.steps = self.step.totals(self._records), run.n_steps
+        result.totals, result.steps = self.step.totals(self._step_records), run.n_steps
         if self.basis is not None:
             n_components = settings.search.n_components if settings.search else self.basis.n_components
             result.basis = self.basis.in_short(n_components)

@@ -59,5 +59,5 @@ def _recorded(parent: StageOneRun, settings: StageTwoConfig) -> Figures:
     records: list[dict[str, Any]] = []
     with suppress(RunError):  # they are gone, or damaged, which does not matter to stage 2
         records = read_metrics(parent.config_file.with_name(METRICS))
-    found = [one["metrics"] for one in records if one.get("epoch") == parent.epoch and "metrics" in one]
+    found = [record["metrics"] for record in records if record.get("epoch") == parent.epoch and "metrics" in record]
     return found[-1] if found else {}

@@ -1,5 +1,6 @@
 """Checkpoints are selected by their steps before any of them is read."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 import dimred
 from dimred.errors import CheckpointError, DimredError
 from dimred.merging.inputs import open_checkpoints
-from tests.helpers.checkpoint_files import network, write_file, write_run
+from tests.helpers.checkpoint_files import INDEX, network, write_file, write_run
 
 
 def test_checkpoints_are_selected_by_number_and_step(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -48,3 +49,13 @@ def test_what_is_not_selected_may_be_damaged_or_of_another_network(tmp_path: Pat
     for limits in ({"from_step": 2000}, {"to_step": 3000}, {}):
         with pytest.raises(CheckpointError, match=r"checkpoint-[14]000"):
             open_checkpoints(tmp_path, **limits)
+
+
+def test_the_times_of_shards_order_them_and_not_that_of_their_index(tmp_path: Path) -> None:
+    write_run(tmp_path, 2, sharded=True)
+    for number in (1, 2):
+        for path in (tmp_path / f"checkpoint-{number}000").iterdir():
+            seconds = number if path.name == INDEX else 10 - number
+            os.utime(path, (seconds, seconds))
+    result = open_checkpoints(f"{tmp_path}/*/{INDEX}", "mtime")
+    assert [one.path.name for one in result] == ["checkpoint-2000", "checkpoint-1000"]
