@@ -161,7 +161,7 @@ def measure_windows(n: int, loss: Callable[[Window], float], below: float = math
     Windows that end at the newest checkpoint come first: every other one of the lengths 1, 2, 3, 5, 8, ... and n, then
     the two beside the best. Then the best length above 1, or the longest that fits, is tried a quarter, a half and
     three quarters back until that is worse, and last a linear profile over twice the best window. These are about a
-    third of ``uniform_windows`` and ``profiles_around``; ``tests/benchmarks/choice_study.md`` says what that misses.
+    third of ``uniform_windows`` and ``profiles_around``; ``tests/studies/choice.md`` says what that misses.
 
     Args:
         n: number of checkpoints.

@@ -19,7 +19,7 @@ from dimred.config import (
 from dimred.errors import ConfigError
 
 CONFIGS = Path(__file__).parents[2] / "pipelines" / "configs"
-OF_STUDIES = Path(__file__).parents[1] / "benchmarks"
+OF_STUDIES = Path(__file__).parents[1] / "studies"
 
 STAGES = pytest.mark.parametrize(("stage", "number"), [(StageOneConfig, 1), (StageTwoConfig, 2)])
 
