@@ -1,6 +1,6 @@
 """Stage 1: train a network the ordinary way and keep a rolling series of its weights.
 
-python -m dimred.pipelines.stage_1 DATA --config pipelines/configs/digits_stage_1.yaml --out device0_stage_1
+python -m dimred.pipelines.stage_1 DATA --config pipelines/configs/digits.yaml --out device0_stage_1
 """
 
 from pathlib import Path
@@ -23,7 +23,7 @@ From = Annotated[Path | None, typer.Option("--from", help="Begin a new run with 
 
 def stage_1(
     data: Data,
-    config: Annotated[Path, typer.Option(help="YAML file, see pipelines/configs.")],
+    config: Annotated[Path, typer.Option(help="YAML file, or a recipe such as digits.")],
     out: Annotated[Path, typer.Option(help="New folder for checkpoints and metrics.")] = Path("device0_stage_1"),
     go_on_from: From = None, resume: Resume = False, allow_change: AllowChange = None,
     device_target: DeviceTarget = "CPU", fast_dev_run: FastDevRun = False, overrides: Overrides = None,

@@ -1,4 +1,4 @@
-"""Stage 2: continue a stage 1 by a cooldown or a search, and keep the best network.
+"""Stage 2: continue a stage 1 by a search or a cooldown, and save the network.
 
 python -m dimred.pipelines.stage_2 DATA WEIGHTS --out device0_stage_2
 """
@@ -19,7 +19,7 @@ from dimred.stages.parent import StageOneRun
 from dimred.stages.stage_2 import build_stage_2
 
 Basis = typer.Argument(metavar="[PCA_MAT]", help="Basis of a search; fitted beside WEIGHTS if not given.")
-Config = typer.Option(help="YAML file; by default the stage 2 of the recipe that stage 1 was run with.")
+Config = typer.Option(help="YAML file, or a recipe; by default the one in stage 1's folder.")
 
 
 def stage_2(
@@ -29,12 +29,13 @@ def stage_2(
     resume: Resume = False, allow_change: AllowChange = None, device_target: DeviceTarget = "CPU",
     fast_dev_run: FastDevRun = False, overrides: Overrides = None,
 ) -> None:  # fmt: skip
-    """Bring stage 1's training to its end, search in the subspace of its snapshots, or both; save the network."""
+    """Search in the subspace of stage 1's snapshots, or bring its training to its end; save the network."""
     parent = StageOneRun.open(weights)
-    difference = load_config(StageTwoConfig, config or parent.config_of_stage_2(out, resume=resume), overrides or [])
-    ranks = set_up(difference.seed, device_target, difference.all_reduce_split, difference.deterministic)
+    settings = load_config(StageTwoConfig, config or parent.config_of_stage_2(out, resume=resume), overrides or [])
+    ranks = set_up(settings.seed, device_target, settings.all_reduce_split, settings.deterministic)
     parent = parent.share(ranks, out if resume else None)
-    set_precision(settings := parent.whole_config(difference))
+    settings = settings.with_epochs_after(parent.epoch)
+    set_precision(settings)
     task = build_task(settings, data, ranks, is_checked=False)
     plan = check_stage_2(task, parent, pca_mat, out, resume=resume, allowed=allow_change or [])
     with open_run(out, task, fast_dev_run) as run:

@@ -1,7 +1,6 @@
 """The run of stage 1 that WEIGHTS come from: what its files tell, read once and shared with every rank."""
 
 import json
-import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
@@ -15,14 +14,7 @@ from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.layout import arrays_digest
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.checkpoints.states import RunStates
-from dimred.config import (
-    StageOneConfig,
-    StageTwoConfig,
-    complete,
-    difference_in_words,
-    following_stage_2,
-    load_config,
-)
+from dimred.config import StageOneConfig, StageTwoConfig, load_config
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import CheckpointError, ConfigError
 from dimred.io.run_names import (
@@ -37,8 +29,6 @@ from dimred.io.run_names import (
 from dimred.runs.steps import build_rates
 from dimred.train_step.optimizers import UPDATES
 from dimred.vectors.parameters import from_arrays
-
-_log = logging.getLogger(__name__)
 
 _FACTS = "parent"  # name in a state of stage 2
 _USED_UP = 1e-3  # fraction of the peak below which nothing is left to cool down
@@ -206,17 +196,17 @@ class StageOneRun:
             )
         return rate
 
-    def config_of_stage_2(self, out: Path, *, resume: bool) -> Path | None:
+    def config_of_stage_2(self, out: Path, *, resume: bool) -> Path:
         """Find the configuration of a stage 2 that is started without ``--config``.
 
-        A run that is resumed has its own; a new one takes the stage 2 of the recipe that stage 1 was run with.
+        A run that is resumed has its own; a new one takes that in the folder of stage 1.
 
         Args:
             out: folder of stage 2.
             resume: whether it may be resumed.
 
         Returns:
-            The file; None for a cooldown by the defaults.
+            The file.
 
         Raises:
             ConfigError: stage 1's configuration is not known on this host, and there is no stage 2 to resume.
@@ -226,29 +216,9 @@ class StageOneRun:
         if self.config is None:
             raise ConfigError(
                 f"{self.title} is in no run of stage 1 that this host can read, so its configuration is not known; "
-                "give a whole one by --config, see dimred init stage-2"
+                "give one by --config, see dimred init"
             )
-        return following_stage_2(self.config)
-
-    def whole_config(self, difference: StageTwoConfig) -> StageTwoConfig:
-        """Return stage 2's whole configuration, with what it takes over from this run; log what that is.
-
-        Args:
-            difference: what stage 2 sets itself.
-
-        Returns:
-            The configuration, in which ``epochs`` is a number.
-
-        Raises:
-            ConfigError: the keys of both stages do not go together, or the number of epochs can't be known.
-        """
-        settings = difference
-        if settings.starts_from_file:  # a run that is resumed elsewhere must find it
-            settings = settings.model_copy(update={"start": str(Path(settings.start).absolute())})
-        if self.config is not None:
-            settings = complete(settings, self.config)
-            _log.info(f"taken over from {self.config_file}: {difference_in_words(difference, settings)}")
-        return settings.with_epochs_after(self.epoch)
+        return self.config_file
 
     def check_same_weights(self, facts: Mapping[str, Any], weights: str) -> None:
         """Check that WEIGHTS are those that a stage 2 began with.

@@ -58,13 +58,10 @@ def stage_2_run(
     """
     task, parent = build_task(settings, Path()), StageOneRun.open(weights).share()
     network = task.network
-    cooldown = None if settings.cooldown is None else plan_cooldown(settings.cooldown, network, parent)
+    cooldown = plan_cooldown(settings.cooldown, network, parent) if settings.method == "cooldown" else None
     basis = None if matrix is None else load_basis(matrix, network=network)
     parent.put_weights(network, task.ranks)
-    if settings.search is None:
-        step = build_cooldown_step(task, cooldown)
-    else:
-        step = build_search_step(task, settings.search, cooldown, basis)
+    step = build_search_step(task, basis) if cooldown is None else build_cooldown_step(task, cooldown)
     begin, first = to_arrays(step.get_parameters()) | parent.arrays, getattr(step, "memory", None)
 
     def run_stage(out: Path, resume: bool) -> None:
