@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal
 import typer
 
 from dimred.console import (
-    AllowChange,
     Data,
     DeviceTargetIfGiven,
     FastDevRun,
@@ -79,7 +78,6 @@ def train(
         Path, typer.Option(metavar="DIR", help="Folder for the ranks' folders device{rank}_stage_{1,2}.")
     ] = Path(),
     resume: Resume = False,
-    allow_change: AllowChange = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what each rank would run.")] = False,
     fast_dev_run: FastDevRun = False,
     overrides: Overrides = None,
@@ -138,7 +136,6 @@ def train(
     arguments = [str(without_dots(path)) for path in (data, weights, pca_mat) if path is not None]
     arguments += [] if config is None else ["--config", str(config.absolute())]
     arguments += ["--device-target", device_target, *(f"--set={override}" for override in overrides)]
-    arguments += [f"--allow-change={key}" for key in allow_change or []]
     arguments += [option for option, is_given in (("--resume", resume), ("--fast-dev-run", fast_dev_run)) if is_given]
     job = make_job(
         f"dimred.pipelines.{name}", name, arguments,

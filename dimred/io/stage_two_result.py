@@ -63,7 +63,8 @@ class StageTwoResult:
         start: the configured start.
         epochs: number of epochs, a fraction if the search ended within one.
         sources: DATA, WEIGHTS and the basis as paths; None for what was not given.
-        digests: ``weights``, of WEIGHTS, and ``data``, what ``digests_of`` says of each split; empty if not known.
+        digests: the digest of each pin of the run, such as ``WEIGHTS`` and ``DATA/train``, see ``Pin`` of
+            ``dimred.runs``.
         metrics: the values of each metric, the main one first.
         choices: ``start``, ``average``, ``kept`` or ``best_average`` -> what was chosen there; without those not made.
         start_effective_size: how many equally weighted snapshots the start is worth.

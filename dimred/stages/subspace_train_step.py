@@ -129,5 +129,5 @@ def build_search_step(
     parts, loss = build_parts(settings, network), build_loss(settings, network)
     step = SubspaceTrainStep(loss, basis, optimizer=optimizer, ranks=task.ranks, **parts, **options)
     if cooldown is not None:
-        cooldown.take_over_parts(step, task.ranks)
+        cooldown.take_over_parts(step)
     return step

@@ -1,0 +1,177 @@
+"""What a run has begun with: its configuration, and pins of what it depends on outside its folder."""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, Self, TypeVar
+
+from dimred.config import StageConfig, StageOneConfig, StageTwoConfig, load_config
+from dimred.data.batches import Batches
+from dimred.errors import ConfigError, RunError, shown
+from dimred.io.checksums import read_checksummed, write_checksummed
+from dimred.io.run_names import CONFIG, PINS
+
+_log = logging.getLogger(__name__)
+
+Settings = TypeVar("Settings", bound=StageConfig)
+_VERSION = 1  # of pins.json
+
+FREE_KEYS = frozenset({
+    "epochs", "stop", "data.workers", "evaluate_every_epochs", "checkpoints.every_epochs", "save_every_steps",
+    "read_every_steps", "profile", "tensorboard", "callback",
+})  # fmt: skip
+"""Keys that may be set when a run is resumed: where it ends, and what leaves its weights as they are."""
+
+
+class Pin(NamedTuple):
+    """Something that a run depends on and that is not in its folder.
+
+    Attributes:
+        digest: what identifies the content; two are equal if the contents are.
+        path: where it was when the run began; None if it is no file, or has come into the run's folder.
+    """
+
+    digest: str
+    path: str | None = None
+
+
+def pins_of_data(data: Path, images: Mapping[str, Batches]) -> dict[str, Pin]:
+    """Return a pin for each split, such as ``DATA/train``, whose digest begins with the number of samples."""
+    where = str(data.resolve())
+    return {
+        f"DATA/{split}": Pin(f"{part.size_in_words}, digest {part.digest()[:12]}", where)
+        for split, part in images.items()
+    }
+
+
+@dataclass(frozen=True)
+class Begun(Generic[Settings]):
+    """A run that has begun, as its folder tells: ``config.yaml`` and ``pins.json``.
+
+    Attributes:
+        config: the configuration to go on with.
+        pins: what the run depends on outside its folder, as ``devices``, ``DATA/train``, ``WEIGHTS``, ``PCA_MAT``.
+    """
+
+    config: Settings
+    pins: dict[str, Pin]
+
+    @classmethod
+    def open(
+        cls, out: Path, stage: type[Settings], config: Path | None = None, overrides: Sequence[str] = ()
+    ) -> Self | None:
+        """Read what the run in a folder has begun with, and set the free keys that are given.
+
+        Args:
+            out: folder of the run.
+            stage: the model of its configuration.
+            config: the file that was given; None for none.
+            overrides: each ``key=value`` that was given.
+
+        Returns:
+            The run; None if none has begun there.
+
+        Raises:
+            ConfigError: another key is given with another value; the message names all of these.
+            RunError: a file of the run is damaged, or of an unknown version.
+        """
+        pins = _read_pins(out / PINS)
+        if pins is None:
+            _log.info(f"--resume: no run has begun in {out}; a new one begins")
+            return None
+        values = load_config(stage, out / CONFIG).model_dump(mode="json", exclude_unset=True)
+        given = load_config(stage, config or out / CONFIG, overrides).model_dump(mode="json", exclude_unset=True)
+        if isinstance(given.get("epochs"), str):  # a fraction, which became a number when the run began
+            del given["epochs"]
+        changes = list(_differences(values, given))
+        free = _free_keys(stage.checked(values))
+        refused = [
+            f"\n  {key}: {_in_words(old)} -> {_in_words(new)}"
+            for key, old, new in changes
+            if not any(f"{key}.".startswith(f"{one}.") for one in free)
+        ]
+        if refused:
+            at_checkpoint = ", perhaps at one of its checkpoints by --from" if stage is StageOneConfig else ""
+            raise ConfigError(
+                f"the run in {str(out)!r} was begun with other values:{''.join(refused)}\n--resume goes on with those in "
+                f"its {CONFIG}, so leave these out; or begin a new run with another --out{at_checkpoint}"
+            )
+        for key, _, new in changes:
+            *sections, name = key.split(".")
+            place = values
+            for section in sections:
+                place = place[section]
+            place[name] = new
+        return cls(stage.checked(values), pins)
+
+    def check(self, pins: Mapping[str, Pin]) -> None:
+        """Check that the run still depends on the same.
+
+        Args:
+            pins: what it depends on now. A split that is read only now is no difference.
+
+        Raises:
+            ConfigError: something has another content; the message names all of it.
+        """
+        changes = [
+            f"\n  {name}: {before.digest}{f' ({before.path})' if before.path else ''} -> {now.digest}"
+            for name, now in pins.items()
+            if (before := self.pins.get(name, now)).digest != now.digest
+        ]
+        if changes:
+            raise ConfigError(
+                f"what the run was begun with has changed:{''.join(changes)}\n--resume needs the same contents, wherever "
+                "they are; give those, or begin a new run with another --out"
+            )
+
+
+def write_pins(out: Path, pins: Mapping[str, Pin]) -> None:
+    """Write ``pins.json``. Where it is, a run has begun, and rank 0 has a state to go on from.
+
+    Raises:
+        OSError: the file can't be written.
+    """
+    write_checksummed(out / PINS, {"version": _VERSION, "pins": {name: list(pin) for name, pin in pins.items()}})
+
+
+def _read_pins(path: Path) -> dict[str, Pin] | None:
+    """Read the pins of a run; return None if there are none.
+
+    Raises:
+        RunError: the file is damaged, or of an unknown version.
+    """
+    try:
+        content = read_checksummed(path)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} can't be read: {error}; restore it, or begin a new run with another --out") from error
+    if content.get("version") != _VERSION:
+        raise RunError(
+            f"{path} is of version {content.get('version')}, and this dimred reads version {_VERSION}; go on with the "
+            "dimred that wrote it, or begin a new run with another --out"
+        )
+    return {name: Pin(*pin) for name, pin in content["pins"].items()}
+
+
+def _free_keys(config: StageConfig) -> frozenset[str]:
+    """Return the free keys; ``epochs`` is none where the rates are made for it, as they would go up again."""
+    search = config.search if isinstance(config, StageTwoConfig) else None
+    cools_down = isinstance(config, StageTwoConfig) and config.cooldown is not None
+    if cools_down or (search is not None and search.rule == "sgd" and search.learning_rate_schedule == "linear"):
+        return FREE_KEYS - {"epochs"}
+    return FREE_KEYS
+
+
+def _differences(own: Any, given: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Yield (key, old, new) for each value that is given and differs; a section against null is one difference."""
+    if isinstance(own, Mapping) and isinstance(given, Mapping):
+        for name, value in given.items():
+            yield from _differences(own.get(name), value, f"{key}.{name}".lstrip("."))
+    elif own != given:
+        yield key, own, given
+
+
+def _in_words(value: Any) -> str:
+    return "null" if value is None else shown(value)
