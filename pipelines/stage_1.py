@@ -26,7 +26,8 @@ def stage_1(
     data: Data,
     config: Annotated[Path | None, typer.Option(help="YAML file, see pipelines/configs.")] = None,
     out: Annotated[Path, typer.Option(help="New folder for checkpoints and metrics.")] = Path("device0_stage_1"),
-    go_on_from: From = None, resume: Resume = False, device_target: DeviceTarget = "CPU", fast_dev_run: FastDevRun = False, overrides: Overrides = None,
+    go_on_from: From = None, resume: Resume = False,
+    device_target: DeviceTarget = "CPU", fast_dev_run: FastDevRun = False, overrides: Overrides = None,
 ) -> None:  # fmt: skip
     """Train a network, and keep a rolling series of snapshots of its weights for stage 2."""
     begun = Begun.open(out, StageOneConfig, config, overrides or []) if resume else None

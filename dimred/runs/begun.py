@@ -94,8 +94,8 @@ class Begun(Generic[Settings]):
         if refused:
             at_checkpoint = ", perhaps at one of its checkpoints by --from" if stage is StageOneConfig else ""
             raise ConfigError(
-                f"the run in {str(out)!r} was begun with other values:{''.join(refused)}\n--resume goes on with those in "
-                f"its {CONFIG}, so leave these out; or begin a new run with another --out{at_checkpoint}"
+                f"the run in {str(out)!r} was begun with other values:{''.join(refused)}\n--resume goes on with those "
+                f"in its {CONFIG}, so leave these out; or begin a new run with another --out{at_checkpoint}"
             )
         for key, _, new in changes:
             *sections, name = key.split(".")
@@ -121,8 +121,8 @@ class Begun(Generic[Settings]):
         ]
         if changes:
             raise ConfigError(
-                f"what the run was begun with has changed:{''.join(changes)}\n--resume needs the same contents, wherever "
-                "they are; give those, or begin a new run with another --out"
+                f"what the run was begun with has changed:{''.join(changes)}\n--resume needs the same contents, "
+                "wherever they are; give those, or begin a new run with another --out"
             )
 
 

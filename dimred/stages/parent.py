@@ -207,8 +207,8 @@ def config_of_stage_2(weights: Path) -> Path | None:
     one = config_of_stage_1(weights)
     if one is None:
         raise ConfigError(
-            f"{named_weights('WEIGHTS', weights)} is in no run of stage 1 that this host can read, so its configuration "
-            "is not known; give a whole one by --config, see dimred init stage-2"
+            f"{named_weights('WEIGHTS', weights)} is in no run of stage 1 that this host can read, so its "
+            "configuration is not known; give a whole one by --config, see dimred init stage-2"
         )
     return following_stage_2(one)
 
