@@ -1,6 +1,6 @@
 """Stage 1: train a network the ordinary way and keep a rolling series of its weights.
 
-python -m dimred.pipelines.stage_1 DATA --config pipelines/configs/digits_stage_1.yaml --out device0_stage_1
+python -m dimred.pipelines.stage_1 DATA --config pipelines/configs/digits.yaml --out device0_stage_1
 """
 
 from pathlib import Path
@@ -24,14 +24,14 @@ From = Annotated[Path | None, typer.Option("--from", help="Begin a new run with 
 
 def stage_1(
     data: Data,
-    config: Annotated[Path | None, typer.Option(help="YAML file, see pipelines/configs.")] = None,
+    config: Annotated[Path | None, typer.Option(help="YAML file, or a recipe; by default imagenet.")] = None,
     out: Annotated[Path, typer.Option(help="New folder for checkpoints and metrics.")] = Path("device0_stage_1"),
     go_on_from: From = None, resume: Resume = False,
     device_target: DeviceTarget = "CPU", fast_dev_run: FastDevRun = False, overrides: Overrides = None,
 ) -> None:  # fmt: skip
     """Train a network, and keep a rolling series of snapshots of its weights for stage 2."""
     begun = Begun.open(out, StageOneConfig, config, overrides or []) if resume else None
-    settings = load_config(StageOneConfig, config, overrides or []) if begun is None else begun.config
+    settings = begun.config if begun else load_config(StageOneConfig, config or Path("imagenet"), overrides or [])
     ranks = set_up(settings.seed, device_target, settings.all_reduce_split, settings.deterministic)
     set_precision(settings)
     task = build_task(settings, data, ranks, is_checked=False)

@@ -49,14 +49,14 @@ def train(
         Path | None,
         typer.Argument(
             metavar="[PCA_MAT]",
-            help="The basis of a search, pca_mat.npy; if not given, fitted on the snapshots beside WEIGHTS.",
+            help="For a search: the basis, pca_mat.npy; if not given, fitted on the snapshots beside WEIGHTS.",
         ),
     ] = None,
     config: Annotated[
         Path | None,
         typer.Option(
-            help="YAML file, or a recipe such as digits. By default stage 1 takes imagenet_stage, and stage 2 the one "
-            "that goes with stage 1's."
+            help="YAML file of both stages, or a recipe such as digits. By default stage 1 takes imagenet, and stage 2 "
+            "the one in stage 1's folder."
         ),
     ] = None,
     model: Annotated[str | None, _named("Network; your own as package.module:factory. Sets model.name.")] = None,
@@ -99,11 +99,16 @@ def train(
 ) -> None:
     """Run a stage on one device or many, on one host or several.
 
-    Stage 1 trains, and keeps a rolling series of weight snapshots. Stage 2 begins at WEIGHTS: it brings the learning
-    rate to 0, searches in the subspace of the snapshots beside them, or both. It ends with its last network, or if
-    keep_best is true with the one that has the lowest loss on val.
+    Stage 1 trains, and keeps a rolling series of weight snapshots. Stage 2 begins at WEIGHTS. By method it searches in
+    the subspace of the snapshots, and keeps what it ends with; or it is a cooldown, which brings the learning rate to
+    0, and val chooses between its end and the best average of the snapshots.
+
+    --set takes keys of the stage. --set method=cooldown or method=search in place of the file's method takes nothing of
+    what the file has below stage_2, and the other method's defaults.
 
     Example: dimred train stage-1 ./digits --config digits
+
+    Example: dimred train stage-2 ./digits run/checkpoint_stage_1/resnet_small-70_74.ckpt --set method=cooldown
 
     Example: dimred train stage-2 ./imagenet device0_stage_1/checkpoint_stage_1/resnet50-70_625.ckpt pca_mat.npy
     """
@@ -119,16 +124,16 @@ def train(
         raise ConfigError(f"--fast-dev-run {why}; leave --resume out")
     name = stage.replace("-", "_")
     settings = StageOneConfig if stage == "stage-1" else StageTwoConfig
-    if stage == "stage-1" or config is not None:
-        config = config_file(settings, config or Path("imagenet_stage"))
+    if config is not None or (stage == "stage-1" and not resume):
+        config = config_file(config or Path("imagenet"))
     parts = {"model.name": model, "data.dataset": dataset, "loss": loss, "metric": metric}
     overrides = [*(overrides or []), *(f"{key}={value}" for key, value in parts.items() if value)]
     if config is not None:  # otherwise the ranks find it in the run of stage 1, or in their own
         load_config(settings, config, overrides)
     if stage == "stage-1" and weights is not None:
         raise ConfigError(f"WEIGHTS is {str(weights)!r}, but stage-1 takes DATA alone; leave it out")
-    # Only host 0 reads WEIGHTS and PCA_MAT. A resumed run may not need them; if it does, rank 0 refuses.
-    _check_paths(data, weights, pca_mat, reads_all=not (node_rank or resume))
+    # The other hosts read WEIGHTS and PCA_MAT under host 0's paths.
+    _check_paths(data, *((None, None) if node_rank else (weights, pca_mat)))
     if rank_table is None:
         device_target, devices = choose_devices(device_target, devices, nodes=nodes)
     else:
@@ -147,9 +152,9 @@ def train(
     sys.exit(_try_out(job, stall_timeout))
 
 
-def _check_paths(data: Path, weights: Path | None, pca_mat: Path | None, *, reads_all: bool) -> None:
-    """Refuse paths that lead to nothing or to something else; ``reads_all`` is false if only DATA is read here."""
-    paths = {"DATA": data, "WEIGHTS": weights, "PCA_MAT": pca_mat} if reads_all else {"DATA": data}
+def _check_paths(data: Path, weights: Path | None, pca_mat: Path | None) -> None:
+    """Refuse paths that lead to nothing or to something else."""
+    paths = {"DATA": data, "WEIGHTS": weights, "PCA_MAT": pca_mat}
     absent = [argument for argument, path in paths.items() if path is not None and not path.exists()]
     if absent:
         raise ConfigError("; ".join(f"{one} is {str(paths[one])!r}, which is not found" for one in absent))

@@ -8,11 +8,10 @@ from pathlib import Path
 import numpy as np
 from mindspore import nn
 
-from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.checkpoints.states import read_full_checkpoint
-from dimred.config import N_COMPONENTS, StageOneConfig, StageTwoConfig, stage_2_after
-from dimred.errors import CheckpointError, ConfigError
+from dimred.config import N_COMPONENTS, StageOneConfig, StageTwoConfig
+from dimred.errors import ConfigError
 from dimred.io.run_names import BASIS, named_weights
 from dimred.models.factory import load_factory
 from dimred.runs.begun import Begun
@@ -56,7 +55,6 @@ def check_stage_1(
     disk, problems = disk_of_stage_1(task.settings, task.network), task.problems
     _check_run(task, out, disk, resume=resume)
     problems.collect(lambda: build_optimizer(task.settings.optimizer, task.network, [0.0]))
-    problems.collect(lambda: stage_2_after(task.settings))  # whose command stands at the end of the run
     problems.collect(lambda: _refuse_names(task.network))
     first = None
     if go_on_from is not None:
@@ -105,17 +103,18 @@ def check_stage_2(
         resume: whether ``out`` may hold a start that was killed before the run had begun.
 
     Returns:
-        The cooldown as it begins, on every rank; None without one. And the basis of a search, or the snapshots to fit
-        one on, on rank 0; None elsewhere, and without a search.
+        The cooldown as it begins, on every rank, None for a search; and the basis of a search, or the snapshots to fit
+        one on, on rank 0, None elsewhere.
 
     Raises:
         ConfigError: a check failed on this rank or on rank 0; the message lists all problems.
         DimredError, DataError: as ``Task.check``, which comes last.
     """
     settings, network, ranks, problems = task.settings, task.network, task.ranks, task.problems
+    is_cooldown = settings.method == "cooldown"
 
     def plan() -> Cooldown | None:
-        return None if settings.cooldown is None else plan_cooldown(settings.cooldown, network, parent)
+        return plan_cooldown(settings.cooldown, network, parent) if is_cooldown else None
 
     def check_weights() -> None:
         if cooldown is not None:
@@ -123,13 +122,6 @@ def check_stage_2(
         refuse_gradient_point(parent.arrays, parent.title)
         check_arrays(network.get_parameters(), parent.arrays, parent.title)
         parent.check_continued_by(settings)
-        if begun is None and settings.starts_from_file:
-            try:
-                first = read_checkpoint(settings.start)
-            except CheckpointError as error:
-                raise CheckpointError(f"start is {settings.start!r}: {error}") from None
-            refuse_gradient_point(first, f"start is {settings.start!r}, which")
-            check_arrays(network.get_parameters(), first, f"start {settings.start!r}")
 
     if begun is not None and pca_mat is None and (pin := begun.pins.get("PCA_MAT")) is not None:
         pca_mat = out / BASIS if pin.path is None else Path(pin.path)
@@ -138,11 +130,12 @@ def check_stage_2(
     cooldown = problems.collect(plan)
     problems.collect(lambda: ranks.run_on_rank_zero(check_weights))
     basis = None
-    if (search := settings.search) is None:
+    if is_cooldown:
         problems.collect(lambda: _refuse_matrix(pca_mat))
     else:
         from dimred.stages.search import check_search_memory, find_basis
 
+        search = settings.search
         basis = problems.collect(lambda: ranks.run_on_rank_zero(lambda: find_basis(search, network, parent, pca_mat)))
         problems.collect(lambda: check_search_memory(settings, network, ranks))
     problems.refuse()
@@ -165,8 +158,8 @@ def _refuse_names(network: nn.Cell) -> None:
 def _refuse_matrix(pca_mat: Path | None) -> None:
     if pca_mat is not None:
         raise ConfigError(
-            f"PCA_MAT is {str(pca_mat)!r}, but search is null, so it has no use; leave PCA_MAT out, or search in "
-            "it, such as --set search.n_components=32"
+            f"PCA_MAT is {str(pca_mat)!r}, but method is cooldown, which has no use for it; leave PCA_MAT out, or "
+            "search in it with --set method=search"
         )
 
 
@@ -239,8 +232,9 @@ def disk_of_stage_2(config: StageTwoConfig, network: nn.Cell, pca_mat: Path | No
     The basis is not counted if ``pca_mat``, PCA_MAT, is given, as then none is fitted.
     """
     weights, everything = _sizes(network)
-    state = 2 * everything + (1 if config.cooldown is None else 2) * weights  # AdamW keeps two moments
-    basis = (config.search.n_components + 2) * weights if config.search and pca_mat is None else 0
+    is_search = config.method == "search"
+    state = 2 * everything + (1 if is_search else 2) * weights  # AdamW keeps two moments
+    basis = (config.search.n_components + 2) * weights if is_search and pca_mat is None else 0
     return _FLOAT * ((config.n_epochs + 4) * 2 * everything + _STATES * state + basis)
 
 

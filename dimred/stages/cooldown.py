@@ -163,7 +163,7 @@ def plan_cooldown(config: CooldownConfig, network: nn.Cell, parent: StageOneRun)
 
 
 def build_cooldown_step(task: Task[StageTwoConfig], cooldown: Cooldown) -> TrainStep:
-    """Build stage 2's step without a search: stage 1's step, whose rate is brought to 0.
+    """Build stage 2's step of a cooldown: stage 1's step, whose rate is brought to 0.
 
     The optimizer goes on with its state from WEIGHTS, if these have it; then so do the loss scale and the EMA, each if
     WEIGHTS have its state. What does not go on begins anew.

@@ -1,7 +1,6 @@
 """The run of stage 1 that WEIGHTS come from: what its files tell, read once."""
 
 import json
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,14 +12,7 @@ import numpy as np
 from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.layout import arrays_digest
 from dimred.checkpoints.series import CheckpointSeries
-from dimred.config import (
-    StageOneConfig,
-    StageTwoConfig,
-    complete,
-    difference_in_words,
-    following_stage_2,
-    load_config,
-)
+from dimred.config import StageOneConfig, StageTwoConfig, load_config
 from dimred.errors import ConfigError
 from dimred.io.run_names import (
     CONFIG,
@@ -32,8 +24,6 @@ from dimred.io.run_names import (
 )
 from dimred.runs.steps import build_rates
 from dimred.train_step.optimizers import UPDATES
-
-_log = logging.getLogger(__name__)
 
 _USED_UP = 1e-3  # fraction of the peak below which nothing is left to cool down
 
@@ -65,10 +55,9 @@ class StageOneRun:
             ConfigError: stage 1's configuration can't be read.
         """
         path = _in_its_run(weights)
-        name = epochs_of_checkpoint(path)
-        return cls(
-            path, read_checkpoint(path), name and name.epoch, name and name.steps_per_epoch, config_of_stage_1(path)
-        )
+        name, file = epochs_of_checkpoint(path), _config_file(path)
+        config = load_config(StageOneConfig, file) if file else None
+        return cls(path, read_checkpoint(path), name and name.epoch, name and name.steps_per_epoch, config)
 
     @property
     def n_updates(self) -> int | None:
@@ -144,26 +133,6 @@ class StageOneRun:
             )
         return rate
 
-    def whole_config(self, difference: StageTwoConfig) -> StageTwoConfig:
-        """Return stage 2's whole configuration, with what it takes over from this run; log what that is.
-
-        Args:
-            difference: what stage 2 sets itself.
-
-        Returns:
-            The configuration, in which ``epochs`` is a number.
-
-        Raises:
-            ConfigError: the keys of both stages do not go together, or the number of epochs can't be known.
-        """
-        settings = difference
-        if settings.starts_from_file:  # a run that is resumed elsewhere must find it
-            settings = settings.model_copy(update={"start": str(Path(settings.start).absolute())})
-        if self.config is not None:
-            settings = complete(settings, self.config)
-            _log.info(f"taken over from {self.config_file}: {difference_in_words(difference, settings)}")
-        return settings.with_epochs_after(self.epoch)
-
     def check_continued_by(self, settings: StageTwoConfig) -> None:
         """Check that a stage 2 goes on with stage 1's loss and normalisation, if its run is known.
 
@@ -191,26 +160,24 @@ class StageOneRun:
                 raise ConfigError(f"{key} is {value}, {but_weights} another; --set '{key}={of_stage_1}'")
 
 
-def config_of_stage_1(weights: Path) -> StageOneConfig | None:
-    """Read the configuration of the run of stage 1 that WEIGHTS are in; return None if they are in none.
+def config_beside(weights: Path) -> Path:
+    """Return the path of the configuration in the run of stage 1 that WEIGHTS are in.
 
     Raises:
-        ConfigError: it can't be read.
+        ConfigError: they are in no run.
     """
-    path = _in_its_run(weights)
-    file = path.parent.parent / CONFIG
-    is_in_run = path.parent.name == STAGE_1_CHECKPOINTS and file.is_file()
-    return load_config(StageOneConfig, file) if is_in_run else None
-
-
-def config_of_stage_2(weights: Path) -> Path | None:
-    one = config_of_stage_1(weights)
-    if one is None:
+    file = _config_file(_in_its_run(weights))
+    if file is None:
         raise ConfigError(
             f"{named_weights('WEIGHTS', weights)} is in no run of stage 1 that this host can read, so its "
-            "configuration is not known; give a whole one by --config, see dimred init stage-2"
+            "configuration is not known; give one by --config, see dimred init"
         )
-    return following_stage_2(one)
+    return file
+
+
+def _config_file(weights: Path) -> Path | None:
+    file = weights.parent.parent / CONFIG
+    return file if weights.parent.name == STAGE_1_CHECKPOINTS and file.is_file() else None
 
 
 def _in_its_run(weights: Path) -> Path:

@@ -25,6 +25,7 @@ from dimred.subspace.spectrum import check_enough
 
 _log = logging.getLogger(__name__)
 
+_VECTORS = 8  # of a step, each as long as the weights
 _LEAST_INSIDE = 0.05  # fraction of the snapshots' way that their own directions surely hold
 
 
@@ -139,10 +140,8 @@ def search_memory(config: StageTwoConfig, network: nn.Cell, group_size: int) -> 
         network: the network, whose trainable weights a row of the basis and a vector have.
         group_size: number of ranks, each of which has an equal part of the rows.
     """
-    n_components = config.search.n_components if config.search else 0
-    vectors = 8 if config.cooldown is None else 11
     n_weights = sum(weight.size for weight in network.trainable_params())
-    return 4 * (-(-n_components // group_size) + vectors) * n_weights
+    return 4 * (-(-config.search.n_components // group_size) + _VECTORS) * n_weights
 
 
 def fit_and_share(
