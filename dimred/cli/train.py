@@ -77,6 +77,14 @@ def train(
     out: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder for the ranks' folders device{rank}_stage_{1,2}.")
     ] = Path(),
+    go_on_from: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="CHECKPOINT",
+            help="For stage 1: begin a new run with this full checkpoint of another, such as one with other settings.",
+        ),
+    ] = None,
     resume: Resume = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what each rank would run.")] = False,
     fast_dev_run: FastDevRun = False,
@@ -132,6 +140,8 @@ def train(
         load_config(settings, config, overrides)
     if stage == "stage-1" and weights is not None:
         raise ConfigError(f"WEIGHTS is {str(weights)!r}, but stage-1 takes DATA alone; leave it out")
+    if stage == "stage-2" and go_on_from is not None:
+        raise ConfigError(f"--from is {str(go_on_from)!r}, but stage-2 begins with WEIGHTS; leave --from out")
     # The other hosts read WEIGHTS and PCA_MAT under host 0's paths.
     _check_paths(data, *((None, None) if node_rank else (weights, pca_mat)))
     if rank_table is None:
@@ -140,6 +150,7 @@ def train(
         device_target = device_target or "Ascend"  # only Ascend's devices have a table
     arguments = [str(without_dots(path)) for path in (data, weights, pca_mat) if path is not None]
     arguments += [] if config is None else ["--config", str(config.absolute())]
+    arguments += [] if go_on_from is None else ["--from", str(go_on_from.absolute())]
     arguments += ["--device-target", device_target, *(f"--set={override}" for override in overrides)]
     arguments += [option for option, is_given in (("--resume", resume), ("--fast-dev-run", fast_dev_run)) if is_given]
     job = make_job(

@@ -1,20 +1,21 @@
 """What a run has begun with: its configuration, and pins of what it depends on outside its folder."""
 
+import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Self
 
 from dimred.config import StageConfig, StageOneConfig, StageTwoConfig, load_config
 from dimred.data.batches import Batches
-from dimred.errors import ConfigError, RunError, shown
+from dimred.errors import ConfigError, RunError
 from dimred.io.checksums import read_checksummed, write_checksummed
 from dimred.io.run_names import CONFIG, PINS
+from dimred.runs.task import Settings
 
 _log = logging.getLogger(__name__)
 
-Settings = TypeVar("Settings", bound=StageConfig)
 _VERSION = 1  # of pins.json
 
 FREE_KEYS = frozenset({
@@ -87,7 +88,7 @@ class Begun(Generic[Settings]):
         changes = list(_differences(values, given))
         free = _free_keys(stage.checked(values))
         refused = [
-            f"\n  {key}: {_in_words(old)} -> {_in_words(new)}"
+            f"\n  {key}: {json.dumps(old)} -> {json.dumps(new)}"
             for key, old, new in changes
             if not any(f"{key}.".startswith(f"{one}.") for one in free)
         ]
@@ -157,10 +158,10 @@ def _read_pins(path: Path) -> dict[str, Pin] | None:
 
 def _free_keys(config: StageConfig) -> frozenset[str]:
     """Return the free keys; ``epochs`` is none where the rates are made for it, as they would go up again."""
-    search = config.search if isinstance(config, StageTwoConfig) else None
-    cools_down = isinstance(config, StageTwoConfig) and config.cooldown is not None
-    if cools_down or (search is not None and search.rule == "sgd" and search.learning_rate_schedule == "linear"):
-        return FREE_KEYS - {"epochs"}
+    if isinstance(config, StageTwoConfig):
+        search = config.search
+        if config.method == "cooldown" or (search.rule == "sgd" and search.learning_rate_schedule == "linear"):
+            return FREE_KEYS - {"epochs"}
     return FREE_KEYS
 
 
@@ -171,7 +172,3 @@ def _differences(own: Any, given: Any, key: str = "") -> Iterator[tuple[str, Any
             yield from _differences(own.get(name), value, f"{key}.{name}".lstrip("."))
     elif own != given:
         yield key, own, given
-
-
-def _in_words(value: Any) -> str:
-    return "null" if value is None else shown(value)

@@ -68,7 +68,7 @@ class StageTwo:
         run.pins["WEIGHTS"] = Pin(parent.digest, str(parent.path.resolve()))
         if basis is not None:
             outside = None if basis.path == run.folder / BASIS else basis.path
-            run.pins["PCA_MAT"] = Pin(str(basis.digest), outside and str(outside.resolve()))
+            run.pins["PCA_MAT"] = Pin(str(basis.digest), str(outside.resolve()) if outside else None)
         sources = {"data": run.task.data, "weights": parent.path, "basis": basis and basis.path}
         self.result = StageTwoResult(
             epochs=self._n_epochs,

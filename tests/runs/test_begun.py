@@ -54,9 +54,9 @@ def test_all_else_that_is_given_and_differs_is_refused_in_one_message(tmp_path: 
 @pytest.mark.parametrize(
     ("own", "is_free"),
     [
-        (["cooldown=null", "search.rule=bfgs"], True),
-        (["cooldown=null", "search.rule=sgd", "search.learning_rate_schedule=linear"], False),
-        ([], False),
+        (["search.rule=bfgs"], True),
+        (["search.rule=sgd", "search.learning_rate_schedule=linear"], False),
+        (["method=cooldown"], False),
     ],
 )
 def test_the_epochs_of_a_stage_2_are_free_unless_its_rates_are_made_for_them(
