@@ -30,7 +30,7 @@ from tests.benchmarks.prose import DEBIAN
 from tests.benchmarks.tables import write_table
 
 HERE = Path(__file__).parent
-DIGITS = HERE.parents[1] / "pipelines" / "configs" / "digits_anytime_{}.yaml"
+DIGITS = HERE.parents[1] / "pipelines" / "configs" / "digits_cooldown.yaml"
 
 
 class Task(NamedTuple):
@@ -46,7 +46,7 @@ class Task(NamedTuple):
 
     @property
     def has_own_recipe(self) -> bool:
-        """Return whether it has YAML files of its own, in place of those of the digits."""
+        """Return whether it has a YAML file of its own, in place of that of the digits."""
         return self.config != DIGITS
 
     def passes(self, at: int) -> int:
@@ -76,11 +76,11 @@ TASKS = {
     "photos": Task(write_photos, 0.2, 0.2, 1, ("model.n_classes=8",)),
     "fashion": Task(write_fashion_mnist, 0.2, 0.2, 4, ("data.image_size=28",)),
     "fashion_all": Task(_all_of_fashion, 0.2, 0.2, 4, ("data.image_size=28",), choosing=1),
-    "source": Task(_library, 0.002, 0.004, 2, (), HERE / "source_code_{}.yaml"),
-    "prose": Task(_novels, 0.002, 0.004, 2, (), HERE / "prose_{}.yaml"),  # as on the source code; see the study
+    "source": Task(_library, 0.002, 0.004, 2, (), HERE / "source_code.yaml"),
+    "prose": Task(_novels, 0.002, 0.004, 2, (), HERE / "prose.yaml"),  # as on the source code; see the study
     # Of these, the rate of stage 1 is the recipe's.
-    "letter": Task(partial(write_table, name="letter"), 0.2, 0.2, 4, (), HERE / "letter_{}.yaml", choosing=1),
-    "satimage": Task(partial(write_table, name="satimage"), 0.2, 0.2, 2, (), HERE / "satimage_{}.yaml", choosing=3),
+    "letter": Task(partial(write_table, name="letter"), 0.2, 0.2, 4, (), HERE / "letter.yaml", choosing=1),
+    "satimage": Task(partial(write_table, name="satimage"), 0.2, 0.2, 2, (), HERE / "satimage.yaml", choosing=3),
 }
 RIVALS = {"snoo": "tests.benchmarks.snoo:Snoo", "line": "tests.benchmarks.line:Line"}  # optimizers of plain training
 FIRST = ["digits", "noisy", "photos", "fashion", "source"]
@@ -128,12 +128,11 @@ class Runs:
         missing = {at: path for at, path in stores.items() if not path.exists()}
         if not missing:
             return
-        run, options = self._out / name, self._task.options
-        one, two = (str(self._task.config).format(stage) for stage in (1, 2))
+        run, options, config = self._out / name, self._task.options, self._task.config
         own = [f"seed={self._seed}", f"epochs={max(missing)}", f"schedule.peak={rate}"]
-        stage_1 = ["dimred.pipelines.stage_1", self._data, "--config", one, "--out", run, "--resume"]
+        stage_1 = ["dimred.pipelines.stage_1", self._data, "--config", config, "--out", run, "--resume"]
         run_module(stage_1, [*options, *EVERYTHING, *own, *changes])
-        store = ["tests.benchmarks.choice_store", self._data, run, "--config", two, *kind]
+        store = ["tests.benchmarks.choice_store", self._data, run, "--config", config, *kind]
         for at, path in missing.items():
             run_module([*store, "--at", at, "--out", path], options)
         for folder in [run, *self._out.glob(f"{name}_stage_2_at_*[0-9]")]:

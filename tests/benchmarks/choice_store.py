@@ -1,6 +1,6 @@
 """Store the outputs of every candidate of a choice on ``val`` and ``test``, so that any rule can be judged afterwards.
 
-    python -m tests.benchmarks.choice_store DATA RUN --config STAGE_2.yaml --at 40 --out store/digits_1_40.npz
+    python -m tests.benchmarks.choice_store DATA RUN --config FILE.yaml --at 40 --out store/digits_1_40.npz
 
 RUN is a finished stage 1 with a full checkpoint and the snapshots of epoch ``--at``. Stage 2 runs from there, in a
 folder beside RUN. Then every candidate is measured with BatchNorm re-estimated: stage 1's last weights, every uniform
@@ -26,7 +26,7 @@ import numpy as np
 from dimred.averaging.windows import Window, effective_size, profiles_around, uniform_windows
 from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
-from dimred.config import StageOneConfig, StageTwoConfig, complete, load_config
+from dimred.config import StageOneConfig, StageTwoConfig, load_config
 from dimred.evaluation.averages import SnapshotAverages
 from dimred.evaluation.scores import means_of_samples, score_batches
 from dimred.io.run_names import SNAPSHOTS, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS, full_checkpoints
@@ -147,7 +147,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("run", type=Path)
-    parser.add_argument("--config", type=Path, required=True, help="stage 2's configuration")
+    parser.add_argument("--config", type=Path, required=True, help="YAML file of both stages")
     parser.add_argument("--at", type=int, required=True, help="epoch of stage 1")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--set", action="append", default=[], help="override a key of stage 2's configuration")
@@ -157,7 +157,7 @@ def main() -> None:
     arguments = parser.parse_args()
     run, at, options = arguments.run, arguments.at, arguments.set
     one = load_config(StageOneConfig, run / "config.yaml")
-    two = complete(load_config(StageTwoConfig, arguments.config, options), one).with_epochs_after(at)
+    two = load_config(StageTwoConfig, arguments.config, options).with_epochs_after(at)
     set_up(one.seed)
     measuring = Measuring(one, two, arguments.data)
     layout = measuring.evaluator.layout

@@ -4,12 +4,11 @@
     python -m tests.benchmarks.claim_runs OUT --recipe constant --tasks digits --seeds 1
     python -m tests.benchmarks.published_claim OUT/claims/published
 
-For each task and seed one stage 1 runs, and from one of its epochs two epochs of stage 2 as published (``start: last``,
-``keep_best: false``, no cooldown), and a plain cooldown of two epochs, from the whole of the rate there. All of them,
-the full checkpoints of stage 1, averages and medians of its snapshots are measured with BatchNorm re-estimated. The
-recipe ``published`` is ``digits_stage_1`` run to the end of its schedule, with stage 2 from epoch 70; ``constant`` is
-``digits_anytime_1`` as in ``choice_runs``, with stage 2 from epoch 40; beside it, plain training with a schedule made
-for as many passes.
+For each task and seed one stage 1 runs, and from one of its epochs two epochs of the search as published, and a plain
+cooldown of two epochs, from the whole of the rate there. All of them, the full checkpoints of stage 1, averages and
+medians of its snapshots are measured with BatchNorm re-estimated. The recipe ``published`` is ``digits`` run to the
+end of its schedule, with stage 2 from epoch 70; ``constant`` is ``digits_cooldown`` as in ``choice_runs``, with stage 2
+from epoch 40; beside it, plain training with a schedule made for as many passes.
 
 A file has ``names``, ``passes``, ``val_losses`` (means of the trained loss), and of ``test`` which samples were right,
 as bits, or of a text the loss of each. ``as_trained`` is the test accuracy before BatchNorm is re-estimated, and
@@ -28,7 +27,7 @@ import numpy as np
 from dimred.averaging.windows import Window, measure_windows
 from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
-from dimred.config import StageOneConfig, StageTwoConfig, complete, load_config
+from dimred.config import StageOneConfig, StageTwoConfig, load_config
 from dimred.evaluation.averages import SnapshotAverages
 from dimred.io.run_names import RESULT, SNAPSHOTS, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS, full_checkpoints
 from dimred.io.stage_two_result import FORWARD, StageTwoResult
@@ -37,8 +36,8 @@ from dimred.vectors.parameters import from_arrays
 from tests.benchmarks.choice_runs import EVERYTHING, TASKS, Task, run_module, write_data
 from tests.benchmarks.choice_store import KEPT, Measuring
 
-DIGITS_STAGE_1 = Path(__file__).parents[2] / "pipelines" / "configs" / "digits_stage_1.yaml"
-SEARCH = ("start=last", "keep_best=false", "epochs=2", "cooldown=null")
+PUBLISHED = Path(__file__).parents[2] / "pipelines" / "configs" / "digits.yaml"
+SEARCH = ("method=search", "epochs=2")
 BFGS = "search={rule: bfgs, n_components: 32, rho: 0.55, gamma: 0.9, alpha: 0.001, sigma: 0.4, max_trials: 10}"
 
 
@@ -51,14 +50,13 @@ class Recipe(NamedTuple):
 
     def stage_1(self, task: Task) -> tuple[Path, list[str]]:
         """Return the configuration of stage 1 and its options."""
-        config = Path(str(task.config).format(1))
         if self.is_constant:
-            return config, [*EVERYTHING, f"schedule.peak={task.rate}"]
+            return task.config, [*EVERYTHING, f"schedule.peak={task.rate}"]
         kept = ["evaluate_every_epochs=200", "snapshots.keep=99", "snapshots.first_epoch=31"]
         if not task.has_own_recipe:
-            return DIGITS_STAGE_1, kept
+            return PUBLISHED, kept
         schedule = ["schedule.name=linear", f"schedule.total_epochs={self.end}", f"schedule.peak={task.rate}"]
-        return config, [*kept, *schedule, "stop=null", "checkpoints.every_epochs=10", "checkpoints.keep=10"]
+        return task.config, [*kept, *schedule, "stop=null", "checkpoints.every_epochs=10", "checkpoints.keep=10"]
 
 
 RECIPES = {"published": Recipe(70, 90, False), "constant": Recipe(40, 40, True)}
@@ -92,16 +90,15 @@ class Claim:
         config, options = recipe.stage_1(task)
         command = ["dimred.pipelines.stage_1", self._data, "--config", config, "--out", self._run, "--resume"]
         run_module(command, [*own, f"epochs={recipe.end}", *options])
-        anytime = Path(str(task.config).format(2))
         published = [] if task.has_own_recipe else ["data.batch_size=256"]
-        self._stage_2("search", anytime, [*own, *published, *SEARCH, BFGS])
-        cooldown = ["keep_best=false", "epochs=2", "cooldown.factor=1.0", "start=last"]
-        self._stage_2("cooldown", anytime, [*own, *cooldown])
+        self._stage_2("search", task.config, [*own, *published, *SEARCH, BFGS])
+        cooldown = ["cooldown.keep_best=false", "epochs=2", "cooldown.factor=1.0"]
+        self._stage_2("cooldown", task.config, [*own, *cooldown])
         if recipe.is_constant:
             self._plain(own)
         one = load_config(StageOneConfig, self._run / "config.yaml")
         set_up(self._seed)
-        two = complete(load_config(StageTwoConfig, anytime, own), one).with_epochs_after(at)
+        two = load_config(StageTwoConfig, task.config, own).with_epochs_after(at)
         measuring = Measuring(one, two, self._data)
         rows = list(self._rows(measuring))
         kind = "test_losses"

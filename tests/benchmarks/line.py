@@ -1,6 +1,6 @@
 """A line of two networks trained at once (Wortsman et al., 2021, arXiv 2102.10472), a rival of stage 2.
 
-    dimred train stage-1 DATA --config digits_anytime --set optimizer.name=tests.benchmarks.line:Line
+    dimred train stage-1 DATA --config digits_cooldown --set optimizer.name=tests.benchmarks.line:Line
 
 The gradient of every update is taken at a point u = (1 - a) w_1 + a w_2 of the line, with a uniform in [0, 1], so that
 a line costs the passes of one network. Momentum SGD moves both ends, w_1 along (1 - a) of the gradient and w_2 along a

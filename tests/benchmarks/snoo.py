@@ -1,6 +1,6 @@
 """SNOO around momentum SGD (Kallusky et al., 2025, arXiv 2510.15830, algorithm 1), a rival of stage 2.
 
-    dimred train stage-1 DATA --config digits_anytime --set optimizer.name=tests.benchmarks.snoo:Snoo
+    dimred train stage-1 DATA --config digits_cooldown --set optimizer.name=tests.benchmarks.snoo:Snoo
 
 Every ``EVERY`` updates, with the weights w' that the inner optimizer reached from the slow weights w::
 

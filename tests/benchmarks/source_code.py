@@ -4,7 +4,7 @@ DATA is the library's folder, which every machine has, or another one with Pytho
 name what is here, so from the repository's folder:
 
     LIBRARY=$(python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')
-    dimred train stage-1 "$LIBRARY" --config tests/benchmarks/source_code_1.yaml --device-target CPU --devices 1
+    dimred train stage-1 "$LIBRARY" --config tests/benchmarks/source_code.yaml --device-target CPU --devices 1
 
 A sample is a window of 128 bytes and, as labels, the bytes that follow each of them. An epoch is 672 windows, 86 kB, or
 12 s on one core: 45 epochs with all that belongs to them take ten minutes. Of some 9 MB in ``train`` epochs 1, 2, ...

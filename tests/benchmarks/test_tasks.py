@@ -66,9 +66,7 @@ def test_epochs_and_searches_read_other_windows_and_no_file_is_in_two_splits(
 
 def test_the_transformer_is_causal(library: Path) -> None:
     ms.set_context(mode=ms.PYNATIVE_MODE)
-    network = build_network(load_config(StageOneConfig, Path(__file__).with_name("source_code_1.yaml"))).set_train(
-        False
-    )
+    network = build_network(load_config(StageOneConfig, Path(__file__).with_name("source_code.yaml"))).set_train(False)
     text = np.array([window for window, _ in dataset(library, "val", None, None)])[:8]
     other = text.copy()
     other[:, 90] += 1

@@ -55,13 +55,10 @@ def stage_2_run(settings: StageTwoConfig, weights: Path, matrix: Path | None = N
     """
     task, parent = build_task(settings, Path()), StageOneRun.open(weights)
     network = task.network
-    cooldown = None if settings.cooldown is None else plan_cooldown(settings.cooldown, network, parent)
+    cooldown = plan_cooldown(settings.cooldown, network, parent) if settings.method == "cooldown" else None
     basis = None if matrix is None else load_basis(matrix, network=network)
     from_arrays(network.get_parameters(), parent.arrays, parent.title)
-    if settings.search is None:
-        step = build_cooldown_step(task, cooldown)
-    else:
-        step = build_search_step(task, settings.search, cooldown, basis)
+    step = build_search_step(task, basis) if cooldown is None else build_cooldown_step(task, cooldown)
     begin, first = to_arrays(step.get_parameters()) | parent.arrays, getattr(step, "memory", None)
 
     def run_stage(out: Path, resume: bool) -> None:

@@ -1,6 +1,5 @@
 """A stage 2 goes on over bad batches and after a kill, but only with the inputs that it began with."""
 
-import json
 import shutil
 import subprocess
 import sys
@@ -13,11 +12,10 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn
 
-import dimred
 from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.checkpoints.states import RunStates
-from dimred.config import NO_DECAY_PATTERNS, StageOneConfig
+from dimred.config import NO_DECAY_PATTERNS, StageOneConfig, config_text
 from dimred.errors import ConfigError, FaultError
 from dimred.io.stage_two_result import StageTwoResult
 from dimred.pipelines.stage_2 import stage_2
@@ -27,7 +25,7 @@ from dimred.stages.candidates import Candidates
 from dimred.stages.stage_2 import StageTwo
 from dimred.train_step.optimizers import decay_groups, state_parameters
 from dimred.vectors.parameters import from_arrays, to_arrays
-from tests.helpers.finished_stage_1 import COOLDOWN, STAGE_1, settings
+from tests.helpers.finished_stage_1 import STAGE_1, settings
 from tests.helpers.results import differences, results
 from tests.helpers.tiny_run import RunStage, dying, stage_1_run, stage_2_run
 from tests.helpers.tiny_task import TASK, Points, network
@@ -48,11 +46,9 @@ def finished(default_run: RunStage, checkpoints: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(made, tmp_path / "two"))
 
 
-def test_without_a_search_the_weights_are_those_of_a_plain_loop_to_the_last_bit(
-    checkpoints: Path, tmp_path: Path
-) -> None:
+def test_the_weights_of_a_cooldown_are_those_of_a_plain_loop_to_the_last_bit(checkpoints: Path, tmp_path: Path) -> None:
     """The loop is MindSpore's own, with stage 1's momenta and a rate that falls to 0."""
-    weights, first, two = checkpoints / "network-2_4.ckpt", 0.5 * 0.1, settings(epochs=2, keep_best=False)
+    weights, first, two = checkpoints / "network-2_4.ckpt", 0.5 * 0.1, settings(epochs=2, cooldown={"keep_best": False})
     stage_2_run(two, weights)(tmp_path / "two", False)
     begun, plain = read_checkpoint(weights), network(3)
     rates = [first * (8 - step) / 8 for step in range(8)]
@@ -71,7 +67,7 @@ def test_without_a_search_the_weights_are_those_of_a_plain_loop_to_the_last_bit(
     assert np.abs(found["0.weight"] - begun["0.weight"]).max() > 1e-3
 
 
-def test_the_default_stage_2_imports_nothing_of_the_search() -> None:
+def test_a_cooldown_imports_nothing_of_the_search() -> None:
     code = "import dimred.pipelines.stage_2, sys; print([m for m in sys.modules if m.startswith('dimred.search_step')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
@@ -85,7 +81,7 @@ def test_a_run_does_not_go_on_with_weights_of_another_epoch(finished: Path, chec
     assert not differences(results(finished), before)
 
 
-def test_the_best_average_is_a_point_of_its_own_and_the_search_goes_on_from_the_start(
+def test_the_best_average_is_a_point_of_its_own_and_the_cooldown_goes_on_from_the_start(
     checkpoints: Path, tmp_path: Path
 ) -> None:
     """The weights are so far off that the newest snapshot is better than all that follows."""
@@ -106,7 +102,7 @@ def test_the_best_average_is_a_point_of_its_own_and_the_search_goes_on_from_the_
         np.testing.assert_array_equal(found["average"][name], read_checkpoint(series.paths[-1])[name])
         np.testing.assert_array_equal(found["final"][name], found["average"][name])
     sizes = {one["name"]: one["effective_size"] for one in result.choices["kept"].candidates}
-    assert sizes == {"average": 1, "start": 1, "1": 1}
+    assert sizes == {"average": 1, "1": 1}
     assert result.kept == "average"
 
 
@@ -121,18 +117,14 @@ def hits() -> Callable[[Tensor, Tensor], np.ndarray]:
 
 
 def test_changes_that_a_saved_state_does_not_fit_are_refused(checkpoints: Path, tmp_path: Path) -> None:
-    out, weights, matrix = tmp_path / "two", checkpoints / "network-2_4.ckpt", tmp_path / "pca_mat.npy"
+    out, weights = tmp_path / "two", checkpoints / "network-2_4.ckpt"
     stage_2_run(settings(epochs=2), weights)(out, False)
     before = results(out)
-    dimred.fit_basis(CheckpointSeries.open(checkpoints / "checkpoint_pca"), 1, out=matrix)
-    for changed, basis, said in (
-        ({"epochs": 1}, None, "epochs is 1, but the run has done 2; --set epochs to that or more"),
-        ({"search": {"n_components": 1}}, matrix, r"search\.n_components can't change on the way"),
-        ({"metric": "tests.stages.test_stage_2:hits"}, None, "metric is hits, but the run has measured accuracy"),
+    for changed, said in (
+        ({"epochs": 1}, "epochs is 1, but the run has done 2; --set epochs to that or more"),
+        ({"metric": "tests.stages.test_stage_2:hits"}, "metric is hits, but the run has measured accuracy"),
     ):
-        resumed = stage_2_run(
-            settings(**({"epochs": 2} | changed)), weights, basis, allowed=[*changed, *(["PCA_MAT"] if basis else [])]
-        )
+        resumed = stage_2_run(settings(**({"epochs": 2} | changed)), weights, allowed=[*changed])
         with pytest.raises(ConfigError, match=said):
             resumed(out, True)
         assert not differences(results(out), before)
@@ -164,10 +156,9 @@ def test_the_result_tells_every_candidate_and_that_its_split_has_chosen(
     assert [point for point, values in result.main.by_point.items() if len(values) == 2] == ["start", "1", "2", "final"]
     assert result.warning.startswith("'val' is also the split that chooses, so this figure is likely too good")
     assert result.warning in caplog.messages
-    last = settings(keep_best=False)
+    last = settings(cooldown={"keep_best": False})
     assert last.eval_split_warning() is None
     assert last.eval_split_warning("network-average.ckpt") == result.warning  # which val chose in any case
-    assert settings(keep_best=False, start="of/earlier-average.ckpt").eval_split_warning() == result.warning
 
 
 class Other(Points):
@@ -217,7 +208,7 @@ def test_epochs_beyond_the_resumed_state_are_no_candidates(checkpoints: Path, tm
     (out / "resume" / "state-12.ckpt").unlink()
     stage_2_run(settings(epochs=2), weights, allowed=["epochs"])(out, True)
     names = [one["name"] for one in StageTwoResult.read(out / "result.json").choices["kept"].candidates]
-    assert [name for name in names if name not in ("average", "start")] == ["2", "mean of epochs 1 to 2"]
+    assert [name for name in names if name not in ("average", "start")] == ["2"]
 
 
 def test_the_program_goes_on_without_the_stage_1_that_its_state_makes_superfluous(
@@ -225,8 +216,7 @@ def test_the_program_goes_on_without_the_stage_1_that_its_state_makes_superfluou
 ) -> None:
     shutil.copytree(checkpoints.parent, tmp_path / "one")
     weights, out, config = tmp_path / "one/checkpoint_stage_1/network-2_4.ckpt", tmp_path / "two", tmp_path / "c.yaml"
-    task = TASK | COOLDOWN | {"epochs": 2, "data": {k: v for k, v in TASK["data"].items() if k != "batch_size"}}
-    config.write_text(json.dumps(task))
+    config.write_text(config_text(settings(epochs=2)))
     arguments: dict[str, Any] = {"data": tmp_path, "weights": weights, "config": config}
     stage_2(**arguments, out=tmp_path / "whole")
     with dying(Candidates, "put_chosen"):
