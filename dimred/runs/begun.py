@@ -107,24 +107,31 @@ class Begun(Generic[Settings]):
         return cls(stage.checked(values), pins)
 
     def check(self, pins: Mapping[str, Pin]) -> None:
-        """Check that the run still depends on the same.
+        """Check that the run still depends on the same, wherever it is.
 
         Args:
-            pins: what it depends on now. A split that is read only now is no difference.
+            pins: what it depends on now. A split that is read only then or only now is no difference.
 
         Raises:
             ConfigError: something has another content; the message names all of it.
         """
-        changes = [
-            f"\n  {name}: {before.digest}{f' ({before.path})' if before.path else ''} -> {now.digest}"
-            for name, now in pins.items()
-            if (before := self.pins.get(name, now)).digest != now.digest
-        ]
+        changes = []
+        for name in dict.fromkeys([*self.pins, *pins]):
+            before, now = self.pins.get(name), pins.get(name)
+            is_unread = name.startswith("DATA/") and (before is None or now is None)
+            if not is_unread and (before and before.digest) != (now and now.digest):
+                changes.append(f"\n  {name}: {_in_words(before)} -> {_in_words(now)}")
         if changes:
             raise ConfigError(
-                f"what the run was begun with has changed:{''.join(changes)}\n--resume needs the same contents, "
-                "wherever they are; give those, or begin a new run with another --out"
+                f"what the run was begun with has changed:{''.join(changes)}\n--resume needs the same contents; give "
+                "those, or begin a new run with another --out"
             )
+
+
+def _in_words(pin: Pin | None) -> str:
+    if pin is None:
+        return "none"
+    return pin.digest if pin.path is None else f"{pin.digest} ({pin.path})"
 
 
 def write_pins(out: Path, pins: Mapping[str, Pin]) -> None:

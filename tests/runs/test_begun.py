@@ -78,8 +78,9 @@ def test_other_contents_of_what_a_run_depends_on_are_refused_in_one_message_wher
     run.check(moved)
     run.check(moved | {"DATA/val": Pin("3 samples, digest ef")})  # an early stop that is new reads it
     with pytest.raises(ConfigError) as refused:
-        run.check(moved | {"devices": Pin("2"), "WEIGHTS": Pin("ef")})
-    assert str(refused.value).splitlines()[1:3] == ["  devices: 1 -> 2", "  WEIGHTS: cd (/one/net.ckpt) -> ef"]
+        run.check({"devices": Pin("2"), "WEIGHTS": Pin("ef"), "PCA_MAT": Pin("12", "/pca_mat.npy")})
+    expected = ["devices: 1 -> 2", "WEIGHTS: cd (/one/net.ckpt) -> ef", "PCA_MAT: none -> 12 (/pca_mat.npy)"]
+    assert [line.strip() for line in str(refused.value).splitlines()[1:4]] == expected
 
 
 @pytest.mark.parametrize(
