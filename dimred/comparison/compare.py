@@ -29,8 +29,8 @@ from dimred.io.run_names import (
     full_checkpoints,
     runs_below,
 )
+from dimred.runs.begun import pins_of_data
 from dimred.runs.device import set_up
-from dimred.runs.run_folder import digests_of
 from dimred.runs.splits import build_splits
 from dimred.stages.checks import snapshots_in_the_end
 from dimred.stages.parent import StageOneRun
@@ -201,7 +201,7 @@ def _check_comparable(
     images = build_splits(one, data, SPLITS, val_chooses=True)
     if two.model != one.model:
         raise ConfigError(f"--config is for the model {two.model}, but {str(run)!r} trained {one.model}")
-    parent = StageOneRun.open(checkpoint).share()
+    parent = StageOneRun.open(checkpoint)
     parent.check_continued_by(two)
     cools_down = "cooldown" in methods or ("stage_2" in methods and two.method == "cooldown")
     if cools_down and two.cooldown.rate is None:
@@ -216,7 +216,7 @@ def _check_comparable(
         )
     if "stage_2" in methods and two.method == "search":
         check_enough(n_snapshots, two.search.n_components, two.search.basis, snapshots.directory)
-    return {"RUN": parent.digest, "DATA": digests_of(images)}
+    return {"RUN": parent.digest} | {name: pin.digest for name, pin in pins_of_data(data, images).items()}
 
 
 def _earlier_row(folder: Path, data: Path, run: Path) -> Row:

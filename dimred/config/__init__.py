@@ -2,8 +2,6 @@
 
 from dimred.config.base import NO_DECAY_PATTERNS as NO_DECAY_PATTERNS
 from dimred.config.base import flatten as flatten
-from dimred.config.base import unknown_key as unknown_key
-from dimred.config.base import with_new_keys as with_new_keys
 from dimred.config.files import config_file as config_file
 from dimred.config.files import config_text as config_text
 from dimred.config.files import load_config as load_config

@@ -187,24 +187,6 @@ def _similar_keys(unknown: str, keys: Sequence[str]) -> list[str]:
     return [f"{place}.{name}".lstrip(".") for name in elsewhere for place in places[name]]
 
 
-def with_new_keys(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a stored configuration, with the default of each key that the version which stored it did not have.
-
-    Args:
-        model: the model of the configuration, or of a section of it.
-        values: JSON values by key. A section that is null stays so; keys that the model does not have stay, too.
-    """
-    whole = dict(values)
-    for name, field in model.model_fields.items():
-        section = _section(field)
-        if name not in whole and not field.is_required():
-            default = field.get_default(call_default_factory=True)
-            whole[name] = default.model_dump(mode="json") if isinstance(default, BaseModel) else default
-        elif section is not None and isinstance(whole.get(name), Mapping):
-            whole[name] = with_new_keys(section, whole[name])
-    return whole
-
-
 def _section(field: FieldInfo) -> type[BaseModel] | None:
     """Return the model of the section that a key holds, or None if it holds a value."""
     kinds = (field.annotation, *get_args(field.annotation))

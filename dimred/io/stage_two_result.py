@@ -61,7 +61,8 @@ class StageTwoResult:
     Attributes:
         epochs: number of epochs, a fraction if the search ended within one.
         sources: DATA, WEIGHTS and the basis as paths; None for what was not given.
-        digests: ``weights``, of WEIGHTS, and ``data``, what ``digests_of`` says of each split; empty if not known.
+        digests: the digest of each pin of the run, such as ``WEIGHTS`` and ``DATA/train``, see ``Pin`` of
+            ``dimred.runs``.
         metrics: the values of each metric, the main one first.
         choices: ``average`` or ``kept`` -> what a cooldown chose there; empty after a search.
         cooldown: see ``Cooldown.summary`` of ``dimred.stages``; None after a search.

@@ -97,14 +97,14 @@ class Candidates:
 
         Args:
             arrays: the state's arrays, with those of ``state_arrays``.
-            values: the state's values, with those of ``state_values``; a state of an early version has no seconds.
+            values: the state's values, with those of ``state_values``.
         """
         measured = {name.removeprefix(VAL_LOSSES): arrays[name] for name in arrays if name.startswith(VAL_LOSSES)}
         self.choice.candidates = []
         for name, losses in measured.items():
             size, metric, file = values["candidates"][name]
             self.choice.candidates.append(Candidate(name, size, losses, metric, source=self._folder / file))
-        self.choice.seconds = values.get("choosing_seconds", 0.0)
+        self.choice.seconds = values["choosing_seconds"]
         self.choice.n_added = sum(one.name in (START, AVERAGE) for one in self.choice.candidates)
 
     def put_chosen(self, evaluator: Evaluator) -> ChoiceResult:

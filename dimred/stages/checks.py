@@ -2,19 +2,20 @@
 
 import logging
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 from mindspore import nn
 
 from dimred.checkpoints.series import CheckpointSeries
-from dimred.checkpoints.states import RunStates, read_full_checkpoint
+from dimred.checkpoints.states import read_full_checkpoint
 from dimred.config import N_COMPONENTS, StageOneConfig, StageTwoConfig
-from dimred.errors import CheckpointError, ConfigError
-from dimred.io.run_names import named_weights
+from dimred.errors import ConfigError
+from dimred.io.run_names import BASIS, named_weights
 from dimred.models.factory import load_factory
-from dimred.runs.run_folder import check_run_folder, say_new_run
+from dimred.runs.begun import Begun
+from dimred.runs.run_folder import check_run_folder
 from dimred.runs.steps import build_optimizer, warn_of_idle_patterns
 from dimred.runs.task import Settings, Task
 from dimred.stages.cooldown import Cooldown, plan_cooldown
@@ -26,7 +27,12 @@ from dimred.vectors.parameters import check_arrays
 
 
 def check_stage_1(
-    task: Task[StageOneConfig], out: Path, go_on_from: Path | None = None, *, resume: bool = False
+    task: Task[StageOneConfig],
+    out: Path,
+    go_on_from: Path | None = None,
+    begun: Begun[StageOneConfig] | None = None,
+    *,
+    resume: bool = False,
 ) -> tuple[dict[str, np.ndarray], int] | None:
     """Check the folder, the free space, callback and optimizer, and the checkpoint to begin with; log the plan.
 
@@ -36,7 +42,8 @@ def check_stage_1(
         task: the task, not yet checked, whose problems are reported with the others.
         out: folder of the run.
         go_on_from: a full checkpoint of another run to begin with; None for a new network.
-        resume: whether the run may be resumed.
+        begun: the run in ``out`` that is resumed; None for a new one.
+        resume: whether ``out`` may hold a start that was killed before the run had begun.
 
     Returns:
         The arrays of that checkpoint with its epoch; None without one.
@@ -54,8 +61,7 @@ def check_stage_1(
         first = problems.collect(lambda: read_full_checkpoint(go_on_from, named_weights("--from", go_on_from)))
     problems.refuse()
     task.check()
-    goes_on = task.ranks.any(task.ranks.is_rank_zero and resume and not RunStates(out).is_empty)
-    if first is not None and not goes_on:
+    if first is not None and begun is None:
         _check_begin(task, *first)
     warn_of_idle_patterns(task.settings.optimizer, task.network)
     say_plan_of_stage_1(task.settings, task.steps_per_epoch, disk)
@@ -80,9 +86,9 @@ def check_stage_2(
     parent: StageOneRun,
     pca_mat: Path | None,
     out: Path,
+    begun: Begun[StageTwoConfig] | None = None,
     *,
     resume: bool = False,
-    allowed: Collection[str] = (),
 ) -> tuple[Cooldown | None, SubspaceBasis | CheckpointSeries | None]:
     """Check the folder, the free space, the callback, the weights, and what a search needs; plan the cooldown.
 
@@ -93,8 +99,8 @@ def check_stage_2(
         parent: the run that WEIGHTS come from.
         pca_mat: PCA_MAT, or None.
         out: folder of the run.
-        resume: whether the run may be resumed.
-        allowed: keys that may differ from stage 1's.
+        begun: the run in ``out`` that is resumed, whose basis is taken if PCA_MAT is None; None for a new one.
+        resume: whether ``out`` may hold a start that was killed before the run had begun.
 
     Returns:
         The cooldown as it begins, on every rank, None for a search; and the basis of a search, or the snapshots to fit
@@ -108,20 +114,17 @@ def check_stage_2(
     is_cooldown = settings.method == "cooldown"
 
     def plan() -> Cooldown | None:
-        if parent.fault is not None:
-            raise CheckpointError(parent.fault)
         return plan_cooldown(settings.cooldown, network, parent) if is_cooldown else None
 
     def check_weights() -> None:
-        if parent.fault is not None or (cooldown is None and is_cooldown):
-            return  # which is one of the problems already
         if cooldown is not None:
             cooldown.check_state(network)
-        refuse_gradient_point(parent.names, parent.title)
-        if not parent.is_gone:
-            check_arrays(network.get_parameters(), parent.arrays, parent.title)
-        parent.check_continued_by(settings, allowed)
+        refuse_gradient_point(parent.arrays, parent.title)
+        check_arrays(network.get_parameters(), parent.arrays, parent.title)
+        parent.check_continued_by(settings)
 
+    if begun is not None and pca_mat is None and (pin := begun.pins.get("PCA_MAT")) is not None:
+        pca_mat = out / BASIS if pin.path is None else Path(pin.path)
     disk = disk_of_stage_2(settings, network, pca_mat)
     _check_run(task, out, disk, resume=resume)
     cooldown = problems.collect(plan)
@@ -133,9 +136,7 @@ def check_stage_2(
         from dimred.stages.search import check_search_memory, find_basis
 
         search = settings.search
-        basis = problems.collect(
-            lambda: ranks.run_on_rank_zero(lambda: find_basis(search, network, parent, pca_mat, out, resume=resume))
-        )
+        basis = problems.collect(lambda: ranks.run_on_rank_zero(lambda: find_basis(search, network, parent, pca_mat)))
         problems.collect(lambda: check_search_memory(settings, network, ranks))
     problems.refuse()
     task.check()
@@ -165,8 +166,6 @@ def _refuse_matrix(pca_mat: Path | None) -> None:
 def _check_run(task: Task[Settings], out: Path, disk: int, *, resume: bool) -> None:
     """Collect problems with the folder, the callback, and the room for ``disk`` bytes."""
     callback, problems = task.settings.callback, task.problems
-    if resume and task.ranks.is_rank_zero and RunStates(out).is_empty:
-        problems.collect(lambda: say_new_run(out))
     problems.collect(lambda: check_run_folder(out, resume=resume))
     if task.ranks.is_rank_zero:  # other ranks save no checkpoints, and may lack what a resumed run has already
         problems.collect(lambda: check_space(out, disk))

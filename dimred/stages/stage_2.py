@@ -2,7 +2,6 @@
 
 import logging
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,13 +11,14 @@ from dimred.checkpoints.series import CheckpointSeries
 from dimred.checkpoints.states import RunState
 from dimred.config import StageTwoConfig
 from dimred.data.batches import STAGE_2_EPOCHS_FROM
-from dimred.errors import ConfigError, NothingAcceptedError
+from dimred.errors import NothingAcceptedError
 from dimred.io.atomic import retry
 from dimred.io.metric import AS_TRAINED
 from dimred.io.metrics_file import loss_text, read_metrics
-from dimred.io.run_names import METRICS, RESULT, STAGE_2_CHECKPOINTS
+from dimred.io.run_names import BASIS, METRICS, RESULT, STAGE_2_CHECKPOINTS
 from dimred.io.stage_two_result import AVERAGE, FINAL, START, MetricResult, StageTwoResult
 from dimred.launch.environment import say_commands
+from dimred.runs.begun import Pin
 from dimred.runs.loop import Progress
 from dimred.runs.run import Run
 from dimred.runs.task import Task
@@ -29,7 +29,7 @@ from dimred.stages.start_figure import say_start
 from dimred.subspace.basis import SubspaceBasis
 from dimred.train_step.optimizers import state_parameters
 from dimred.train_step.protocol import Result, Step, parameters_to_save
-from dimred.vectors.parameters import preserved
+from dimred.vectors.parameters import from_arrays, preserved
 
 _log = logging.getLogger(__name__)
 
@@ -65,33 +65,30 @@ class StageTwo:
             run.folder / STAGE_2_CHECKPOINTS, self._settings.model.file_prefix, self._per_epoch, self._ranks,
             new_choice(run),
         )  # fmt: skip
-        sources = {"data": run.task.data, "weights": parent.weights, "basis": basis and basis.path}
+        run.pins["WEIGHTS"] = Pin(parent.digest, str(parent.path.resolve()))
+        if basis is not None:
+            outside = None if basis.path == run.folder / BASIS else basis.path
+            run.pins["PCA_MAT"] = Pin(str(basis.digest), str(outside.resolve()) if outside else None)
+        sources = {"data": run.task.data, "weights": parent.path, "basis": basis and basis.path}
         self.result = StageTwoResult(
             epochs=self._n_epochs,
             sources={name: str(path.resolve()) if path else None for name, path in sources.items()},
-            digests={"weights": parent.digest, "data": run.identity["DATA"]},
+            digests={name: pin.digest for name, pin in run.pins.items()},
             metrics=[MetricResult(metric) for metric in run.figures.metrics],
         )  # fmt: skip
         if cooldown is not None:
             self.result.cooldown = cooldown.summary()
-            by = f"{cooldown.updates} updates by {cooldown.optimizer.name}"
-            run.identity["WEIGHTS"] = f"{by}, at the rate {cooldown.rate:g}"
-        if basis is not None:
-            run.identity["PCA_MAT"] = basis.digest
 
-    def go(self, allowed: Sequence[str] = ()) -> None:
+    def go(self) -> None:
         """Begin or resume, train the remaining epochs, put the network to keep in place, and write the result.
 
-        Args:
-            allowed: keys that may differ from before.
-
         Raises:
-            ConfigError: another key or the metric has changed, see ``Run.restore``.
+            ConfigError: ``epochs`` is below what the run has done, or what the run depends on has changed.
             RunError, CheckpointError: the state can't be restored, see there.
             FaultError: no candidate has a finite loss on ``val``.
         """
         run, progress = self.run, self._progress
-        state = run.restore(self.step, allowed, self._n_epochs)
+        state = run.restore(self.step, self._n_epochs)
         if state is not None:
             self._restore(state)
         if (cooldown := self.cooldown) is not None:
@@ -104,6 +101,9 @@ class StageTwo:
         self._ranks.run_on_rank_zero(lambda: (run.folder / RESULT).unlink(missing_ok=True))
         with run.open_records():
             self._ranks.run_on_rank_zero(lambda: run.states.forget_after(run.n_steps))
+            if state is None:
+                self.save(progress)
+            run.write_pins()
             if progress.epoch == 0:
                 self._add_average()
                 self._record_point(START)
@@ -116,15 +116,7 @@ class StageTwo:
     def _restore(self, state: RunState) -> None:
         """Restore from a state what stage 2 has measured and chosen."""
         before = StageTwoResult.from_json(state.values["result"], str(state.path))
-        names = [result.main.metric.name for result in (before, self.result)]
-        if names[0] != names[1]:
-            raise ConfigError(
-                f"metric is {names[1]}, but the run has measured {names[0]}; a metric can't change on the way: leave "
-                "it, or begin in a new folder"
-            )
-        self.parent.check_same_weights(state.values["parent"], str(before.sources["weights"]))
-        # These may have been allowed to change.
-        self.result = replace(before, epochs=self.result.epochs, cooldown=self.result.cooldown)
+        self.result = replace(before, epochs=self.result.epochs)
         self.candidates.restore(state.arrays, state.values)
 
     def _add_average(self) -> None:
@@ -187,7 +179,7 @@ class StageTwo:
         """Save the state to resume from."""
         arrays = self.run.arrays_of(self.step) | self.candidates.state_arrays()
         values = self.candidates.state_values()
-        self.run.save(arrays, result=self.result.as_json(), parent=self.parent.facts(), **values)
+        self.run.save(arrays, result=self.result.as_json(), **values)
 
     def after_epoch(self, progress: Progress) -> str:
         """Save and measure the point that was reached, record the epoch, and return a status for the progress bar."""
@@ -251,7 +243,7 @@ def build_stage_2(
     Raises:
         CheckpointError: the arrays of WEIGHTS do not fit the network.
     """
-    parent.put_weights(task.network, task.ranks)
+    from_arrays(task.network.get_parameters(), parent.arrays, parent.title)
     if cooldown is not None:
         return StageTwo(run, build_cooldown_step(task, cooldown), parent, cooldown)
     # A cooldown loads nothing of the search.

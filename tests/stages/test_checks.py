@@ -1,6 +1,5 @@
 """Before the first step, bad input is refused and nothing is written."""
 
-import logging
 import shutil
 from collections.abc import Callable
 from functools import partial
@@ -13,11 +12,11 @@ from mindspore import Parameter, nn
 
 from dimred.checkpoints.checkpoint_io import write_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
-from dimred.checkpoints.states import RunStates
 from dimred.config import StageOneConfig, StageTwoConfig, load_config
 from dimred.data.image_tree import write_image_tree
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import DimredError
+from dimred.runs.begun import Begun, Pin
 from dimred.runs.splits import build_data
 from dimred.runs.task import build_network, build_task
 from dimred.stages.checks import check_stage_1, check_stage_2
@@ -72,8 +71,8 @@ def refusal(network: nn.Cell, data: Path, check: Callable[[Path], object]) -> st
     return str(refused.value)
 
 
-def check_1(data: Path, out: Path, settings: StageOneConfig, ranks: Ranks = ALONE, resume: bool = False) -> None:
-    check_stage_1(build_task(settings, data, ranks, is_checked=False), out, resume=resume)
+def check_1(data: Path, out: Path, settings: StageOneConfig, ranks: Ranks = ALONE) -> None:
+    check_stage_1(build_task(settings, data, ranks, is_checked=False), out)
 
 
 def check_2(
@@ -82,11 +81,10 @@ def check_2(
     out: Path,
     pca_mat: Path | None = None,
     settings: StageTwoConfig = TWO,
-    resume: bool = False,
+    begun: Begun[StageTwoConfig] | None = None,
 ) -> object:
     task = build_task(settings, data, is_checked=False)
-    parent = StageOneRun.open(weights).share(ALONE, out if resume else None)
-    return check_stage_2(task, parent, pca_mat, out, resume=resume)
+    return check_stage_2(task, StageOneRun.open(weights), pca_mat, out, begun, resume=begun is not None)
 
 
 def refusal_of_stage_2(
@@ -113,35 +111,6 @@ def test_what_stage_1_refuses(removed: str, override: str, said: list[str], data
     assert all(words in told for words in said), told
 
 
-def test_resuming_where_there_is_no_run_is_said(data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO):
-        check_1(data, tmp_path / "typo", ONE, resume=True)
-    assert f"--resume: there is no state in {tmp_path / 'typo'}; a new run begins" in caplog.messages
-
-
-@pytest.mark.parametrize("is_empty", [False, True])
-def test_a_run_whose_states_were_removed_is_not_begun_anew_over_its_checkpoints(
-    is_empty: bool, data: Path, weights: Path, checkpoints: Path, tmp_path: Path
-) -> None:
-    out = shutil.copytree(checkpoints.parent, tmp_path / "one")
-    shutil.rmtree(out / "resume")
-    if is_empty:
-        (out / "resume").mkdir()
-        (out / "resume" / "other.ckpt").touch()  # is no state
-    settings = COOLDOWN
-    for check in (
-        lambda: check_1(data, out, ONE, resume=True),
-        lambda: check_2(data, weights, out, None, settings, resume=True),
-    ):
-        (out / "metrics.jsonl").write_bytes((checkpoints.parent / "metrics.jsonl").read_bytes())
-        with pytest.raises(DimredError, match=r"there is no state in .*resume' to go on from") as refused:
-            check()
-        assert refused.value.exit_status == 2
-        (out / "metrics.jsonl").unlink()
-        with pytest.raises(DimredError, match=r"whose checkpoint_stage_1/.*\.ckpt tells of a run, but there is no"):
-            check()
-
-
 def samples(n_in_val: int, data: Path, split: str, seed: int | None) -> list[tuple[np.ndarray, int]]:
     return [(np.zeros((3, 16, 16), np.float32), 0)] * (n_in_val if split == "val" else 256)
 
@@ -164,13 +133,14 @@ def test_a_name_that_full_checkpoints_need_is_refused_before_training(data: Path
 def test_a_val_too_small_to_choose_by_is_refused_and_a_small_one_warned_of(
     data: Path, network: nn.Cell, weights: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told = {}
-    for name in ("one_in_val", "two_in_val"):
-        of_split = COOLDOWN.data.model_copy(update={"dataset": f"{__name__}:{name}"})
-        settings = COOLDOWN.model_copy(update={"data": of_split})
-        told[name] = refusal_of_stage_2(data, network, weights, None, settings) + caplog.text
-    assert "'val' chooses between networks by their losses, but has 1 sample" in told["one_in_val"]
-    assert "'val' chooses between networks, and has only 2 samples" in told["two_in_val"]
+    one, two = (
+        COOLDOWN.model_copy(update={"data": COOLDOWN.data.model_copy(update={"dataset": f"{__name__}:{name}"})})
+        for name in ("one_in_val", "two_in_val")
+    )
+    said = refusal_of_stage_2(data, network, weights, None, one)
+    assert "'val' chooses between networks by their losses, but has 1 sample" in said
+    check_2(data, weights, data.parent / "out", None, two)
+    assert "'val' chooses between networks, and has only 2 samples" in caplog.text
 
 
 def test_a_data_queue_is_refused_where_the_device_has_none(data: Path) -> None:
@@ -196,36 +166,24 @@ def test_the_point_of_schedule_free_gradients_is_no_start(data: Path, network: n
     assert "name the *-final.ckpt beside it" in said
 
 
-def test_a_stage_2_that_goes_on_takes_its_own_basis_whatever_became_of_the_snapshots(
-    data: Path, network: nn.Cell, weights: Path
+@pytest.mark.parametrize("is_given", [False, True])
+def test_a_stage_2_that_goes_on_takes_the_basis_it_began_with_whatever_became_of_the_snapshots(
+    is_given: bool, data: Path, network: nn.Cell, weights: Path
 ) -> None:
     """Where it begins, one snapshot would be too few, and they can't be read any more."""
     out, folder = data.parent / "out", data.parent / "series"
     (weights.parent / "checkpoint_pca" / "manifest.json").write_text("{")
-    (out / "resume").mkdir(parents=True)
-    (out / "resume" / "state-0.ckpt").touch()
+    out.mkdir()
     series, rng = CheckpointSeries(folder), np.random.default_rng(0)
     for step in range(1, 34):
         noise = {weight.name: rng.normal(size=weight.shape).astype(np.float32) for weight in network.trainable_params()}
         series.append(noise, step, step)
-    fit_basis(series, 32, out=out / "pca_mat.npy")
+    basis = fit_basis(series, 32, out=(data.parent if is_given else out) / "pca_mat.npy")
     (out / "config.yaml").touch()
-    _, found = check_2(data, weights, out, resume=True)
+    pin = Pin(basis.digest, str(basis.path) if is_given else None)
+    _, found = check_2(data, weights, out, begun=Begun(TWO, {"PCA_MAT": pin}))
     assert isinstance(found, SubspaceBasis)
-    assert found.path == out / "pca_mat.npy"
-
-
-def test_a_state_of_stage_1_does_not_stand_for_weights_that_are_gone(
-    data: Path, network: nn.Cell, weights: Path
-) -> None:
-    out = data.parent / "out"
-    out.mkdir()
-    (out / "config.yaml").touch()
-    RunStates(out).save(1, to_arrays(network.get_parameters()), {"run": {}})
-    weights.unlink()
-    settings = COOLDOWN
-    with pytest.raises(DimredError, match=rf"{weights.name} is not found"):
-        check_2(data, weights, out, None, settings, resume=True)
+    assert found.path == basis.path
 
 
 def test_weights_of_another_network_are_refused(data: Path, network: nn.Cell, weights: Path) -> None:

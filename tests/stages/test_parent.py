@@ -1,6 +1,5 @@
 """What a cooldown takes over from a run of stage 1 or from the configuration, and what it refuses."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -10,12 +9,11 @@ import pytest
 from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import CooldownConfig, StageOneConfig, StageTwoConfig, config_text
-from dimred.distributed.ranks import Ranks
 from dimred.errors import ConfigError, SeriesError
 from dimred.runs.steps import build_optimizer
 from dimred.runs.task import Task, build_network, build_task
 from dimred.stages.cooldown import Cooldown, build_cooldown_step, plan_cooldown
-from dimred.stages.parent import StageOneRun
+from dimred.stages.parent import StageOneRun, config_beside
 from dimred.train_step.optimizers import state_parameters
 from dimred.vectors.parameters import to_arrays
 from tests.helpers import tiny_task
@@ -63,13 +61,13 @@ def after_updates(path: Path, count: int) -> Path:
 
 
 def read(path: Path, **options: object) -> Cooldown:
-    return plan_cooldown(CooldownConfig.model_validate(options), NETWORK, StageOneRun.open(path).share())
+    return plan_cooldown(CooldownConfig.model_validate(options), NETWORK, StageOneRun.open(path))
 
 
 def test_a_link_to_a_full_checkpoint_leads_to_its_run(weights: Path, tmp_path: Path) -> None:
     (tmp_path / "link.ckpt").symlink_to(weights)
     run = StageOneRun.open(tmp_path / "link.ckpt")
-    assert (run.weights, run.epoch, run.config) == (weights, 4, ONE)
+    assert (run.path, run.epoch, run.config) == (weights, 4, ONE)
 
 
 def test_a_full_checkpoint_gives_optimizer_state_and_the_rate_of_its_epoch(weights: Path) -> None:
@@ -91,23 +89,10 @@ def test_dropped_steps_do_not_count_for_the_rate(weights: Path) -> None:
     assert read(after_updates(weights, 9)).rate == pytest.approx(0.4 * (1 - 9 / 24))
 
 
-def test_without_a_file_stage_2_reads_that_of_its_own_run_or_of_stage_1(weights: Path, tmp_path: Path) -> None:
-    (tmp_path / "two").mkdir()
-    (tmp_path / "two" / "config.yaml").touch()
-    for resume, folder in ((False, "run"), (True, "two")):
-        found = StageOneRun.open(weights).config_of_stage_2(tmp_path / "two", resume=resume)
-        assert found == tmp_path / folder / "config.yaml"
+def test_without_a_file_stage_2_reads_that_of_stage_1(weights: Path, tmp_path: Path) -> None:
+    assert config_beside(weights) == tmp_path / "run" / "config.yaml"
     with pytest.raises(ConfigError, match=r"in no run of stage 1 that this host can read.*give one by --config"):
-        StageOneRun.open(tmp_path / "net-4_3.ckpt").config_of_stage_2(tmp_path / "new", resume=False)
-
-
-def test_a_larger_image_size_than_stage_1_s_is_refused_unless_it_is_allowed(weights: Path) -> None:
-    parent, larger = StageOneRun.open(weights).share(), settings(data={"image_size": 288})
-    with pytest.raises(ConfigError, match=r"image_size is 288, but .*'data.image_size=224', or --allow-change data.im"):
-        parent.check_continued_by(larger)
-    parent.check_continued_by(larger, ["data.image_size"])
-    with pytest.raises(ConfigError, match=r"data.mean is"):
-        parent.check_continued_by(settings(data={"mean": [1, 2, 3]}), ["data.mean"])
+        config_beside(tmp_path / "net-4_3.ckpt")
 
 
 def test_a_rate_made_for_batches_of_another_size_is_warned_of(weights: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -116,30 +101,6 @@ def test_a_rate_made_for_batches_of_another_size_is_warned_of(weights: Path, cap
         told = "stage 1 made 3 steps in an epoch, stage 2 makes 24, so that its rate is for batches of another size"
         assert (told in caplog.text) == said
         caplog.clear()
-
-
-class Second(Ranks):
-    """Rank 1 of two, which hears what rank 0 knows and can't read WEIGHTS."""
-
-    rank, group_size = 1, 2
-
-    def __init__(self, heard: bytes) -> None:
-        self.heard = heard
-
-    def run_on_rank_zero(self, work):
-        return None
-
-    def broadcast_bytes(self, content: bytes) -> bytes:
-        return self.heard
-
-
-def test_every_rank_knows_the_same_of_stage_1(weights: Path) -> None:
-    first = StageOneRun.open(weights).share()
-    second = StageOneRun.open(weights).share(Second(json.dumps(first.facts()).encode()))
-    weights.unlink()
-    assert second.facts() == first.facts()
-    assert second.last_rate() == first.last_rate()
-    assert plan_cooldown(CooldownConfig(), NETWORK, second) == plan_cooldown(CooldownConfig(), NETWORK, first)
 
 
 def test_the_configuration_wins_over_stage_1(weights: Path) -> None:
@@ -213,19 +174,22 @@ def test_steps_down_to_a_thousandth_of_the_peak_leave_a_rate(peak: float) -> Non
     steps = {"name": "step", "peak": peak, "warmup_epochs": 0, "total_epochs": 90, "milestones": (30, 60, 80)}
     one = StageOneConfig.checked({"epochs": 90, "schedule": steps})
     for epoch in (85, 90):
-        run = StageOneRun(Path("net.ckpt"), epoch, 625, one, n_updates=epoch * 625)
+        run = StageOneRun(Path("net.ckpt"), {"global_step": np.int32(epoch * 625)}, epoch, 625, one)
         assert run.last_rate() == pytest.approx(peak / 1000)
 
 
 def test_a_checkpoint_is_paired_with_the_snapshots_up_to_its_epoch(tmp_path: Path) -> None:
-    assert not StageOneRun.open(tmp_path / "net-2_5.ckpt").share().has_snapshots
+    def of_epoch(epoch: int | None) -> StageOneRun:
+        return StageOneRun(tmp_path / "net.ckpt", {}, epoch)
+
+    assert not of_epoch(2).has_snapshots
     (tmp_path / "checkpoint_pca").mkdir()
-    assert not StageOneRun.open(tmp_path / "net-2_5.ckpt").share().has_snapshots
+    assert not of_epoch(2).has_snapshots
     series = CheckpointSeries(tmp_path / "checkpoint_pca", keep=9)
     for epoch in range(1, 5):
         series.append({"weight": np.full(3, epoch, np.float32)}, step=5 * epoch, epoch=epoch)
-    for name, steps in (("net-2_5.ckpt", [5, 10]), ("net-4_5.ckpt", [5, 10, 15, 20]), ("mine.ckpt", [5, 10, 15, 20])):
-        assert [entry.step for entry in StageOneRun.open(tmp_path / name).share().snapshots().entries] == steps
-    assert not StageOneRun.open(tmp_path / "net-0_5.ckpt").share().has_snapshots
+    for last, steps in ((2, [5, 10]), (4, [5, 10, 15, 20]), (None, [5, 10, 15, 20])):
+        assert [entry.step for entry in of_epoch(last).snapshots().entries] == steps
+    assert not of_epoch(0).has_snapshots
     with pytest.raises(SeriesError, match="checkpoint_pca has no snapshots up to epoch 0"):
-        StageOneRun.open(tmp_path / "net-0_5.ckpt").share().snapshots()
+        of_epoch(0).snapshots()

@@ -95,7 +95,7 @@ def test_a_basis_that_a_killed_start_has_left_is_fitted_again_but_not_one_in_use
     arguments: dict[str, Any] = {"data": tmp_path, "weights": weights, "config": config, "out": out, "resume": True}
     stage_2(**arguments, overrides=["search.n_components=1"])
     assert np.load(out / "pca_mat.npy").shape[0] == 1
-    with pytest.raises(ConfigError, match=rf"n_components is 2, but .*pca_mat\.npy has 1; {SMALLER}"):
+    with pytest.raises(ConfigError, match=r"(?m)^  search\.n_components: 1 -> 2$"):
         stage_2(**arguments)
     assert np.load(out / "pca_mat.npy").shape[0] == 1
 
@@ -122,11 +122,11 @@ def test_a_basis_of_another_run_is_warned_of_and_this_run_s_own_is_not(
     for entry, path in zip(snapshots.entries, snapshots.paths, strict=True):
         moved = {name: value + np.float32(entry.step) for name, value in read_checkpoint(path).items()}
         other.append(moved, entry.step, entry.epoch)
-    parent, search = StageOneRun.open(weights).share(), SearchConfig(n_components=1)
+    parent, search = StageOneRun.open(weights), SearchConfig(n_components=1)
     for series, is_warned in ((snapshots, False), (snapshots.select(last=3), False), (other, True)):
         caplog.clear()
         fit_basis(series, 1, out=tmp_path / "pca_mat.npy", overwrite=True)
-        find_basis(search, network, parent, tmp_path / "pca_mat.npy", tmp_path / "two", resume=False)
+        find_basis(search, network, parent, tmp_path / "pca_mat.npy")
         said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
         assert [f"none of which is beside WEIGHTS {str(weights)!r}" in one for one in said] == [True] * is_warned
 
@@ -136,7 +136,7 @@ def test_a_bare_matrix_along_which_the_snapshots_hardly_moved_is_warned_of(
 ) -> None:
     """Such as one whose columns are in another order, or one of another network with as many weights."""
     own, network = np.load(weights.parents[2] / "pca_mat.npy"), build_network(ONE)
-    parent, search = StageOneRun.open(weights).share(), SearchConfig(n_components=1)
+    parent, search = StageOneRun.open(weights), SearchConfig(n_components=1)
     paths = CheckpointSeries.open(weights.parent / "checkpoint_pca").paths
     first, last = (
         np.concatenate([one.ravel() for one in read_checkpoint(path).values()]) for path in paths[:: len(paths) - 1]
@@ -148,6 +148,6 @@ def test_a_bare_matrix_along_which_the_snapshots_hardly_moved_is_warned_of(
     for rows, is_warned in ((own, False), ((across / np.linalg.norm(across))[None].astype(np.float32), True)):
         caplog.clear()
         np.save(tmp_path / "bare.npy", rows)
-        find_basis(search, network, parent, tmp_path / "bare.npy", tmp_path / "two", resume=False)
+        find_basis(search, network, parent, tmp_path / "bare.npy")
         assert ("hold 0.99 % of the way from the first to the last snapshot" in caplog.text) == is_warned
         assert ("seem to be another run's, or to have their columns in another order" in caplog.text) == is_warned
