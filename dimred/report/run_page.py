@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dimred.averaging.choice import in_words
 from dimred.config import StageOneConfig, StageTwoConfig
 from dimred.errors import ConfigError
 from dimred.io.atomic import atomic_write, remove_leftovers, writable
@@ -22,7 +23,7 @@ from dimred.report.plots import PlaneView, plot_plane
 from dimred.report.record import StageOneRecord, StageTwoRecord, on_equal_terms
 from dimred.report.search_page import add_search, search_options
 from dimred.report.trend import column, trend_in_words
-from dimred.report.words import duration, in_words, kept_in_words, run_verdict, start_in_words
+from dimred.report.words import duration, kept_in_words, run_verdict, start_in_words
 
 PAGE = "report.html"
 _MOST_ROWS = 6  # candidates of a choice that are not folded away

@@ -1,21 +1,9 @@
 """Sum up in a few sentences what a run achieved, and name what it made."""
 
+from dimred.averaging.choice import in_words
 from dimred.io.metric import REESTIMATED
 from dimred.io.stage_two_result import AVERAGE, BEST_AVERAGE, FINAL, START, StageTwoResult
 from dimred.report.record import StageTwoRecord
-
-
-def in_words(point: str) -> str:
-    """Return a name for readers of one of stage 2's points or candidates; an unknown one is returned as it is.
-
-    Args:
-        point: ``start``, the number of an epoch, ``average``, ``final``, ``last`` or ``mean``.
-    """
-    words = {
-        "start": "stage 2's start", "average": "the best average of the snapshots",
-        "last": "the last weights of stage 1", "mean": "the mean of the snapshots", "final": "stage 2's last weights",
-    }  # fmt: skip
-    return f"epoch {point}" if point.isdecimal() else words.get(point, point)
 
 
 def start_in_words(result: StageTwoResult) -> str:

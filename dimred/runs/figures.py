@@ -86,13 +86,13 @@ class RunFigures:
                 texts.append(f"{name}{metric.text(values[AS_TRAINED], decimals)}{again}")
         return ", ".join(texts)
 
-    def say_ema(self) -> None:
+    def log_ema(self) -> None:
         """Log the metrics of the EMA's weights, if they were measured."""
         for metric in self.metrics:
             if (value := self.values.get(metric.name, {}).get(EMA)) is not None:
                 _log.info(f"with the average of the weights (EMA): {metric.name} {metric.text(value)}")
 
-    def say_end(self, network: Path, is_reestimated: bool, is_kept: bool) -> None:
+    def log_end(self, network: Path, is_reestimated: bool, is_kept: bool) -> None:
         """Log how good the network is, and where its file is.
 
         Programs look for ``{'Accuracy': 0.88}``, which is the main metric of that file.

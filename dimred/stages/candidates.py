@@ -132,7 +132,7 @@ class Candidates:
             evaluator.put(averages.of(chosen.source))
         elif chosen.source is not None:
             put_file(list(evaluator.network.get_parameters()), chosen.source, str(chosen.source), self._ranks)
-        self.choice.tell("kept")
+        self.choice.log_choice("kept")
         return self.choice.result()
 
 
@@ -172,7 +172,7 @@ class BestAverage:
         last = evaluator.layout.flatten(to_arrays(evaluator.network.trainable_params()))
         best, weights = choose_average(self._averages(), evaluator.measure_val_of, last, choice)
         evaluator.put(weights)
-        choice.tell(what)
+        choice.log_choice(what)
         return best, choice.result()
 
     def save_if_better(self, candidates: Candidates) -> tuple[ChoiceResult | None, str]:
@@ -192,7 +192,7 @@ class BestAverage:
             best = better_average(averages, evaluator.measure_val_of, choice)
             if not any(math.isfinite(one.loss) for one in choice.candidates):
                 return None, ""
-            choice.tell("the last network and averages of the snapshots")
+            choice.log_choice("the last network and averages of the snapshots")
             if best is None:
                 return choice.result(), ""
             evaluator.put(averages.of_candidate(best))

@@ -263,7 +263,7 @@ class StageTwo:
                 result.choices[BEST_AVERAGE] = choice
         if self._ranks.is_rank_zero:
             retry(lambda: result.write(run.folder / RESULT))
-        run.figures.say_end(file, run.figures.reestimates, run.is_kept)
+        run.figures.log_end(file, run.figures.reestimates, run.is_kept)
         if run.is_kept:
             if average_line:
                 _log.info(average_line)

@@ -121,7 +121,7 @@ def test_the_best_start_is_the_one_that_val_chose(two_stages: TwoStages, few_dig
     passes = len(candidates) * (samples["val"] + 2 * 50) / samples["train"]
     assert result.choices["start"].n_measured == len(candidates)
     assert result.choices["start"].forward_passes == pytest.approx(passes)
-    assert f"start: {result.choices['start'].name}, the lowest loss on 'val'" in done.stdout
+    assert f"start: {result.choices['start'].name}, with the lowest loss on 'val'" in done.stdout
     assert result.choices["kept"].candidates[0]["loss"] == pytest.approx(chosen["loss"], rel=1e-6)
     start = read_checkpoint(tmp_path / "out" / "checkpoint_stage_2" / "resnet_small-start.ckpt")
     assert _is_average(two_stages, start, result.choices["start"].name)
