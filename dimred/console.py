@@ -56,8 +56,8 @@ AllowChange = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
-def refuse_swapped(data: Path, weights: Path | None) -> None:
-    """Raise ConfigError if WEIGHTS, a file, seem to be given before DATA, a folder."""
+def check_not_swapped(data: Path, weights: Path | None) -> None:
+    """Raise ConfigError if DATA is a file and WEIGHTS is a folder: they were given in the wrong order."""
     if weights is not None and weights.is_dir() and data.is_file():
         raise ConfigError(f"DATA is {str(data)!r} and WEIGHTS is {str(weights)!r}, a folder; give DATA before WEIGHTS")
 

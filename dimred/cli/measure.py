@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dimred.console import AsJson, Overrides, check_new_file, print_table, refuse_swapped
+from dimred.console import AsJson, Overrides, check_new_file, check_not_swapped, print_table
 from dimred.errors import ConfigError, StoppedError
 from dimred.io.metric import AS_TRAINED, REESTIMATED, Figures
 from dimred.io.metrics_file import json_text
@@ -58,7 +58,7 @@ def evaluate(
     from dimred.config import load_any_config
 
     run = run_of(weights)
-    refuse_swapped(data, weights)
+    check_not_swapped(data, weights)
     if weights.is_dir():
         weights = network_of_run(weights, run)
     if run is not None:

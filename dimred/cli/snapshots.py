@@ -85,13 +85,13 @@ def pca(
         print(json.dumps(needs) if as_json else sentence.format(**needs))
         return
 
-    def tell(phase: str, n_done: int, total: int) -> None:
+    def log(phase: str, n_done: int, total: int) -> None:
         if n_done == 0:
             _log.info(f"{phase}: {4 * len(series) * total / 1e9:.2f} GB")
 
     with options_in_errors(*_ARGUMENTS_OF_PCA):
         result = fit_basis(
-            series, n_components, out=out, kind=basis, layout=layout, overwrite=force, skip_bad=skip_bad, progress=tell
+            series, n_components, out=out, kind=basis, layout=layout, overwrite=force, skip_bad=skip_bad, progress=log
         )
     facts = {"path": str(result.path)} | result.in_short(result.n_components)
     sentence = (

@@ -20,7 +20,7 @@ from dimred.console import (
     Overrides,
     Resume,
     check_new_file,
-    refuse_swapped,
+    check_not_swapped,
 )
 from dimred.errors import ConfigError, DimredError
 from dimred.io.run_names import (
@@ -162,7 +162,7 @@ def _check_paths(data: Path, weights: Path | None, pca_mat: Path | None, *, read
     absent = [argument for argument, path in paths.items() if path is not None and not path.exists()]
     if absent:
         raise ConfigError("; ".join(f"{one} is {str(paths[one])!r}, which is not found" for one in absent))
-    refuse_swapped(data, weights)
+    check_not_swapped(data, weights)
     if weights is None:
         return
     if weights.suffix in (".npy", ".h5"):

@@ -152,7 +152,7 @@ def plot_spectrum(fractions: np.ndarray) -> Figure:
     numbers = np.arange(1, len(fractions) + 1)
     axes.bar(numbers, 100 * fractions, color=AVERAGE, label="each direction")
     axes.plot(numbers, 100 * np.cumsum(fractions), "o-", color=STAGE_2, ms=3, lw=1.5, label="running sum")
-    axes.set(xlabel="principal direction", ylabel="share of the variance, %", ylim=(0, 102))
+    axes.set(xlabel="principal direction", ylabel="fraction of the variance, %", ylim=(0, 102))
     whole_numbers(axes.xaxis)
     legend_below(figure, axes)
     return figure

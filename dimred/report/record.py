@@ -276,7 +276,7 @@ def read_stage_2(folder: Path) -> StageTwoRecord:
 
 
 def _are_others(weights: Path, digest: str | None) -> bool:
-    """Return whether a checkpoint has other arrays than those of a digest, if that is known, or can't be read."""
+    """Return whether a checkpoint can't be read, or has other arrays than when its digest, if known, was taken."""
     try:
         return digest is not None and arrays_digest(read_checkpoint(weights)) != digest
     except CheckpointError:

@@ -26,7 +26,6 @@ from dimred.report.trend import column, trend_in_words
 from dimred.report.words import duration, kept_in_words, run_verdict, start_in_words
 
 PAGE = "report.html"
-_MOST_ROWS = 6  # candidates of a choice that are not folded away
 
 
 def make_report_folder(out: Path) -> None:
@@ -68,8 +67,6 @@ def write_report(out: Path, run: StageTwoRecord, settings: StageTwoConfig, plane
     _add_curves(page, stage_1, run.metric, run)
     if run.basis is not None:
         _add_spectrum(page, run.basis.explained_variance_ratio)
-    elif stage_1 is not None:
-        _add_spectrum(page, stage_1.variance_fractions())
     add_search(page, run)
     if plane is not None:
         _add_plane(page, plane)
@@ -112,7 +109,7 @@ def write_stage_1_report(out: Path, run: StageOneRecord, settings: StageOneConfi
         *filter(None, [settings.eval_split_warning(), run.gaps]),
     ]
     where = {"run": str(run.folder.resolve()), "last epoch": _when(run.folder / METRICS)}
-    head = sentences(verdict, "verdict") + _names_table(where)
+    head = sentences(verdict, "verdict") + table((), where.items(), kind="names")
     return page.write(f"Stage 1: {run.folder.name}", head + key_figures(facts))
 
 
@@ -142,14 +139,9 @@ def _summary(run: StageTwoRecord, settings: StageTwoConfig) -> str:
     if run.stage_1 is not None:
         durations = f"stage 1 {duration(run.stage_1.seconds_until(run.stage_1_epochs))}, {durations}"
     where = {"run": str(run.folder.resolve()), "data": str(result.sources["data"]), "ended": _when(run.folder / RESULT)}
-    head = sentences(run_verdict(run, split), "verdict") + _names_table(
-        where | {"took": durations} | search_options(settings, result)
-    )
+    where |= {"took": durations} | search_options(settings, result)
+    head = sentences(run_verdict(run, split), "verdict") + table((), where.items(), kind="names")
     return head + key_figures(facts) + sentences(words)
-
-
-def _names_table(facts: Mapping[str, str]) -> str:
-    return table((), facts.items(), kind="names")
 
 
 def _when(path: Path) -> str:
@@ -172,14 +164,10 @@ def _add_choices(page: Page, result: StageTwoResult) -> None:
             ]
             for one in sorted(choice.candidates, key=lambda one: math.inf if one["loss"] is None else one["loss"])
         ]  # fmt: skip
-        always = ("**", in_words("last"))
-        visible = [row for index, row in enumerate(rows) if index < _MOST_ROWS or row[0].startswith(always)]
         headings = (heading, "effective number", "loss on val", f"{metric.name} on val", "behind the lowest")
         worth = f"{choice.forward_passes:.1f} forward passes over the training split"
         cost = f"{choice.n_measured} networks were measured: {worth}, {duration(choice.seconds)}."
-        parts.append(table(headings, visible) + sentences([cost]))
-        if len(rows) > len(visible):
-            parts.append(details(f"All {len(rows)}", table(headings, rows)))
+        parts.append(table(headings, rows) + sentences([cost]))
     if parts:
         rules = [
             "The val split chooses the network with the lowest value of the loss that was trained; its row is bold.",
@@ -250,8 +238,8 @@ def _add_spectrum(page: Page, fractions: np.ndarray | None) -> None:
     n_most, k = int(np.searchsorted(np.cumsum(fractions), 0.9 * fractions.sum())) + 1, len(fractions)
     page.add("Subspace", [Picture(
         "spectrum", plots.plot_spectrum(fractions),
-        f"Share of the snapshots' variance along each of {k} directions: the first has {100 * fractions[0]:.2f} %, all "
-        f"together {100 * fractions.sum():.2f} %.",
+        f"Fraction of the snapshots' variance along each of {k} directions: the first has {100 * fractions[0]:.2f} %, "
+        f"all together {100 * fractions.sum():.2f} %.",
         f"How much of the snapshots' variance each direction holds. The first {n_most} hold nine tenths of what all "
         f"{k} hold.",
     )])  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a run measures of its network, and how it is said in the log."""
+"""Measure the network of a run, and log the figures."""
 
 import logging
 from collections.abc import Callable
@@ -63,7 +63,7 @@ class RunFigures:
             self._note(REESTIMATED)
 
     def of_average(self) -> Figures:
-        """Measure a network whose BatchNorm statistics the caller has re-estimated; return figures, and keep none."""
+        """Return the figures of a network whose BatchNorm statistics the caller has re-estimated; ``values`` stays."""
         kind = REESTIMATED if self._task.evaluator.has_batch_norm else AS_TRAINED
         values = self._task.evaluator.metrics(self._split)
         return {metric.name: {kind: value} for metric, value in zip(self.metrics, values, strict=True)}

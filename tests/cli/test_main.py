@@ -25,16 +25,6 @@ def test_the_commands_are_those_of_the_table_in_the_readme() -> None:
     assert {words[1] for words in in_table if words[0] == "data"} == {"digits", "check"}
 
 
-def test_help_does_not_load_mindspore() -> None:
-    code = """if True:
-        import atexit, sys
-        from dimred.cli.main import app
-        atexit.register(lambda: print("mindspore" in sys.modules))
-        app()
-    """
-    assert run(sys.executable, "-c", code, "--help", status=0).stdout.endswith("\nFalse\n")
-
-
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_every_command_says_what_it_does_on_one_screen_with_an_example(
     words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
