@@ -204,14 +204,14 @@ def plot_plane(view: PlaneView) -> Figure:
             continue
         label, farthest = f"{name}, {distances(points.off)} off the plane", points.off.argmax()
         axes.plot(*points.along.T, marker, color=colour, ms=size, mfc="none", label=label)
-        beside = {"xytext": (5, 5), "textcoords": "offset points", "color": colour, "fontsize": 9}
-        axes.annotate(f"{points.off[farthest]:.2g} off", points.along[farthest], **beside)
+        below = {"xytext": (4, -13), "textcoords": "offset points", "fontsize": 9}
+        axes.annotate(f"{points.off[farthest]:.2g} off", points.along[farthest], **below)
     for point, marker, colour, name in zip(
         view.corners, "sDP", (PLAIN, STAGE_2, AVERAGE), ("start", "final", view.third), strict=True
     ):
         axes.plot(*point, marker, color=colour, ms=9, mec="white", ls="none", label=in_words(name))
     axes.set(xlim=view.first[[0, -1]], ylim=view.second[[0, -1]])
-    axes.set(xlabel="distance towards stage 2's last weights", ylabel="distance across that")
+    axes.set(xlabel="distance towards stage 2's last weights", ylabel="distance across it")
     legend_below(figure, axes, 1)
     return figure
 
