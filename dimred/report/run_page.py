@@ -248,7 +248,7 @@ def _add_spectrum(page: Page, fractions: np.ndarray | None) -> None:
 def _add_plane(page: Page, plane: PlaneView) -> None:
     statistics = ", with BatchNorm statistics of these" if plane.batch_norm else ""
     third, off = in_words(plane.third), distances(plane.snapshots.off)
-    page.add("Where it went", [Picture(
+    page.add("The loss surface", [Picture(
         "plane", plot_plane(plane),
         f"Loss in the plane through the start of stage 2, its last weights and {third}. The lowest loss on the grid is "
         f"{np.nanmin(plane.loss):.3g}. The snapshots lie {off} off the plane.",

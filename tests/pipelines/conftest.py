@@ -77,12 +77,12 @@ def two_stages(digits: Path, shared: Shared) -> TwoStages:
 
 @pytest.fixture(scope="session")
 def searched(two_stages: TwoStages, shared: Shared) -> Path:
-    """Run stage 2 from the mean with alpha = 0, on the given matrix."""
+    """Run a search with alpha = 0, on the given matrix."""
 
     def fill(out: Path) -> None:
         done = program(
             "stage_2", two_stages.data, two_stages.weights, two_stages.matrix, "--config", STAGE_2, "--out", out,
-            "--set=search.alpha=0", "--set=start=mean", "--set=keep_best=true", cwd=two_stages.folder, status=0,
+            "--set=search.alpha=0", "--set=keep_best=true", cwd=two_stages.folder, status=0,
         )  # fmt: skip
         assert re.search(r"^\{'Accuracy': 0\.\d+\}$", done.stdout, re.MULTILINE)
 

@@ -71,7 +71,6 @@ def test_the_printed_commands_run_as_they_are_in_another_folder(two_stages: TwoS
 
 def test_the_result_says_what_was_done(searched: Path) -> None:
     result = StageTwoResult.read(searched / "result.json")
-    assert (result.start, result.start_effective_size) == ("mean", N_SNAPSHOTS)
     assert [one["name"] for one in result.choices["kept"].candidates] == ["start", "1", "2", "mean of epochs 1 to 2"]
     assert (result.epochs, result.steps) == (EPOCHS, EPOCHS * STEPS)
     assert 0 < result.totals["accepted_steps"] <= result.steps
@@ -90,12 +89,13 @@ def test_every_step_is_told_and_every_accepted_one_decreased_its_loss_sufficient
         assert step["moved_inside"] > 0
 
 
-def test_without_the_residual_the_weights_stay_in_the_mean_plus_the_span_of_the_basis(
+def test_without_the_residual_the_weights_stay_in_weights_plus_the_span_of_the_basis(
     two_stages: TwoStages, searched: Path
 ) -> None:
     basis = load_basis(two_stages.matrix)
     final = read_checkpoint(searched / "checkpoint_stage_2" / "resnet_small-2_18.ckpt")
-    moved = basis.layout.flatten(final).astype(np.float64) - basis.mean
+    begun = basis.layout.flatten(read_checkpoint(two_stages.weights))
+    moved = basis.layout.flatten(final).astype(np.float64) - begun
     inside = np.linalg.norm(basis.project(moved))
     assert inside > 1e-3
     assert np.linalg.norm(moved) == pytest.approx(inside, rel=1e-4)
@@ -170,9 +170,7 @@ def test_trainable_averaging_searches_in_the_raw_snapshots(two_stages: TwoStages
 
 
 @pytest.mark.slow
-def test_the_average_is_the_mean_of_the_snapshots_and_needs_its_own_statistics(
-    two_stages: TwoStages, searched: Path, tmp_path: Path
-) -> None:
+def test_an_average_of_the_snapshots_needs_its_own_statistics(two_stages: TwoStages, tmp_path: Path) -> None:
     averaged = tmp_path / "average.ckpt"
     made = dimred_here("merge", two_stages.snapshots, "--rest", two_stages.weights, "--out", averaged, cwd=tmp_path)
     worth = f"BatchNorm: 18 statistics are those of {two_stages.weights}, which do not belong to these"
@@ -181,8 +179,6 @@ def test_the_average_is_the_mean_of_the_snapshots_and_needs_its_own_statistics(
     average = json.loads(done.stdout)
     accuracy = average["metrics"]["accuracy"]
     assert accuracy["as_trained"] != accuracy["reestimated"]
-    start = StageTwoResult.read(searched / "result.json").main.by_point["start"]["as_trained"]
-    assert accuracy["reestimated"] == pytest.approx(start, abs=0.02)  # other batches for the statistics
     merged = tmp_path / "merged.ckpt"  # the same weights, without statistics
     assert dimred_here("merge", two_stages.snapshots, "--out", merged, cwd=tmp_path).returncode == 0
     done = dimred_here("eval", two_stages.data, merged, "--config", STAGE_1, "--json", cwd=tmp_path)
