@@ -44,10 +44,11 @@ def doctor(
         int | None, typer.Option(min=1024, max=65535, help="Port to join the ranks through; a free one by default.")
     ] = None,
 ) -> None:
-    """Check whether this machine can train: versions, device, CANN, memory, disk of this folder, oneDNN.
+    """Check whether this machine can train, and say how to fix what is wrong.
 
-    If MindSpore, device, CANN and disk are fine, a training step and a collective follow, in half a minute. The
-    exit status is 1 if a check failed; its line says how to fix that. The checks for Ascend were never run on a device.
+    It looks at versions, device, CANN, memory, the disk of this folder and oneDNN. If MindSpore, device, CANN and disk
+    are fine, a training step and a collective follow, in half a minute. The exit status is 1 if a check failed; its
+    line says how to fix that. The checks for Ascend were never run on a device.
 
     Example: dimred doctor
     """
@@ -193,10 +194,10 @@ def bench(
     ] = None,
     overrides: Overrides = None,
 ) -> None:
-    """Time 50 steps of stage 1 with your network, data and ranks, and print the result as one row.
+    """Time 50 steps of stage 1 with your network, data and ranks.
 
-    The first 10 of them warm up. A step includes the reading of its batch, but no evaluation and no snapshot. Nothing
-    is kept.
+    The result is printed as one row of a table. The first 10 steps warm up. A step includes the reading of its batch,
+    but no evaluation and no snapshot. Nothing is kept.
 
     Example: dimred bench ./imagenet --config imagenet --table bench.md
     """

@@ -218,14 +218,14 @@ NOISE = (
 )
 
 
-def test_whole_lines_are_shown_once_and_without_mindspores_noise(tmp_path, capsys):
+def test_whole_lines_are_shown_once_without_mindspores_noise_and_an_epochs_line_for_programs(tmp_path, capsys):
     log = tmp_path / "train.log"
     log.write_text("of an earlier run\n")
     tail = LogTail(log)
     with log.open("a") as file:
         for text, expected in [
             ("epoch: 1 st", ""),
-            ("ep: 20 loss is 2\nnext", "epoch: 1 step: 20 loss is 2\n"),
+            ("ep: 20 loss is 2\nnan loss is 2\nnext", "nan loss is 2\n"),
             (f" line\n{NOISE}\n[WARNING] PIPELINE(1,7f,python):late\n", "next line\n"),
             ("[ERROR] ME(1:2,MainProcess): it failed\n[WARNING] of my own\n", None),
             ("no end", ""),
