@@ -164,13 +164,14 @@ def test_a_name_that_full_checkpoints_need_is_refused_before_training(data: Path
 def test_a_val_too_small_to_choose_by_is_refused_and_a_small_one_warned_of(
     data: Path, network: nn.Cell, weights: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told = {}
-    for name in ("one_in_val", "two_in_val"):
-        of_split = COOLDOWN.data.model_copy(update={"dataset": f"{__name__}:{name}"})
-        settings = COOLDOWN.model_copy(update={"data": of_split})
-        told[name] = refusal_of_stage_2(data, network, weights, None, settings) + caplog.text
-    assert "'val' chooses between networks by their losses, but has 1 sample" in told["one_in_val"]
-    assert "'val' chooses between networks, and has only 2 samples" in told["two_in_val"]
+    one, two = (
+        COOLDOWN.model_copy(update={"data": COOLDOWN.data.model_copy(update={"dataset": f"{__name__}:{name}"})})
+        for name in ("one_in_val", "two_in_val")
+    )
+    told = refusal_of_stage_2(data, network, weights, None, one)
+    assert "'val' chooses between networks by their losses, but has 1 sample" in told
+    check_2(data, weights, data.parent / "out", None, two)
+    assert "'val' chooses between networks, and has only 2 samples" in caplog.text
 
 
 def test_a_data_queue_is_refused_where_the_device_has_none(data: Path) -> None:

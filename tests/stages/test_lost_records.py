@@ -59,7 +59,7 @@ def test_stage_1_goes_on_without_lost_records_if_that_is_allowed(
 def test_a_search_does_not_go_on_without_the_records_of_its_steps(checkpoints: Path, tmp_path: Path) -> None:
     basis = fit_basis(checkpoints / "checkpoint_pca", 1, out=tmp_path / "pca_mat.npy")
     search = stage_2_run(
-        settings(cooldown=None, search={"n_components": 1}), checkpoints / "network-2_4.ckpt", basis.path, [METRICS]
+        settings(method="search", search={"n_components": 1}), checkpoints / "network-2_4.ckpt", basis.path, [METRICS]
     )
     search(tmp_path / "two", False)
     cut(tmp_path / "two" / METRICS, "cut")
