@@ -19,7 +19,7 @@ dimred = partial(commands.dimred, environment={"PYTHONPATH": str(commands.REPOSI
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    (tmp_path / "one.yaml").write_text(yaml.safe_dump(TASK | {"epochs": 70, "stop": "averaged"}))
+    (tmp_path / "one.yaml").write_text(yaml.safe_dump(TASK | {"stage_1": {"epochs": 70, "stop": "averaged"}}))
     return tmp_path / "one.yaml"
 
 
