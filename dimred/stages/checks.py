@@ -128,7 +128,7 @@ def check_stage_2(
     disk = disk_of_stage_2(settings, network, pca_mat)
     _check_run(task, out, disk, resume=resume)
     cooldown = problems.collect(plan)
-    problems.collect(lambda: ranks.run_on_rank_zero(check_weights))
+    problems.collect(check_weights)
     basis = None
     if is_cooldown:
         problems.collect(lambda: _refuse_matrix(pca_mat))

@@ -179,7 +179,7 @@ def test_both_stages_are_drawn_with_the_same_kind_of_statistics(run: RunFiles) -
     assert on_equal_terms(reestimated, stage_2, ACCURACY)[2] == "statistics as trained"
     plain, later, statistics = on_equal_terms(reestimated, both, ACCURACY)
     assert (set(plain.values()), later, statistics) == ({0.9}, {50: 0.62, 51: 0.7}, "BatchNorm re-estimated")
-    points["2"] = accuracy(0.66)["accuracy"]  # a run that was resumed with --allow-change reestimate_batch_norm
+    points["2"] = accuracy(0.66)["accuracy"]  # which was not measured with re-estimated statistics
     mixed = replace(stage_2, result=replace(stage_2.result, metrics=[MetricResult(ACCURACY, points)]))
     assert on_equal_terms(reestimated, mixed, ACCURACY)[1:] == ({50: 0.6, 51: 0.65, 52: 0.66}, "statistics as trained")
 
