@@ -39,7 +39,7 @@ def init(
         bool, typer.Option("--schema", help="Write the configuration's JSON Schema instead, for editors.")
     ] = False,
 ) -> None:
-    """Write a configuration file that explains every key, with its default.
+    """Write a configuration file: every key, its meaning, the values allowed, and its default.
 
     Stage 2's file is a difference from stage 1's: a key that it takes over from there has # in front.
 
