@@ -146,7 +146,7 @@ def test_the_page_says_what_to_use_why_and_at_which_cost(run: RunFiles, tmp_path
         assert f"<td>{row}</td>" in page
     assert '<th scope="col">effective number</th>' in page
     assert "The effective number says how many networks with equal weights would average out as much noise." in page
-    assert "Behind ± is the standard error of that difference over the samples of val" in page
+    assert "After ± stands the standard error of that difference over the samples of val" in page
     headings = re.findall(r"<h2>(.*?)</h2>", page)
     assert headings[:3] == ["Curves", "Subspace", "The search, step by step"]
     assert headings[-2:] == ["What was compared", "Configuration and versions"]
