@@ -13,10 +13,9 @@ import mindspore.dataset as ds
 import numpy as np
 from mindspore import dtype as mstype
 from mindspore.dataset import transforms, vision
-from PIL import Image
 
 from dimred.data.batches import Batches, GivenOrder
-from dimred.data.image_tree import UNREADABLE, images_in, read_image_tree
+from dimred.data.image_tree import UNREADABLE, images_in, is_cut, open_image, read_image_tree
 from dimred.errors import DataError, shown
 
 _PAD = 2  # pixels on each side, before a crop
@@ -91,7 +90,7 @@ class ImageFolder(Batches):
         """Yield width and height in pixels of one image of each class; images that can't be read are left out."""
         for name in self.classes:
             try:
-                with Image.open(next(images_in(self.folder / name)).path) as image:
+                with open_image(next(images_in(self.folder / name)).path) as image:
                     yield image.size
             except (StopIteration, *UNREADABLE):
                 continue
@@ -116,8 +115,16 @@ class ImageFolder(Batches):
             )
         except ValueError as error:  # what MindSpore raises for a folder that has just disappeared
             raise DataError(f"the data can't be read: {shown(str(error), 300)}") from None
+        images = images.map(_refuse_cut, "image", num_parallel_workers=self.workers, python_multiprocessing=False)
         images = images.map(image_transforms, "image", num_parallel_workers=self.workers)
         return images.map(transforms.TypeCast(mstype.int32), "label", num_parallel_workers=1)
+
+
+def _refuse_cut(content: np.ndarray) -> np.ndarray:
+    """Return the bytes of a file; raise ValueError if it is cut, of which MindSpore's decoder does not always tell."""
+    if is_cut(content.tobytes()):
+        raise ValueError("the file is cut: it has no marker that ends the image")
+    return content
 
 
 def _check_names(folders: Sequence[Path]) -> None:

@@ -229,7 +229,6 @@ class _Watch:
 
 
 _LIKELY_CAUSES: dict[int, str] = {
-    signal.SIGFPE: "when MindSpore decodes a JPEG with an unfinished header; dimred data check DATA finds it",
     signal.SIGKILL: "when this host runs out of memory; a smaller data.batch_size takes less",
 }
 
