@@ -43,7 +43,7 @@ def test_a_failed_rank_is_named_with_the_end_of_the_log_of_this_attempt(tmp_path
 
 def test_logs_alone_are_no_earlier_results_and_are_kept(tmp_path):
     launch(job(tmp_path, "fine"))
-    (tmp_path / "device0_stage_1" / ".writing-host-1-0123abcd.tmp").write_text("")  # of a run that was killed
+    (tmp_path / "device0_stage_1" / ".writing-0123456789abcdef-0123abcd.tmp").write_text("")  # of a run that was killed
     launch(job(tmp_path, "fine"))
     assert (tmp_path / "device0_stage_1" / "train.log").read_text().count("fine") == 2
     result = tmp_path / "device0_stage_1" / "result.json"
