@@ -216,7 +216,7 @@ class _Watch:
         self._signals.append(number)
 
     def _pass_signals_on(self) -> None:
-        """Make the ranks save at the first SIGTERM, ctrl-C or SIGHUP; end them at the second."""
+        """Make the ranks save at the first stop signal; end them at the second."""
         if len(self._signals) > 1:
             self._stop_deadline = 0.0
         if not self._signals or self._stopped_by is not None or self._failure is not None:
