@@ -105,6 +105,8 @@ def train(
     rate to 0, searches in the subspace of the snapshots beside them, or both. It ends with its last network, or if
     keep_best is true with the one that has the lowest loss on val.
 
+    At ctrl-C, SIGTERM or SIGUSR1 it saves and ends; the same command with --resume goes on.
+
     Example: dimred train stage-1 ./digits --config digits
 
     Example: dimred train stage-2 ./imagenet device0_stage_1/checkpoint_stage_1/resnet50-70_625.ckpt pca_mat.npy
