@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Generic
 
@@ -272,6 +272,7 @@ def open_run(folder: Path, task: Task[Settings], fast_dev_run: bool = False) -> 
     if fast_dev_run:
         task = task.shortened(one_step_of(task.settings))
     with (
+        _marked_lines() if fast_dev_run else nullcontext(),
         run_folder(folder),
         redirect_native_stderr(folder / MINDSPORE_LOG),
         StopSignals() as signals,
@@ -280,6 +281,19 @@ def open_run(folder: Path, task: Task[Settings], fast_dev_run: bool = False) -> 
     ):
         _log.debug("preparing the run")
         yield Run(task, folder, signals, profiler, is_kept=not fast_dev_run)
+
+
+@contextmanager
+def _marked_lines() -> Iterator[None]:
+    """Begin each line that is logged inside the block with a note that it is of a trial."""
+    handlers = logging.getLogger("dimred").handlers
+    for handler in handlers:
+        handler.setFormatter(logging.Formatter("(trial: figures mean nothing) %(message)s"))
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            handler.setFormatter(None)
 
 
 def one_step_of(settings: Settings) -> Settings:
