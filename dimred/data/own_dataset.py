@@ -186,5 +186,6 @@ def check_labels(labels: np.ndarray, n_classes: int, where: str) -> None:
     if wrong.size:
         raise DataError(
             f"{where} the label {wrong[0]}, but the network has {n_classes} outputs, for the classes 0 to "
-            f"{n_classes - 1}; correct the label, raise model.n_classes, or mark what is to be ignored with {IGNORED}"
+            f"{n_classes - 1}; correct the label, or mark what is to be ignored with {IGNORED}; for a new network "
+            f"raise model.n_classes; if WEIGHTS were trained with {n_classes}, these data do not belong to them"
         )

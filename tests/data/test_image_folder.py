@@ -194,10 +194,26 @@ def test_a_folder_that_mindspore_cannot_name_is_named(name, odd, root, tmp_path)
 def test_classes_that_do_not_fit_are_named(root):
     for n_classes in (3, 1001):
         check_classes(root, {"train": ["cat", "dog", "emu"], "val": ["cat", "dog", "emu"]}, n_classes)
-    with pytest.raises(DataError, match=r"has 3 classes, but the model has n_classes 2"):
+    said = (
+        r"has 3 classes, .* n_classes 2: raise it for a new network; if WEIGHTS were trained with 2, this DATA does not"
+    )
+    with pytest.raises(DataError, match=said):
         check_classes(root, {"train": ["cat", "dog", "emu"]}, 2)
     with pytest.raises(DataError, match=r"'train' in .* has a class 'cat', and 'val' has none; they differ in 2"):
         check_classes(root, {"train": ["cat"], "val": ["dog"]}, 3)
+
+
+def test_class_folders_that_look_alike_are_told_apart_by_their_code_points(tmp_path: Path) -> None:
+    one, other = "caf\xe9", "cafe\u0301"
+    for name in (one, other):
+        (tmp_path / "train" / name).mkdir(parents=True)
+        Image.new("L", (8, 8)).save(tmp_path / "train" / name / "1.png")
+    said = r"has a class 'cafe\u0301' \('cafe\\u0301'\), and 'val' has none"
+    with pytest.raises(DataError, match=said):
+        check_classes(tmp_path, {"train": [other], "val": [one]}, 1)
+    said = r"in two Unicode forms, 'cafe\\u0301' and 'caf\\xe9'; move the images"
+    with pytest.raises(DataError, match=said):
+        folder(tmp_path)
 
 
 def test_spare_batches_go_on_in_orders_that_no_epoch_has(root):
