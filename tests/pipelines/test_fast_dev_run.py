@@ -29,7 +29,7 @@ def test_stage_1_goes_through_every_phase_and_leaves_nothing(tmp_path: Path, con
     of_trial = [line for line in done.stdout.splitlines() if line.startswith("(trial: figures mean nothing) ")]
     for words in ("averaged: uniform of 2 snapshots, steps 1 to 2: loss", "epoch 2/2  step 1  loss", "{'Accuracy': "):
         assert any(words in line for line in of_trial)
-    assert {line.partition(" ")[0] for line in done.stdout.splitlines()} == {"(trial:", "up", "fast"}
+    assert not [line for line in done.stdout.splitlines() if "loss" in line and line not in of_trial]
     assert "went well on 1 rank in" in done.stdout.splitlines()[-1]
     assert "next: " not in done.stdout  # the network is gone
     assert list(tmp_path.iterdir()) == [config]
