@@ -32,6 +32,7 @@ from dimred.io.run_names import (
     without_dots,
 )
 
+_RECIPES = Path(__file__).parents[1] / "pipelines" / "configs"
 _TRIAL = ".dimred-fast-dev-run-"  # begins the name of its folder
 
 
@@ -56,8 +57,8 @@ def train(
     config: Annotated[
         Path | None,
         typer.Option(
-            help="YAML file, or a recipe such as digits. By default stage 1 takes imagenet_stage, and stage 2 the one "
-            "that goes with stage 1's."
+            help="YAML file, or a recipe such as digits. By default stage 1 takes imagenet_stage, if DATA has "
+            "ImageNet's 1,000 classes, and stage 2 the one that goes with stage 1's."
         ),
     ] = None,
     model: Annotated[str | None, _named("Network; your own as package.module:factory. Sets model.name.")] = None,
@@ -123,6 +124,7 @@ def train(
         raise ConfigError(f"--fast-dev-run {why}; leave --resume out")
     name = stage.replace("-", "_")
     settings = StageOneConfig if stage == "stage-1" else StageTwoConfig
+    is_for_imagenet = stage == "stage-1" and config is None
     if stage == "stage-1" or config is not None:
         config = config_file(settings, config or Path("imagenet_stage"))
     parts = {"model.name": model, "data.dataset": dataset, "loss": loss, "metric": metric}
@@ -133,6 +135,10 @@ def train(
         raise ConfigError(f"WEIGHTS is {str(weights)!r}, but stage-1 takes DATA alone; leave it out")
     # Only host 0 reads WEIGHTS and PCA_MAT. A resumed run may not need them; if it does, rank 0 refuses.
     _check_paths(data, weights, pca_mat, reads_all=not (node_rank or resume))
+    if is_for_imagenet:
+        from dimred.data.image_tree import check_is_imagenet
+
+        check_is_imagenet(data, sorted(recipe.stem for recipe in _RECIPES.glob("*.yaml")))
     if rank_table is None:
         device_target, devices = choose_devices(device_target, devices, nodes=nodes)
     else:

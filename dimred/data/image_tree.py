@@ -9,9 +9,9 @@ import io
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,6 +35,7 @@ _JPEG, _END_OF_JPEG, _START_OF_SCAN = b"\xff\xd8", b"\xff\xd9", 0xDA
 _WITHOUT_LENGTH = {0xFF, 0x00, 0x01, *range(0xD0, 0xD9)}  # bytes after 0xFF in a JPEG that begin no segment
 FIELD = 16
 N_CLASSES = 10
+_N_CLASSES_OF_IMAGENET = 1000
 # split: number of scans, noisy variants of each
 SPLITS = {"train": (1197, 4), "val": (200, 5), "test": (400, 10)}
 _SCAN_MAXIMUM = 16.0
@@ -62,7 +63,7 @@ def read_image_tree(folder: Path) -> ImageTree:
     """
     if not folder.is_dir():
         raise DataError(f"no such data folder: {str(folder)!r}; expected <DATA>/<split>/<class>/<image>")
-    classes = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and is_kept(entry.name))
+    classes = sorted(entry.name for entry in os.scandir(folder) if _is_class(entry))
     if not classes:
         raise DataError(f"data folder {str(folder)!r} has no class folders; expected <class>/<image> in it")
     counts, others, passed_over = Counter[str](), Counter[str](), Counter[str]()
@@ -217,6 +218,37 @@ def check_images(root: Path, workers: int) -> CheckedImages:
         return CheckedImages(
             dict(zip(sorted(files), pool.map(_kind, sorted(files), chunksize=64), strict=True)), not_read
         )
+
+
+def check_is_imagenet(root: Path, recipes: Sequence[str]) -> None:
+    """Check that DATA has as many class folders as ImageNet, for which a training is configured without ``--config``.
+
+    Args:
+        root: DATA, as the user typed it.
+        recipes: names of the recipes, for the error.
+
+    Raises:
+        DataError: it has not; the message says what it has.
+    """
+    train = root / "train"
+    classes = sorted(entry.name for entry in os.scandir(train) if _is_class(entry)) if train.is_dir() else []
+    if len(classes) == _N_CLASSES_OF_IMAGENET:
+        return
+    here = f"it has {len(classes):,} class folders in train"
+    first = next((image for name in classes for image in images_in(train / name)), None)
+    with suppress(*UNREADABLE):
+        if first is not None:
+            with open_image(first.path) as image:
+                here += f", and its first image has {image.width} x {image.height} pixels"
+    raise DataError(
+        f"--config is missing, and DATA is {str(root)!r}, which is not ImageNet with its "
+        f"{_N_CLASSES_OF_IMAGENET:,} classes: {here}. Give a recipe ({', '.join(recipes)}), or a file of your own, "
+        "which dimred init writes; in it, set model.n_classes and data.image_size"
+    )
+
+
+def _is_class(entry: os.DirEntry[str]) -> bool:
+    return entry.is_dir() and is_kept(entry.name)
 
 
 def _files_below(root: Path) -> Iterator[Path]:

@@ -216,6 +216,20 @@ def test_class_folders_that_look_alike_are_told_apart_by_their_code_points(tmp_p
         folder(tmp_path)
 
 
+def test_without_a_configuration_data_must_have_the_classes_of_imagenet(root, tmp_path: Path) -> None:
+    command = ("train", "stage-1", "--device-target", "CPU", "--dry-run")
+    refused = dimred_here(*command, root, status=2).stderr
+    assert "which is not ImageNet with its 1,000 classes: it has 3 class folders in train, and its first" in refused
+    assert "image has 8 x 8 pixels. Give a recipe (digits" in refused
+    assert "which dimred init writes; in it, set model.n_classes and data.image_size" in refused
+    own = dimred_here(*command, tmp_path, "--dataset", "my_data:samples", status=2).stderr
+    assert "it has 0 class folders in train. Give" in own
+    dimred_here(*command, root, "--config", "digits", status=0)
+    for number in range(1000):
+        (tmp_path / "train" / f"n{number:08d}").mkdir(parents=True)
+    assert "imagenet" in dimred_here(*command, tmp_path, status=0).stdout
+
+
 def test_spare_batches_go_on_in_orders_that_no_epoch_has(root):
     images = folder(root, accumulation=2)
     spare = images.spare_batches(1)
