@@ -120,7 +120,7 @@ class Lines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Show a record, or keep a DEBUG record for a later silence."""
-        text = record.getMessage()
+        text = self.format(record)
         if record.levelno < logging.INFO:
             self._doing = text
         elif record.levelno == logging.INFO:

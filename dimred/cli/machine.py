@@ -19,6 +19,7 @@ from dimred import ISA_VARIABLE, __version__, has_avx512
 from dimred.console import Data, DeviceTargetIfGiven, Overrides
 from dimred.errors import ConfigError, DimredError, MissingPackageError
 from dimred.io.atomic import atomic_write, describe_os_error
+from dimred.io.disk_space import free_bytes
 
 _LEAST_MEMORY, _LEAST_DISK = 2e9, 1e9  # bytes; MindSpore alone takes half a gigabyte for each rank
 _PACKAGES = ("mindspore", "numpy", "scipy", "scikit-learn", "h5py", "safetensors")
@@ -131,8 +132,8 @@ def _memory() -> CheckResult:
 
 def _disk() -> CheckResult:
     here = Path.cwd()
-    free = psutil.disk_usage(str(here)).free
-    text = f"{free / 1e9:.1f} GB are free in {here}"
+    free = free_bytes(here)
+    text = f"{here} does not say how much is free" if free is None else f"{free / 1e9:.1f} GB are free in {here}"
     try:
         with tempfile.TemporaryFile(dir=here) as file:
             file.write(bytes(1 << 20))
@@ -141,7 +142,7 @@ def _disk() -> CheckResult:
         text += f", where nothing can be written ({describe_os_error(error)})"
         return CheckResult("disk", text, "make room, or work in another folder")
     remedy = "make room, or work on another disk: a run keeps snapshots"
-    return CheckResult("disk", text, remedy if free < _LEAST_DISK else "")
+    return CheckResult("disk", text, remedy if free is not None and free < _LEAST_DISK else "")
 
 
 def _instruction_set() -> CheckResult:

@@ -53,8 +53,8 @@ def train(
     config: Annotated[
         Path | None,
         typer.Option(
-            help="YAML file of both stages, or a recipe such as digits. By default stage 1 takes imagenet, and stage 2 "
-            "the one in stage 1's folder."
+            help="YAML file of both stages, or a recipe such as digits. By default stage 1 takes imagenet, if DATA has "
+            "ImageNet's 1,000 classes, and stage 2 the one in stage 1's folder."
         ),
     ] = None,
     model: Annotated[str | None, _named("Network, yours as package.module:factory (model.name).")] = None,
@@ -118,13 +118,15 @@ def train(
     --set takes keys of the stage. --set method=cooldown or method=search in place of the file's method takes nothing of
     what the file has below stage_2, and the other method's defaults.
 
+    At ctrl-C, SIGTERM or SIGUSR1 it saves and ends; the same command with --resume goes on.
+
     Example: dimred train stage-1 ./digits --config digits
 
     Example: dimred train stage-2 ./digits run/checkpoint_stage_1/resnet_small-70_74.ckpt --set method=cooldown
 
     Example: dimred train stage-2 ./imagenet device0_stage_1/checkpoint_stage_1/resnet50-70_625.ckpt pca_mat.npy
     """
-    from dimred.config import StageOneConfig, StageTwoConfig, config_file, load_config
+    from dimred.config import StageOneConfig, StageTwoConfig, config_file, load_config, recipe_names
     from dimred.launch.devices import choose_devices
     from dimred.launch.job import make_job
     from dimred.launch.launcher import launch
@@ -136,7 +138,8 @@ def train(
         raise ConfigError(f"--fast-dev-run {why}; leave --resume out")
     name = stage.replace("-", "_")
     settings = StageOneConfig if stage == "stage-1" else StageTwoConfig
-    if config is not None or (stage == "stage-1" and not resume):
+    is_for_imagenet = stage == "stage-1" and config is None and not resume
+    if config is not None or is_for_imagenet:
         config = config_file(config or Path("imagenet"))
     parts = {"model.name": model, "data.dataset": dataset, "loss": loss, "metric": metric}
     overrides = [*(overrides or []), *(f"{key}={value}" for key, value in parts.items() if value)]
@@ -148,6 +151,10 @@ def train(
         raise ConfigError(f"--from is {str(go_on_from)!r}, but stage-2 begins with WEIGHTS; leave --from out")
     # The other hosts read WEIGHTS and PCA_MAT under host 0's paths.
     _check_paths(data, *((None, None) if node_rank else (weights, pca_mat)))
+    if is_for_imagenet:
+        from dimred.data.image_tree import check_is_imagenet
+
+        check_is_imagenet(data, recipe_names())
     if rank_table is None:
         device_target, devices = choose_devices(device_target, devices, nodes=nodes)
     else:

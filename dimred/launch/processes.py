@@ -52,7 +52,7 @@ class Child:
         command: program and arguments.
         environment: the whole environment of the process, without ``LAUNCHER``.
         log: file to append standard output and standard error to.
-        ignores_stop_signals: whether the process ignores SIGTERM, SIGINT and SIGHUP.
+        ignores_stop_signals: whether the process ignores the stop signals.
 
     Attributes:
         is_open: whether the process still held its end of the pair when ``messages`` last read from it.

@@ -1,7 +1,6 @@
 """Before the first step: check what a run reads, list all problems at once, and say what the run takes."""
 
 import logging
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from dimred.checkpoints.series import CheckpointSeries
 from dimred.checkpoints.states import read_full_checkpoint
 from dimred.config import N_COMPONENTS, StageOneConfig, StageTwoConfig
 from dimred.errors import ConfigError
+from dimred.io.disk_space import free_bytes
 from dimred.io.run_names import BASIS, named_weights
 from dimred.models.factory import load_factory
 from dimred.runs.begun import Begun
@@ -239,7 +239,7 @@ def disk_of_stage_2(config: StageTwoConfig, network: nn.Cell, pca_mat: Path | No
 
 
 def check_space(out: Path, n_bytes: int) -> None:
-    """Check that a run has room on its disk.
+    """Check that a run has room on its disk, if the disk says how much is free.
 
     Args:
         out: folder of the run, which need not exist.
@@ -249,8 +249,8 @@ def check_space(out: Path, n_bytes: int) -> None:
         ConfigError: fewer bytes are free.
     """
     there = next(path for path in (out.absolute(), *out.absolute().parents) if path.exists())
-    free, in_use = shutil.disk_usage(there).free, sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
-    if free < n_bytes - in_use:
+    free, in_use = free_bytes(there), sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
+    if free is not None and free < n_bytes - in_use:
         raise ConfigError(
             f"--out is {str(out)!r}, on a disk with {free / 1e6:,.0f} MB free; the run takes up to "
             f"{(n_bytes - in_use) / 1e6:,.0f} MB. Free some, keep fewer checkpoints, or name a folder on another disk"
