@@ -196,7 +196,7 @@ def _check_step_memory(task: Task[Settings]) -> None:
         return
     from dimred.stages.search import ranks_on_this_host
 
-    here = ranks_on_this_host(task.ranks)
+    here = ranks_on_this_host(task.ranks) if task.ranks.group_size > 1 else 1
     one = summarise(task.network, (1, 3, data.image_size, data.image_size))
     n_bytes, available = here * memory_of_step(one, data.batch_size), psutil.virtual_memory().available
     if available < n_bytes / 2:
