@@ -230,6 +230,14 @@ def test_without_a_configuration_data_must_have_the_classes_of_imagenet(root, tm
     assert "imagenet" in dimred_here(*command, tmp_path, status=0).stdout
 
 
+def test_a_step_that_does_not_fit_into_memory_is_refused(root, tmp_path: Path) -> None:
+    command = ("train", "stage-1", root, "--device-target", "CPU", "--devices", 1, "--out", tmp_path / "out")
+    options = ("model.name=resnet50", "data.image_size=224", "data.resize=true", "data.batch_size=1000000")
+    refused = dimred_here(*command, "--config", "digits", *(f"--set={option}" for option in options), status=2).stderr
+    assert "a step of resnet50 on 1000000 images of 224 pixels takes about " in refused
+    assert "GB are available; lower data.batch_size (and raise accumulation by as much)" in refused
+
+
 def test_spare_batches_go_on_in_orders_that_no_epoch_has(root):
     images = folder(root, accumulation=2)
     spare = images.spare_batches(1)
