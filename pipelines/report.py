@@ -16,7 +16,7 @@ from dimred.averaging.mean import mean_vector, open_fitting
 from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageOneConfig, StageTwoConfig, load_config
-from dimred.io.run_names import CONFIG, RESULT, STAGE_1_CHECKPOINTS
+from dimred.io.run_names import RESULT, STAGE_1_CHECKPOINTS, own_config
 from dimred.io.stage_two_result import AVERAGE, START
 from dimred.report.plots import PlanePoints, PlaneView
 from dimred.report.record import StageTwoRecord, read_stage_1, read_stage_2
@@ -54,11 +54,11 @@ def report(folder: Path, out: Path, grid: int, n_batches: int) -> Path:
         stage_1 = read_stage_1(folder / STAGE_1_CHECKPOINTS)
         make_report_folder(out)
         _log_gaps([stage_1.gaps])
-        return write_stage_1_report(out, stage_1, load_config(StageOneConfig, folder / CONFIG))
+        return write_stage_1_report(out, stage_1, load_config(StageOneConfig, own_config(folder)))
     run = read_stage_2(folder)
     if not run.checkpoints:
         run = replace(run, missing_sources=(*run.missing_sources, "checkpoints of stage 2"))
-    settings = load_config(StageTwoConfig, folder / CONFIG)
+    settings = load_config(StageTwoConfig, own_config(folder))
     make_report_folder(out)
     _log_gaps(run.gaps)
     task = None

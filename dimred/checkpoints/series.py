@@ -18,9 +18,9 @@ from dimred.checkpoints.stored_tensor import reading
 from dimred.errors import BasisMismatchError, ConfigError, SeriesError, check_number, check_type, shown
 from dimred.io.atomic import remove_leftovers
 from dimred.io.checksums import read_checksummed, write_checksummed
+from dimred.io.file_format import SERIES
 from dimred.io.run_names import ABOVE_SNAPSHOTS, MANIFEST, snapshots_below
 
-_FORMAT, _VERSION = "dimred snapshot series", 2
 _NAME = re.compile(r"(?P<prefix>.+)-(?P<epoch>\d{1,18})_(?P<step>\d{1,18})\.(ckpt|safetensors)")
 
 
@@ -232,8 +232,7 @@ class CheckpointSeries:
 
     def _replace(self, layout: WeightLayout, entries: tuple[SnapshotEntry, ...]) -> None:
         items = [asdict(entry) for entry in entries]
-        content = {"format": _FORMAT, "version": _VERSION, "layout": layout.to_json(), "entries": items}
-        write_checksummed(self.directory / MANIFEST, content)
+        write_checksummed(self.directory / MANIFEST, SERIES, {"layout": layout.to_json(), "entries": items})
         old_names = {entry.file for entry in self.entries} - {entry.file for entry in entries}
         self.layout, self.entries = layout, entries
         for name in old_names:
@@ -248,9 +247,7 @@ def read_manifest(path: Path) -> tuple[WeightLayout, tuple[SnapshotEntry, ...]]:
         SeriesError: it is damaged, of another version, or names a file outside its folder.
     """
     try:
-        content = read_checksummed(path)
-        if (content.get("format"), content.get("version")) != (_FORMAT, _VERSION):
-            raise ValueError(f"it is not a {_FORMAT!r} of version {_VERSION}")
+        content = read_checksummed(path, SERIES)
         layout, items = WeightLayout.from_json(content.get("layout")), content.get("entries")
         entries = tuple(_entry(item) for item in (items if isinstance(items, list) else [None]))
         for before, after in pairwise(entries):

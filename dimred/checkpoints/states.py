@@ -12,12 +12,12 @@ import numpy as np
 from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
 from dimred.errors import CheckpointError, DivergedError, RunError
 from dimred.io.atomic import remove_leftovers
+from dimred.io.file_format import STATE
 from dimred.io.run_names import STATES
 
 _N_STATES = 2  # the newest, and one to go back to if that is damaged later
 VAL_LOSSES = "val_loss:"  # prefix of the losses on the samples of ``val`` in a state
 _VALUES, _EPOCH = "dimred_values", "epoch"  # names of entries beside the arrays
-_VERSION = 1  # of a state
 
 
 class _NumberedFiles:
@@ -94,7 +94,7 @@ class RunStates(_NumberedFiles):
         self.directory.mkdir(exist_ok=True)
         remove_leftovers(self.directory)
         path = self.directory / f"state-{step}.ckpt"
-        entries = {_VALUES: json.dumps({"version": _VERSION, **values})}
+        entries = {_VALUES: json.dumps(STATE.marked(values))}
         try:
             write_checkpoint(path, arrays, entries)
         except OSError as error:
@@ -175,12 +175,10 @@ def read_state(path: Path) -> RunState:
         values = None
     if not isinstance(values, dict):
         raise CheckpointError(f"{path} is not the state of a run.")
-    if (number := values.pop("version", None)) != _VERSION:
-        raise RunError(
-            f"{path} is a state of version {number}, and this dimred reads version {_VERSION}; go on with the dimred "
-            "that wrote it, or begin in a new folder"
-        )
-    return RunState(arrays, values, path)
+    try:
+        return RunState(arrays, STATE.content_of(values), path)
+    except ValueError as error:
+        raise RunError(f"{path} can't be used: {error}, or begin a new run with another --out") from None
 
 
 def read_full_checkpoint(path: Path, source: str) -> tuple[dict[str, np.ndarray], int]:

@@ -11,7 +11,7 @@ from dimred.console import AsJson, Overrides, check_new_file, check_not_swapped,
 from dimred.errors import ConfigError, StoppedError
 from dimred.io.metric import AS_TRAINED, REESTIMATED, Figures
 from dimred.io.metrics_file import json_text
-from dimred.io.run_names import CONFIG, STAGE_2_CHECKPOINTS, named_weights, network_of_run, run_of
+from dimred.io.run_names import CONFIG, STAGE_2_CHECKPOINTS, named_weights, network_of_run, own_config, run_of
 
 _log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ def evaluate(
     if weights.is_dir():
         weights = network_of_run(weights, run)
     if run is not None:
-        config = config or run / CONFIG
+        config = config or own_config(run)
     if config is None:
         raise ConfigError(
             f"--config is missing, and WEIGHTS {str(weights)!r} are of no run whose {CONFIG} could be taken; give the "
@@ -98,7 +98,7 @@ def evaluate(
 
     if run:
         stage = StageTwoConfig if (run / STAGE_2_CHECKPOINTS).is_dir() else StageOneConfig
-        of_run = load_config(stage, run / CONFIG, [f"data.eval_split={split}"])
+        of_run = load_config(stage, own_config(run), [f"data.eval_split={split}"])
         if warning := of_run.eval_split_warning(weights.name):
             result["warning"] = warning
     if not absent:

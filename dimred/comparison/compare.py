@@ -27,6 +27,7 @@ from dimred.io.run_names import (
     STAGE_1_CHECKPOINTS,
     STAGE_2_CHECKPOINTS,
     full_checkpoints,
+    own_config,
     runs_below,
 )
 from dimred.runs.begun import pins_of_data
@@ -105,7 +106,7 @@ def _stage_2_of(
         if not (run / CONFIG).is_file():
             remedy = f"give the folder of a finished stage 1 run{runs_below(run, [STAGE_1_CHECKPOINTS])}"
             raise ConfigError(f"RUN is {str(run)!r}, which has no {CONFIG}; {remedy}")
-        of_run = load_config(StageTwoConfig, Path(config or run / CONFIG), overrides)
+        of_run = load_config(StageTwoConfig, Path(config or own_config(run)), overrides)
         of_run = of_run.model_copy(update={"seed": 1})  # each run's own takes its place
         if settings not in (None, of_run):
             raise ConfigError(
@@ -127,7 +128,7 @@ def _jobs(
     seeds: dict[int, Path],
 ) -> Iterator[Callable[[], None]]:
     """Check a stage 1, and yield a job for each epoch at which it is treated as ended, if a row is missing there."""
-    one = load_config(StageOneConfig, run / CONFIG)
+    one = load_config(StageOneConfig, own_config(run))
     if "cooldown" in (methods or ()) and two.method == "cooldown":
         raise ConfigError("--methods has 'cooldown', which takes the place of a search, but method is cooldown")
     if one.optimizer.name == "schedule_free":

@@ -17,8 +17,6 @@ SECTIONS: dict[str, type[StageConfig]] = {"stage_1": StageOneConfig, "stage_2": 
 """Section of a file -> the model of its stage."""
 _RECIPES = Path(__file__).parents[1] / "pipelines" / "configs"
 _LARGEST_FILE = 100_000
-_OF_RUN = "config.yaml"  # as runs call their own
-_OF_ANOTHER_VERSION = "if by another version of dimred, use that one, or remove from the file what this one lacks"
 
 
 def load_config(stage: type[Stage], path: Path | None, overrides: Sequence[str] = ()) -> Stage:
@@ -46,10 +44,7 @@ def load_config(stage: type[Stage], path: Path | None, overrides: Sequence[str] 
     problems = _problems(stage, whole, overrides)
     if not problems:
         return stage.checked(_values(stage, whole, overrides))
-    where = ""
-    if path is not None and _problems(stage, whole):
-        by_a_run = f", which a run has stored; {_OF_ANOTHER_VERSION}" if path.name == _OF_RUN else ""
-        where = f"\n(in {str(path)!r}{by_a_run})"
+    where = f"\n(in {str(path)!r})" if path is not None and _problems(stage, whole) else ""
     raise ConfigError("\n".join(problems) + where)
 
 

@@ -1,4 +1,4 @@
-"""Write and read JSON files whose own checksum reveals any changed byte; compute a digest of parts of a large file."""
+"""JSON files with their format, its version and a checksum of their own; the digest of parts of a large file."""
 
 import hashlib
 import json
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dimred.io.atomic import atomic_write
+from dimred.io.file_format import FileFormat
 
 _KEY = "checksum"
 _BLANK = "0" * 64
@@ -15,25 +16,31 @@ _LARGEST = 64 << 20
 _SAMPLES, _SAMPLE_BYTES = 1024, 1 << 14
 
 
-def write_checksummed(path: str | os.PathLike[str], content: Mapping[str, Any]) -> None:
-    """Write a JSON file with a checksum as its last key, whole or not at all.
+def write_checksummed(path: str | os.PathLike[str], file_format: FileFormat, content: Mapping[str, Any]) -> None:
+    """Write a JSON file, whole or not at all: its format and version first, a checksum as its last key.
 
     The checksum is the SHA-256 of the text with 64 zeros in the checksum's place.
+
+    Args:
+        path: the file.
+        file_format: its format.
+        content: the rest, as plain JSON values.
 
     Raises:
         ValueError: a number is not finite.
         OSError: the file can't be written.
     """
-    text = json.dumps({**content, _KEY: _BLANK}, allow_nan=False, indent=1) + "\n"
+    text = json.dumps({**file_format.marked(content), _KEY: _BLANK}, allow_nan=False, indent=1) + "\n"
     head, _, tail = text.rpartition(_BLANK)
     atomic_write(path, head + hashlib.sha256(text.encode()).hexdigest() + tail)
 
 
-def read_checksummed(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read the content of a file that ``write_checksummed`` wrote, without the checksum.
+def read_checksummed(path: str | os.PathLike[str], file_format: FileFormat) -> dict[str, Any]:
+    """Read the content of a file that ``write_checksummed`` wrote, without what that added.
 
     Raises:
-        ValueError: the file is not JSON, has no checksum, was changed, or is too large.
+        ValueError: the file is not JSON, has no checksum, was changed, is too large, or is of another format, or of a
+            version that this dimred does not read.
         OSError: the file can't be read.
     """
     with Path(path).open("rb") as file:
@@ -50,7 +57,7 @@ def read_checksummed(path: str | os.PathLike[str]) -> dict[str, Any]:
     head, _, tail = raw.rpartition(checksum.encode("utf-8", "surrogatepass"))
     if hashlib.sha256(head + _BLANK.encode() + tail).hexdigest() != checksum:
         raise ValueError("it was changed after it was written: its checksum does not match")
-    return dict(content)
+    return file_format.content_of(content)
 
 
 def sample_digest(path: Path) -> str:

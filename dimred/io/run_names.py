@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from dimred.errors import ConfigError
 from dimred.io.atomic import LOCK, is_temporary
+from dimred.io.file_format import CONFIGURATION, MERGE
 
 # Of every run.
 CONFIG = "config.yaml"
@@ -48,7 +49,6 @@ RESULT = "result.json"
 
 # Of a merge.
 MERGE_FOLDER = ".merge"  # ends the name of the folder with the scores
-MERGE_FORMAT = "dimred merge"  # in a record
 
 
 def results_in(folder: Path) -> bool:
@@ -93,6 +93,22 @@ def run_of(path: Path) -> Path | None:
         if is_run and (folder / CONFIG).is_file():
             return folder
     return None
+
+
+def own_config(run: Path) -> Path:
+    """Return the path of the configuration that a run has written into its folder.
+
+    Raises:
+        ConfigError: it can't be read, was changed since, or is of a version that this dimred does not read.
+    """
+    path = run / CONFIG
+    try:
+        CONFIGURATION.check_seal(path)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{path} can't be used: {error}; restore it, and give other values by --config or --set instead"
+        ) from None
+    return path
 
 
 def network_of_run(folder: Path, run: Path | None) -> Path:
@@ -180,4 +196,4 @@ def has_record(out: Path) -> bool:
         record = json.loads(record_path(out).read_bytes())
     except (OSError, ValueError, RecursionError):
         return False
-    return isinstance(record, dict) and record.get("format") == MERGE_FORMAT
+    return isinstance(record, dict) and record.get("format") == MERGE.name

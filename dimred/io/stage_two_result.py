@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from dimred.errors import ConfigError
 from dimred.io.checksums import read_checksummed, write_checksummed
+from dimred.io.file_format import RESULT_OF_STAGE_2
 from dimred.io.metric import AS_TRAINED, REESTIMATED, Figures, Metric
 from dimred.io.metrics_file import finite
 
@@ -166,8 +167,8 @@ class StageTwoResult:
             choices = {what: ChoiceResult(**choice) for what, choice in values["choices"].items()}
         except (KeyError, TypeError) as error:
             raise ConfigError(
-                f"{source} holds the result of a stage 2 that another version of dimred has run, and is laid out "
-                f"differently ({error}); use it with that version, or run stage 2 again in a new folder"
+                f"{source} can't be used: it does not hold what a stage 2 has found ({type(error).__name__}: {error}); "
+                "restore it, or run stage 2 again in a new folder"
             ) from None
         return cls(**{**values, "metrics": metrics, "choices": choices})
 
@@ -177,7 +178,7 @@ class StageTwoResult:
         Raises:
             OSError: the file can't be written.
         """
-        write_checksummed(path, self.as_json())
+        write_checksummed(path, RESULT_OF_STAGE_2, self.as_json())
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -187,7 +188,7 @@ class StageTwoResult:
             ConfigError: the file can't be read, is damaged, or is of another version.
         """
         try:
-            values = read_checksummed(path)
+            values = read_checksummed(path, RESULT_OF_STAGE_2)
         except (OSError, ValueError) as error:
             raise ConfigError(f"{path} is damaged: {error}; stage 2's --resume writes it again") from None
         return cls.from_json(values, str(path))

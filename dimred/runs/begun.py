@@ -11,12 +11,11 @@ from dimred.config import StageConfig, StageOneConfig, StageTwoConfig, load_conf
 from dimred.data.batches import Batches
 from dimred.errors import ConfigError, RunError
 from dimred.io.checksums import read_checksummed, write_checksummed
-from dimred.io.run_names import CONFIG, PINS
+from dimred.io.file_format import PINNED
+from dimred.io.run_names import CONFIG, PINS, own_config
 from dimred.runs.task import Settings
 
 _log = logging.getLogger(__name__)
-
-_VERSION = 1  # of pins.json
 
 FREE_KEYS = frozenset({
     "epochs", "stop", "data.workers", "evaluate_every_epochs", "checkpoints.every_epochs", "save_every_steps",
@@ -74,15 +73,17 @@ class Begun(Generic[Settings]):
             The run; None if none has begun there.
 
         Raises:
-            ConfigError: another key is given with another value; the message names all of these.
-            RunError: a file of the run is damaged, or of an unknown version.
+            ConfigError: another key is given with another value, and the message names all of these; or the run's own
+                configuration is damaged.
+            RunError: the pins of the run are damaged, or of an unknown version.
         """
         pins = _read_pins(out / PINS)
         if pins is None:
             _log.info(f"--resume: no run has begun in {out}; a new one begins")
             return None
-        values = load_config(stage, out / CONFIG).model_dump(mode="json", exclude_unset=True)
-        given = load_config(stage, config or out / CONFIG, overrides).model_dump(mode="json", exclude_unset=True)
+        own = own_config(out)
+        values = load_config(stage, own).model_dump(mode="json", exclude_unset=True)
+        given = load_config(stage, config or own, overrides).model_dump(mode="json", exclude_unset=True)
         if isinstance(given.get("epochs"), str):  # a fraction, which became a number when the run began
             del given["epochs"]
         changes = list(_differences(values, given))
@@ -140,7 +141,7 @@ def write_pins(out: Path, pins: Mapping[str, Pin]) -> None:
     Raises:
         OSError: the file can't be written.
     """
-    write_checksummed(out / PINS, {"version": _VERSION, "pins": {name: list(pin) for name, pin in pins.items()}})
+    write_checksummed(out / PINS, PINNED, {"pins": {name: list(pin) for name, pin in pins.items()}})
 
 
 def _read_pins(path: Path) -> dict[str, Pin] | None:
@@ -150,16 +151,11 @@ def _read_pins(path: Path) -> dict[str, Pin] | None:
         RunError: the file is damaged, or of an unknown version.
     """
     try:
-        content = read_checksummed(path)
+        content = read_checksummed(path, PINNED)
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
         raise RunError(f"{path} can't be read: {error}; restore it, or begin a new run with another --out") from error
-    if content.get("version") != _VERSION:
-        raise RunError(
-            f"{path} is of version {content.get('version')}, and this dimred reads version {_VERSION}; go on with the "
-            "dimred that wrote it, or begin a new run with another --out"
-        )
     return {name: Pin(*pin) for name, pin in content["pins"].items()}
 
 

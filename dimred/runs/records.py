@@ -1,5 +1,6 @@
 """Write metrics as JSON lines, one object a line, during the run, and pass them to listeners such as TensorBoard."""
 
+import hashlib
 import json
 import logging
 import math
@@ -19,6 +20,8 @@ from dimred.models.factory import call_factory
 _log = logging.getLogger(__name__)
 
 Record = dict[str, Any]
+Mark = dict[str, Any]
+"""What was in a metrics file when a state was saved: its length in ``bytes``, and the ``sha256`` of these."""
 _LONGEST_RECORD = 1 << 20  # bytes that are written as one
 _SECONDS_BETWEEN_FLUSHES = 10.0  # of TensorBoard's files
 
@@ -65,10 +68,10 @@ class MetricsLog:
             _log.info(f"{listener!r} failed ({type(error).__name__}: {error}), and gets no more records")
             self._listeners.remove(listener)
 
-    def mark(self) -> int:
-        """Flush to disk, and return the length of the file in bytes, for ``cut_metrics``."""
+    def mark(self) -> Mark:
+        """Flush to disk, and return what is in the file, for ``cut_metrics``."""
         flush_to_disk(self._file.fileno(), self._path)
-        return self._path.stat().st_size
+        return _mark_of(self._path.read_bytes())
 
     def __enter__(self) -> Self:
         return self
@@ -142,34 +145,38 @@ def _numbers(record: Record, prefix: str = "") -> Iterator[tuple[str, float]]:
             yield prefix + key, value
 
 
-def read_beginning(path: Path, length: int) -> bytes:
+def _mark_of(content: bytes) -> Mark:
+    return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+
+def read_beginning(path: Path, mark: Mark) -> bytes:
     """Read the beginning of a metrics file, up to a mark.
 
     Args:
         path: the file, which need not exist.
-        length: the length in bytes that it had at the mark.
+        mark: see ``MetricsLog.mark``.
 
     Raises:
-        RunError: the file is shorter, or no record ends there, as where a line was changed.
+        RunError: the file is shorter, or another byte is in it.
     """
-    content = path.read_bytes()[:length] if path.exists() else b""
-    if len(content) < length or content[-1:] not in (b"", b"\n"):
+    content = path.read_bytes()[: mark["bytes"]] if path.exists() else b""
+    if _mark_of(content) != mark:
         raise RunError(
             f"{path} was cut or changed after the run wrote it; restore it, or begin a new run with another --out"
         )
     return content
 
 
-def cut_metrics(path: Path, length: int, ranks: Ranks = ALONE) -> None:
+def cut_metrics(path: Path, mark: Mark | None, ranks: Ranks = ALONE) -> None:
     """Truncate a metrics file to the length it had at a mark; the resumed run writes the rest again.
 
     Args:
         path: the file.
-        length: the length in bytes; 0 for a new run.
+        mark: see ``MetricsLog.mark``; None for a new run, whose file is empty.
         ranks: rank 0's file is cut, and every other rank gets a copy of it, as its host may be new.
 
     Raises:
         RunError: rank 0's file was cut or changed, see ``read_beginning``; the other ranks raise a DimredError.
     """
-    beginning = ranks.run_on_rank_zero(lambda: read_beginning(path, length))
+    beginning = None if mark is None else ranks.run_on_rank_zero(lambda: read_beginning(path, mark))
     atomic_write(path, ranks.broadcast_bytes(beginning or b""))

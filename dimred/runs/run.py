@@ -13,6 +13,7 @@ from dimred.config import StageOneConfig, config_text
 from dimred.distributed.share import share
 from dimred.errors import ConfigError
 from dimred.io.atomic import atomic_write, retry
+from dimred.io.file_format import CONFIGURATION
 from dimred.io.metrics_file import loss_text, read_metrics
 from dimred.io.run_names import CONFIG, METRICS, MINDSPORE_LOG, PROFILE, TENSORBOARD
 from dimred.launch.channel import tell_position
@@ -22,7 +23,7 @@ from dimred.runs.device import StepProfiler, redirect_native_stderr
 from dimred.runs.faults import DivergenceDetector, translate_errors
 from dimred.runs.figures import RunFigures
 from dimred.runs.loop import EpochLoop, Progress
-from dimred.runs.records import MetricsLog, TensorBoard, cut_metrics, make_callback, read_beginning
+from dimred.runs.records import Mark, MetricsLog, TensorBoard, cut_metrics, make_callback, read_beginning
 from dimred.runs.run_folder import run_folder, write_versions
 from dimred.runs.task import Settings, Task
 from dimred.train_step.network_state import moving_statistics
@@ -67,7 +68,7 @@ class Run(Generic[Settings]):
         self.progress, self.divergence = Progress(), DivergenceDetector()
         self.last: dict[str, Any] = {"loss": None, "parts": {}}
         self.records: MetricsLog
-        self._records_length = 0
+        self._records_mark: Mark | None = None
         self._result: Result | None = None
         frozen = to_arrays(one for one in task.network.get_parameters() if not one.requires_grad)
         # Such as an attention mask of -inf: what was so from the beginning has not diverged.
@@ -111,7 +112,7 @@ class Run(Generic[Settings]):
         state: RunState | None = share(newest, self.ranks, read_state)
         if state is None:
             return None
-        self._records_length = state.values["metrics"]
+        self._records_mark = state.values["metrics"]
         progress = self.progress
         progress.epoch, progress.done, progress.seconds = (state.values[key] for key in ("epoch", "done", "seconds"))
         if n_epochs < progress.epoch:
@@ -130,6 +131,12 @@ class Run(Generic[Settings]):
             return None
         self.begun.check(self.pins)
         state = self.states.newest(_log.info)
+        epoch, done, per_epoch = state.values["epoch"], state.values["done"], self.task.steps_per_epoch
+        if epoch < 0 or not 0 <= done <= per_epoch or state.step != max(0, (epoch - 1) * per_epoch + done):
+            raise RunError(
+                f"{state.path} can't be used: it was saved after step {done} of epoch {epoch}, and an epoch has "
+                f"{per_epoch} steps; restore it, or begin a new run with another --out"
+            )
         read_beginning(self.folder / METRICS, state.values["metrics"])
         return state
 
@@ -190,7 +197,7 @@ class Run(Generic[Settings]):
 
     def write_configuration(self) -> None:
         """Write ``config.yaml`` and ``versions.json``, each rank into its own folder."""
-        atomic_write(self.folder / CONFIG, config_text(self.settings))
+        atomic_write(self.folder / CONFIG, CONFIGURATION.sealed(config_text(self.settings)))
         write_versions(self.folder)
 
     def write_pins(self) -> None:
@@ -205,7 +212,7 @@ class Run(Generic[Settings]):
         In a new run nothing of an earlier file is left.
         """
         file = self.folder / METRICS
-        cut_metrics(file, self._records_length, self.ranks)
+        cut_metrics(file, self._records_mark, self.ranks)
         listeners: list[Any] = []
         if self.settings.tensorboard and self.ranks.is_rank_zero:
             listeners.append(TensorBoard(self.folder / TENSORBOARD, read_metrics(file)))

@@ -20,6 +20,7 @@ from dimred.io.run_names import (
     STAGE_1_CHECKPOINTS,
     epochs_of_checkpoint,
     named_weights,
+    own_config,
     without_dots,
 )
 from dimred.runs.steps import build_rates
@@ -177,7 +178,7 @@ def config_beside(weights: Path) -> Path:
 
 def _config_file(weights: Path) -> Path | None:
     file = weights.parent.parent / CONFIG
-    return file if weights.parent.name == STAGE_1_CHECKPOINTS and file.is_file() else None
+    return own_config(file.parent) if weights.parent.name == STAGE_1_CHECKPOINTS and file.is_file() else None
 
 
 def _in_its_run(weights: Path) -> Path:

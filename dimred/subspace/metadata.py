@@ -19,6 +19,7 @@ import numpy as np
 from dimred.checkpoints.layout import WeightLayout
 from dimred.errors import BasisMismatchError
 from dimred.io.atomic import open_atomic
+from dimred.io.file_format import BASIS
 
 KINDS = ("pca", "snapshots")
 CHECKSUM_BYTES = 512
