@@ -113,11 +113,6 @@ def test_importing_does_not_load_mindspore(packages):
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
 
 
-def test_no_file_is_longer_than_300_lines():
-    files = [*FILES, *(ROOT / "tests").rglob("*.py")]
-    assert [path for path in files if len(path.read_text(encoding="utf-8").splitlines()) > 300] == []
-
-
 @pytest.mark.parametrize("stage", [1, 2])
 def test_the_program_of_a_stage_is_short(stage):
     """It reads: set up, run, end."""
