@@ -29,6 +29,10 @@ def number(candidate):
     return np.float32(_weights(candidate)[0])
 
 
+def constant(candidate):
+    return 1.0
+
+
 def samples(tensors):
     return tensors["w"].tolist()
 
