@@ -127,9 +127,7 @@ def compare(
     runs: Annotated[
         list[Path], typer.Argument(metavar="RUN...", help="Folders of finished stage 1 runs, one for each seed.")
     ],
-    out: Annotated[Path, typer.Option(help="Folder for the results; rows of an earlier call are kept.")] = Path(
-        "comparison"
-    ),
+    out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("comparison"),
     methods: Annotated[
         str | None,
         typer.Option(
@@ -142,14 +140,15 @@ def compare(
         typer.Option(help="Epochs at which to take stage 1 as ended, such as 20,30; by default its last."),
     ] = None,
     overrides: Overrides = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the rows of an earlier call in --out.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Compare stage 2 with averages of the same snapshots and with plain training, for the same stage 1.
 
     Rivals that must be trained are trained here. The val split chooses, the test split reports, and BatchNorm is
     re-estimated in every row. Stage 2 runs as configured; if that is a search, a cooldown of as many passes is a row
-    beside it. The same call continues one that was cut off. It prints a table, or with --json the contents of
-    OUT/compare.json; OUT/compare.html is the page, with the metric on test over passes.
+    beside it. It prints a table, or with --json the contents of OUT/compare.json; OUT/compare.html is the page, with
+    the metric on test over passes.
 
     Example: dimred compare ./digits device0_stage_1 --config digits
     """
@@ -164,9 +163,13 @@ def compare(
 
     try:
         with StopSignals():
-            summary = make_comparison(data, runs, config, out, methods=names, at=epochs, overrides=overrides or [])
+            summary = make_comparison(
+                data, runs, config, out, methods=names, at=epochs, overrides=overrides or [], resume=resume
+            )
     except StoppedError as stop:
-        raise StoppedError(stop.number, f"what is finished is in {out}; the same command goes on") from None
+        raise StoppedError(
+            stop.number, f"what is finished is in {out}; the same command goes on with --resume"
+        ) from None
     if as_json:
         print(json_text(summary, indent=2))
         return
