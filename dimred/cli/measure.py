@@ -167,9 +167,7 @@ def compare(
                 data, runs, config, out, methods=names, at=epochs, overrides=overrides or [], resume=resume
             )
     except StoppedError as stop:
-        raise StoppedError(
-            stop.number, f"what is finished is in {out}; the same command goes on with --resume"
-        ) from None
+        raise StoppedError(stop.number, f"what is finished is in {out}; go on by --resume") from None
     if as_json:
         print(json_text(summary, indent=2))
         return
