@@ -9,7 +9,7 @@ from mindspore.communication import GlobalComm
 from mindspore.train import Callback
 
 from dimred.checkpoints.series import CheckpointSeries
-from dimred.errors import ConfigError, check_number, shown
+from dimred.errors import ConfigError, check_number, check_type, shown
 from dimred.io.atomic import retry
 from dimred.train_step.optimizers import weights_to_use
 
@@ -50,6 +50,7 @@ class SnapshotCallback(Callback):
         resume: bool = False,
     ) -> None:
         super().__init__()
+        check_type("folder", folder, (str, os.PathLike), "the path of a folder")
         if every is not None:
             check_number("every", every, at_least=1, whole=True, usual="None takes one snapshot an epoch")
         self.series: CheckpointSeries | None = None
