@@ -168,9 +168,16 @@ class Checkpoint:
 
     @cached_property
     def statistics(self) -> tuple[str, ...]:
-        """Return the names of BatchNorm statistics, which are averaged but not trained."""
+        """Return the names of BatchNorm statistics, which are averaged but not trained.
+
+        If the user says which entries are weights, these are the statistics of the same modules.
+        """
         tensors = self.tensors
-        return tuple(name for name, tensor in tensors.items() if tensor.is_float and is_statistic(name, tensors))
+        names = [name for name, tensor in tensors.items() if tensor.is_float and is_statistic(name, tensors)]
+        if self.given_layout is not None:
+            modules = {name.rpartition(".")[0] for name in self.given_layout.names}
+            names = [name for name in names if name.rpartition(".")[0] in modules]
+        return tuple(names)
 
     @cached_property
     def integers(self) -> tuple[str, ...]:

@@ -74,6 +74,18 @@ def test_full_checkpoints_are_fitted_and_merged_by_the_names_of_another_file(tmp
     np.testing.assert_array_equal(mean["global_step"], three["global_step"])
 
 
+def test_a_moving_average_beside_the_named_weights_is_copied_with_its_statistics(tmp_path):
+    for number in (1, 3):
+        own = {"bn.gamma": np.full(4, number, np.float32), "bn.moving_mean": np.full(4, number, np.float32)}
+        write_checkpoint(tmp_path / "alone.ckpt", own)
+        ema = {f"ema.{name}": value for name, value in own.items()}
+        write_checkpoint(tmp_path / f"n-{number}_1.ckpt", {**own, **ema, "global_step": np.int32(number)})
+    runs = sorted(tmp_path.glob("n-*.ckpt"))
+    dimred.merge(runs, tmp_path / "mean.ckpt", names_from=tmp_path / "alone.ckpt")
+    mean = {name: value.ravel()[0] for name, value in read_checkpoint(tmp_path / "mean.ckpt").items()}
+    assert mean == {"bn.gamma": 2, "bn.moving_mean": 2, "ema.bn.gamma": 3, "ema.bn.moving_mean": 3, "global_step": 3}
+
+
 def test_a_network_alone_has_its_weights_in_its_order_and_no_statistics(tmp_path):
     cell = network()
     ms.save_checkpoint(cell, str(tmp_path / "a.ckpt"), append_dict={"step_num": 3, "note": "x"})
