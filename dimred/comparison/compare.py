@@ -90,11 +90,12 @@ def compare(
     if not runs:
         raise ConfigError("no RUN is given; give folders of finished stage 1 runs, one for each seed")
     two, folder = load_config(StageTwoConfig, Path(config), overrides), Path(out)
-    if n_rows := len(list(folder.glob("seed_*/at_*/*.json"))):
+    if (folder / CONFIG).exists():
+        n_rows = len(list(folder.glob("seed_*/at_*/*.json")))
         if not resume:
             raise ConfigError(
-                f"--out is {str(out)!r}, which has {n_rows} rows of an earlier call; go on with them by --resume, or "
-                "name another folder"
+                f"--out is {str(out)!r}, which holds an earlier comparison of {n_rows} rows; go on with it by "
+                "--resume, or name another folder"
             )
         _log.info(f"{n_rows} rows of an earlier call are taken over")
     if "cooldown" in (methods or ()) and two.search is None:

@@ -58,7 +58,7 @@ def test_finished_methods_are_not_run_again(
     before = {path: path.stat().st_mtime_ns for path in place.glob("*.json")}
     assert len(before) == 3
     call = ("nowhere", folder / "two.yaml", [folder / "run_3"], folder / "out", "last,stage_2,average")
-    with pytest.raises(ConfigError, match="which has 3 rows of an earlier call; go on with them by --resume, or name"):
+    with pytest.raises(ConfigError, match="holds an earlier comparison of 3 rows; go on with it by --resume, or name"):
         compare(*call)
     assert {path: path.stat().st_mtime_ns for path in place.glob("*.json")} == before
     compare(*call, resume=True)
