@@ -19,8 +19,9 @@ _log = logging.getLogger(__name__)
 
 INDEX = ".safetensors.index.json"
 ADAPTER_CONFIG = "adapter_config.json"
+_MOST_GLOBS = 4  # in a message
 _SHARD = re.compile(r"-\d+-of-\d+$")
-_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+NUMBER = re.compile(r"\d+(?:\.\d+)?")  # in a name; a decimal one, such as a loss, is one number
 
 
 def checkpoints_in(folder: Path, order: str, argument: str) -> list[Path]:
@@ -49,18 +50,22 @@ def checkpoints_in(folder: Path, order: str, argument: str) -> list[Path]:
     for path in entries:
         groups[path.is_dir(), _pattern(path) if order == "step" else ""].append(path)
     series = [group for group in groups.values() if len(group) > 1]
-    if len(series if order == "step" else groups) > 1 or (not series and len(entries) > 1):
-        kinds = series if len(series) > 1 else groups.values()
-        globs = " or ".join(sorted({repr(str(folder / _NUMBER.sub("*", group[0].name))) for group in kinds})[:4])
+    if order == "step" and len(series) == 1:
+        chosen = series[0]
+    elif len(groups) == 1:
+        chosen = entries
+    else:
+        globs = {str(folder / NUMBER.sub("*", group[0].name)) for group in series or groups.values()}
+        some = " or ".join(map(repr, sorted(globs)[:_MOST_GLOBS]))
         what = "several series or kinds of checkpoints" if series else "none whose names differ in numbers alone"
         remedy = "" if series else ", or use order='name' or order='mtime'"
-        raise ConfigError(f"{argument} is {str(folder)!r}, which has {what}; give the ones you mean, {globs}{remedy}")
-    chosen = series[0] if series else entries
-    alike = {_pattern(path) for path in chosen if path.is_dir()}
-    for path in [*entries, *(path for path in paths if path.is_dir() and _pattern(path) in alike)]:
-        if path not in chosen:
-            why = "is not named like the other checkpoints" if path in entries else "has no weights"
-            _log.info(f"{path} {why}, and is passed over")
+        raise ConfigError(f"{argument} is {str(folder)!r}, which has {what}; give the ones you mean, {some}{remedy}")
+    patterns = {_pattern(path) for path in chosen}
+    for path in paths:
+        if path in entries and path not in chosen:
+            _log.info(f"{path} is not named like the other checkpoints, and is passed over")
+        elif path.is_dir() and path not in entries and _pattern(path) in patterns:
+            _log.info(f"{path} has no weights, and is passed over")
     if pickles := [path for path in chosen if not path.is_dir() and is_pickle(path)]:
         raise refusal(pickles)
     return distinct(chosen)
@@ -73,7 +78,7 @@ def _has_weights(path: Path) -> bool:
 
 def _pattern(path: Path) -> str:
     """Return the name without its ending, with # in place of each number, so that a series has one pattern."""
-    return _NUMBER.sub("#", path.name if path.is_dir() else converted_path(path).stem)
+    return NUMBER.sub("#", path.name if path.is_dir() else converted_path(path).stem)
 
 
 def distinct(paths: Iterable[Path]) -> list[Path]:

@@ -9,11 +9,10 @@ from dimred.checkpoints.checkpoint_io import SUFFIXES
 from dimred.checkpoints.names import epochs_and_steps, network_of
 from dimred.errors import ConfigError, check_choice
 from dimred.io.run_names import without_dots
-from dimred.merging.folder import INDEX
+from dimred.merging.folder import INDEX, NUMBER
 
 ORDERS = ("step", "name", "mtime")
 _LEVELS_ABOVE = 2  # folders around a file whose names may tell what its own does not
-_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 # A number behind these counts the slices of one network, or its layers, which have no mean.
 _SLICE = re.compile(r"(?<![a-z])(?:rank|mp|tp|pp|shard|part|slice|layer|consolidated)[=_.-]?$", re.IGNORECASE)
 
@@ -78,9 +77,9 @@ def _steps_in(names: Sequence[str]) -> list[int]:
     Raises:
         ConfigError: the names differ in more than numbers, or these don't grow together.
     """
-    if odd := next((name for name in names if _NUMBER.sub("#", name) != _NUMBER.sub("#", names[0])), None):
+    if odd := next((name for name in names if NUMBER.sub("#", name) != NUMBER.sub("#", names[0])), None):
         raise _doubt(f"{odd!r} is not named like {names[0]!r}", names)
-    matches = [[*_NUMBER.finditer(name)] for name in names]
+    matches = [[*NUMBER.finditer(name)] for name in names]
     whole = [column for column in zip(*matches, strict=True) if not any("." in match[0] for match in column)]
     varying = [column for column in whole if len({int(match[0]) for match in column}) > 1]
     if any(_SLICE.search(column[0].string[: column[0].start()]) for column in varying):

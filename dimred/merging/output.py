@@ -93,7 +93,7 @@ def write_network(
         OSError: the disk is full, or fails.
         CheckpointError: as ``stream_mean``; or a mean is too large for its type.
     """
-    unit_vectors = _unit_vectors(checkpoints[-1])
+    unit_vectors = _unit_vectors(checkpoints[-1]) if np.count_nonzero(coefficients) > 1 else set()
     mean_names = {*checkpoints[-1].layout.names, *(template.statistics if template in checkpoints else ())}
     lora = LowRankMean(checkpoints, coefficients, lora_rank) if adapter_config(template) else None
     shapes = {name: tensor.shape for name, tensor in template.tensors.items()} | (lora.shapes if lora else {})
