@@ -99,18 +99,18 @@ class ScoreLog:
             raise RunError(
                 f"{path} has {len(lines) - 1} scores of an earlier call; go on with them by resume=True, or remove it"
             )
-        header = {"format": _FORMAT, "version": _VERSION, **about}
+        self._header = {"format": _FORMAT, "version": _VERSION, **about}
         if resume and lines:
             os.truncate(path, path.stat().st_size - len(half))  # a killed process may have left half a line
-            self._read(lines, header)
+            self._read(lines)
         else:
             path.unlink(missing_ok=True)
-            self._append(header)
         if resume:
             _log.info(f"{len(self._earlier)} scores of an earlier call are taken over")
 
-    def _read(self, lines: Sequence[bytes], header: Mapping[str, Any]) -> None:
-        """Read the scores of an earlier call, whose first line must be ``header``."""
+    def _read(self, lines: Sequence[bytes]) -> None:
+        """Read the scores of an earlier call, whose first line must be the header of this one."""
+        header = self._header
         try:
             earlier, *contents = [json.loads(line) for line in lines]
             other = next((key for key in header if header[key] != earlier.get(key)), None)
@@ -175,8 +175,9 @@ class ScoreLog:
             )
 
     def _append(self, content: Mapping[str, Any]) -> None:
+        contents = [content] if self._path.exists() else [self._header, content]
         with self._path.open("ab") as file:
-            file.write(json.dumps(content, allow_nan=False).encode() + b"\n")
+            file.write(b"".join(json.dumps(one, allow_nan=False).encode() + b"\n" for one in contents))
 
     def ranking(self, split: str) -> list[tuple[Average, Candidate]]:
         """Return a pair (average, candidate made from it) for each average with a score on a split, the best first."""

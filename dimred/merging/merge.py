@@ -168,14 +168,6 @@ def merge(
             notes |= {"profile": profile}
         else:
             judge: FunctionMetric | ProcessMetric
-            if callable(source):
-                judge = FunctionMetric(source)
-            else:
-                option = "metric" if metric_command is None else "metric_command"
-                judge = ProcessMetric(option, source, timeout, work / "metric.log")
-                stack.callback(judge.close)
-            names = ", ".join(f"{checkpoint.step} ({label(checkpoint)})" for checkpoint in inputs)
-            _log.info(f"{len(inputs)} checkpoints, the oldest first: {names}")
 
             def evaluate(average: Average, split: str, reestimate: bool) -> Score:
                 candidate, _ = make(np.array(average.coefficients))
@@ -185,11 +177,23 @@ def merge(
                 remove(candidate)
                 return score
 
-            description = {"metric": _identity(source), "better": better}
-            digest = _digest_of([*inputs, template])
-            about = description | {"dtype": dtype, "lora_rank": lora_rank, "digest of the checkpoints": digest}
-            about |= {"layout of the weights": inputs[-1].layout.fingerprint}
+            about = {
+                "metric": _name_of(source),  # without digests of files: who mends a metric and resumes knows why
+                "better": better,
+                "dtype": dtype,
+                "lora_rank": lora_rank,
+                "digest of the checkpoints": _digest_of([*inputs, template]),
+                "layout of the weights": inputs[-1].layout.fingerprint,
+            }
             scores = ScoreLog(work / "scores.jsonl", about, evaluate, better, budget, resume=resume)
+            if callable(source):
+                judge = FunctionMetric(source)
+            else:
+                option = "metric" if metric_command is None else "metric_command"
+                judge = ProcessMetric(option, source, timeout, work / "metric.log")
+                stack.callback(judge.close)
+            names = ", ".join(f"{checkpoint.step} ({label(checkpoint)})" for checkpoint in inputs)
+            _log.info(f"{len(inputs)} checkpoints, the oldest first: {names}")
             try:
                 why_ended = score_candidates(scores, steps, judge.has_splits)
                 winner, finalists, why = choose_winner(scores, steps, judge.has_splits)
@@ -202,7 +206,7 @@ def merge(
                 raise StoppedError(2, f"{n} scores are in {work}{then}") from None
             coefficients = np.array(winner.coefficients)
             result, notes = make(coefficients)
-            notes |= description
+            notes |= {"metric": _identity(source), "better": better}
             if judge.reestimates:
                 judge.reestimate(result)
                 notes["batch_norm"] = "statistics re-estimated by the metric's hook"
@@ -240,10 +244,13 @@ def _open_rest(path: Path, inputs: Sequence[Checkpoint]) -> Checkpoint:
     return next((one for one in inputs if [*map(os.path.realpath, one.files)] == files), rest)
 
 
+def _name_of(metric: str | Callable[..., Any]) -> str:
+    """Return a metric as the user typed it, or a function's name."""
+    return metric if isinstance(metric, str) else getattr(metric, "__qualname__", repr(metric))
+
+
 def _identity(metric: str | Callable[..., Any]) -> str:
-    """Return a text that identifies a metric: a function's name, or the text with the digests of the files in it."""
-    if not isinstance(metric, str):
-        return getattr(metric, "__qualname__", repr(metric))
-    paths = [Path(metric.rpartition(":")[0]), *map(Path, metric.split())]
-    digests = [hashlib.sha256(path.read_bytes()).hexdigest()[:16] for path in paths if path.is_file()]
-    return f"{metric} ({', '.join(digests)})" if digests else metric
+    """Return a text that identifies a metric: its name, with the digests of the files in it."""
+    words = [metric.rpartition(":")[0], *metric.split()] if isinstance(metric, str) else []
+    digests = [hashlib.sha256(Path(word).read_bytes()).hexdigest()[:16] for word in words if Path(word).is_file()]
+    return f"{_name_of(metric)} ({', '.join(digests)})" if digests else _name_of(metric)

@@ -11,6 +11,7 @@ import pytest
 
 import dimred
 from dimred.errors import CheckpointError, ConfigError, RunError, SearchError, SeriesError
+from dimred.io.atomic import remove
 from tests.helpers.checkpoint_files import read_file, write_file, write_run
 from tests.helpers.commands import dimred_here as command
 from tests.merging.problems import METRICS, STATISTICS, N, plant, score_zero
@@ -114,7 +115,7 @@ def test_a_failure_ends_the_merge_and_resume_goes_on_with_the_scores_before_it(
         dimred.merge(workspace / "run", out, **options)
     caplog.clear()
     record = dimred.merge(workspace / "run", out, **options, resume=True)
-    assert caplog.messages[1] == "3 scores of an earlier call are taken over"
+    assert "3 scores of an earlier call are taken over" in caplog.messages
     assert record["evaluations"] == len({*scored}) == len(scored) - 1  # none but the failed one is asked twice
 
 
@@ -128,6 +129,28 @@ def test_a_metric_that_fails_at_once_leaves_nothing_to_resume(workspace: Path) -
             f"{workspace / 'x.safetensors.merge' / 'metric.log'})"
         )
         assert not out.exists()
+
+
+def test_scores_of_a_helper_that_has_changed_are_not_taken_over_unless_asked(tmp_path: Path) -> None:
+    """A lambda or a data file that has changed is such a case, too; a metric that was mended may be resumed with."""
+    plant(tmp_path / "run")
+    (tmp_path / "metric.py").write_text("from helper import VALUE\ndef score(candidate):\n    return VALUE\n")
+    options = {"metric": f"{tmp_path}/metric.py:score", "minimize": True, "budget": 3}
+    values = []
+    for value, resume in ((0.0, False), (3.0, True), (3.0, False)):
+        (tmp_path / "helper.py").write_text(f"VALUE = {value}\n")
+        with (tmp_path / "metric.py").open("a") as file:
+            file.write("# mended\n")
+        if (tmp_path / "x.safetensors").exists():
+            remove(tmp_path / "x.safetensors")
+            remove(tmp_path / "x.safetensors.json")
+            with pytest.raises(RunError, match="has 3 scores of an earlier call"):
+                dimred.merge(tmp_path / "run", tmp_path / "x.safetensors", **options)
+        if not resume:
+            remove(tmp_path / "x.safetensors.merge")
+        record = dimred.merge(tmp_path / "run", tmp_path / "x.safetensors", **options, resume=resume)
+        values.append(kept_row(record)["search"][0])
+    assert values == [0, 0, 3]
 
 
 def test_each_candidate_has_an_absolute_path_of_its_own_and_a_metric_may_leave_the_folder(
