@@ -25,10 +25,9 @@ Config = typer.Option(help="YAML file, or a recipe; by default the one in stage 
 
 def stage_2(
     data: Data, weights: Weights, pca_mat: Annotated[Path | None, Basis] = None,
-    config: Annotated[Path | None, Config] = None,
+    config: Annotated[Path | None, Config] = None, resume: Resume = False, overrides: Overrides = None,
     out: Annotated[Path, typer.Option(help="New folder for checkpoints and metrics.")] = Path("device0_stage_2"),
-    resume: Resume = False, device_target: DeviceTarget = "CPU", fast_dev_run: FastDevRun = False,
-    overrides: Overrides = None,
+    device_target: DeviceTarget = "CPU", fast_dev_run: FastDevRun = False,
 ) -> None:  # fmt: skip
     """Search in the subspace of stage 1's snapshots, or bring its training to its end; save the network."""
     begun = Begun.open(out, StageTwoConfig, config, overrides or []) if resume else None
