@@ -1,6 +1,5 @@
 """Sum up a comparison: turn the files of its rows into one JSON object, tables in Markdown, and an HTML page."""
 
-import json
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -10,6 +9,8 @@ import numpy as np
 
 from dimred.config import StageTwoConfig
 from dimred.errors import ConfigError, FaultError
+from dimred.io.checksums import read_checksummed
+from dimred.io.file_format import COMPARED
 from dimred.io.metric import Metric
 from dimred.report.page import Page, Picture, details, sentences, table
 from dimred.report.plots import plot_comparison, plot_curve
@@ -33,9 +34,15 @@ Row = dict[str, Any]
 
 
 def read_row(file: Path) -> Row:
-    """Read the row of one method, one seed, and one epoch at which stage 1 is treated as ended."""
-    row: Row = json.loads(file.read_text(encoding="utf-8"))
-    return row
+    """Read the row of one method, one seed, and one epoch at which stage 1 is treated as ended.
+
+    Raises:
+        ConfigError: the file can't be read, is damaged, or is of a version that this dimred does not read.
+    """
+    try:
+        return read_checksummed(file, COMPARED)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{file} can't be used: {error}; remove it, and dimred compare makes it again") from None
 
 
 def title_of(method: str, two: StageTwoConfig) -> str:
@@ -63,8 +70,7 @@ def collect(folder: Path) -> dict[str, Any]:
         ConfigError: the folder has no such file.
         FaultError: every method diverged.
     """
-    files = [read_row(path) for path in sorted(folder.glob("seed_*/at_*/*.json"))]
-    files = [run for run in files if run.get("method") in TITLES]
+    files = [read_row(path) for path in sorted(folder.glob("seed_*/at_*/*.json")) if path.stem in TITLES]
     if not files:
         raise ConfigError(f"{str(folder)!r} has no seed_S/at_EPOCH/METHOD.json; make them with dimred compare")
     runs = [run for run in files if _SCORE in run]

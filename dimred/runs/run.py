@@ -11,7 +11,7 @@ import numpy as np
 from dimred.checkpoints.states import RunState, RunStates, check_finite, read_state
 from dimred.config import StageOneConfig, config_text
 from dimred.distributed.share import share
-from dimred.errors import ConfigError
+from dimred.errors import ConfigError, RunError
 from dimred.io.atomic import atomic_write, retry
 from dimred.io.file_format import CONFIGURATION
 from dimred.io.metrics_file import loss_text, read_metrics
@@ -132,7 +132,7 @@ class Run(Generic[Settings]):
         self.begun.check(self.pins)
         state = self.states.newest(_log.info)
         epoch, done, per_epoch = state.values["epoch"], state.values["done"], self.task.steps_per_epoch
-        if epoch < 0 or not 0 <= done <= per_epoch or state.step != max(0, (epoch - 1) * per_epoch + done):
+        if epoch < 0 or not 0 <= done <= per_epoch:
             raise RunError(
                 f"{state.path} can't be used: it was saved after step {done} of epoch {epoch}, and an epoch has "
                 f"{per_epoch} steps; restore it, or begin a new run with another --out"

@@ -116,7 +116,9 @@ class StageOne:
         prefix, options = self._settings.model.file_prefix, self._settings.snapshots
         self.checkpoints = FullCheckpoints(self._folder, prefix, self._settings.checkpoints.keep)
         self.checkpoints.forget_after(self.run.finished_epochs)
-        snapshots = CheckpointSeries(self._folder / SNAPSHOTS, options.keep, prefix=prefix, format=options.format)
+        snapshots = CheckpointSeries(
+            self._folder / SNAPSHOTS, options.keep, prefix=prefix, format=options.format, resume=True
+        )
         snapshots.rewind(self.run.n_steps)
         self.run.states.forget_after(self.run.n_steps)
         return snapshots

@@ -17,7 +17,7 @@ import h5py
 import numpy as np
 
 from dimred.checkpoints.layout import WeightLayout
-from dimred.errors import BasisMismatchError
+from dimred.errors import BasisMismatchError, shown
 from dimred.io.atomic import open_atomic
 from dimred.io.file_format import BASIS
 
@@ -68,7 +68,7 @@ def write_metadata(path: Path, fields: Mapping[str, Any]) -> None:
     }
     with open_atomic(path) as target:
         with h5py.File(target.name, "w", userblock_size=CHECKSUM_BYTES, locking=False) as file:
-            file["about"] = np.bytes_(json.dumps(about))
+            file["about"] = np.bytes_(json.dumps(BASIS.marked(about)))
             for name in ("mean", *_PER_ROW, "gram"):
                 file[name] = fields[name]
         target.write(checksum_of(Path(target.name)))
@@ -93,7 +93,11 @@ def read_metadata(path: Path) -> dict[str, Any]:
             if raw.read(CHECKSUM_BYTES) != checksum_of(path):
                 raise ValueError("its checksum does not match its content")
         with h5py.File(path, "r", locking=False) as file:
-            about, mean = json.loads(file["about"][()]), file["mean"]
+            about, mean = BASIS.content_of(json.loads(file["about"][()])), file["mean"]
+            per_row = {name: file[name][()] for name in _PER_ROW}
+            for name, values in {"deviation": about["deviation"], **per_row}.items():
+                if not (np.isfinite(values) & (np.asarray(values) >= 0)).all():
+                    raise ValueError(f"{name} is {shown(values)}; it must be finite and at least 0")
             return {
                 "kind": about["kind"],
                 "digest": about["digest"],
@@ -101,7 +105,8 @@ def read_metadata(path: Path) -> dict[str, Any]:
                 "layout": WeightLayout.from_json(about["layout"]),
                 "snapshots": tuple(Source(*source) for source in about["snapshots"]),
                 "mean": np.memmap(path, "<f4", "r", mean.id.get_offset(), mean.shape),
-                **{name: file[name][()] for name in (*_PER_ROW, "gram")},
+                "gram": file["gram"][()],
+                **per_row,
             }
     except (OSError, ValueError) as error:
         raise BasisMismatchError(

@@ -6,6 +6,8 @@ from typing import Any
 
 import yaml
 
+from tests.helpers.run_files import write_config
+
 STAGE_ONE: dict[str, Any] = {
     "epochs": 4,
     "schedule": {"peak": 0.1, "warmup_epochs": 1, "total_epochs": 6},
@@ -20,7 +22,6 @@ AT, PASSES = 4, 1  # 20 % of all passes
 
 def copied(run: Path, to: Path, **changed: object) -> Path:
     shutil.copytree(run, to)
-    config = to / "config.yaml"
-    values = yaml.safe_load(config.read_text())
-    config.write_text(yaml.safe_dump(values | {"stage_1": values["stage_1"] | changed}))
+    values = yaml.safe_load((to / "config.yaml").read_text())
+    write_config(to, yaml.safe_dump(values | {"stage_1": values["stage_1"] | changed}))
     return to

@@ -10,6 +10,7 @@ from dimred.comparison.methods import METHODS
 from dimred.config import StageOneConfig, config_text, load_config
 from dimred.errors import ConfigError
 from tests.helpers.commands import DIGITS, dimred_here
+from tests.helpers.run_files import write_config
 
 
 @pytest.mark.parametrize(
@@ -30,7 +31,7 @@ def test_wrong_calls_train_nothing(tmp_path: Path, options: dict[str, Any], said
 def test_a_run_that_has_no_checkpoint_yet_is_to_be_finished_first(tmp_path: Path) -> None:
     settings = load_config(StageOneConfig, DIGITS, ["stop=averaged"])
     (tmp_path / "run" / "checkpoint_stage_1").mkdir(parents=True)
-    (tmp_path / "run" / "config.yaml").write_text(config_text(settings))
+    write_config(tmp_path / "run", config_text(settings))
     with pytest.raises(ConfigError, match=r"no full checkpoint of epoch 0 .*; finish stage 1 first"):
         compare("data", [tmp_path / "run"], DIGITS, out=tmp_path / "out")
 

@@ -25,7 +25,7 @@ from dimred.pipelines.stage_1 import stage_1
 from dimred.report.record import read_stage_1
 from dimred.runs.device import set_up
 from tests.comparison.runs import AT, PASSES, SEARCH, STAGE_ONE, copied
-from tests.helpers.run_files import write_compared
+from tests.helpers.run_files import write_compared, write_config
 from tests.helpers.tiny_run import stage_1_run
 from tests.helpers.tiny_task import TASK
 
@@ -90,7 +90,8 @@ def test_a_rate_of_another_seed_that_diverges_here_is_replaced_and_what_has_no_n
 
     def compared_with(factor: float, **options: Any) -> dict[str, Any]:
         monkeypatch.setattr(methods, "PEAK_FACTORS", (factor,))
-        return library.compare("nowhere", [folder / "run_3"], folder / "two.yaml", tmp_path / "out", **options)
+        call = ("nowhere", [folder / "run_3"], folder / "two.yaml", tmp_path / "out")
+        return library.compare(*call, resume=True, **options)
 
     summary = compared_with(1e30, methods=["plain_for_total"])
     [left_out] = summary["diverged"]
@@ -116,10 +117,9 @@ def test_a_training_that_did_not_run_is_not_left_out_of_the_choice(
 ) -> None:
     shutil.copytree(folder / "out", tmp_path / "out")
     busy = tmp_path / "out" / "seed_3" / f"at_{AT}" / "plain_0.05"
+    call = ("nowhere", [folder / "run_3"], folder / "two.yaml", tmp_path / "out")
     with FolderLock(busy, "--out"), pytest.raises(FaultError, match=r"plain_0\.05 ended with status 2"):
-        library.compare(
-            "nowhere", [folder / "run_3"], folder / "two.yaml", tmp_path / "out", methods=["plain_for_total"]
-        )
+        library.compare(*call, methods=["plain_for_total"], resume=True)
 
 
 def test_the_average_beside_stage_2_is_one_of_snapshots(folder: Path, tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_without_a_file_stage_2_is_that_in_the_folders_of_the_runs_which_must_ag
     runs = [copied(folder / f"run_{seed}", tmp_path / f"run_{seed}") for seed in (3, 4)]
     for run, epochs in zip(runs, (1, 2), strict=True):
         values = yaml.safe_load((run / "config.yaml").read_text())
-        (run / "config.yaml").write_text(yaml.safe_dump(values | {"stage_2": SEARCH | {"epochs": epochs}}))
+        write_config(run, yaml.safe_dump(values | {"stage_2": SEARCH | {"epochs": epochs}}))
     with pytest.raises(ConfigError, match=r"run_4', whose config.yaml gives another stage 2 than .*run_3'; give one"):
         library.compare("nowhere", runs, out=tmp_path / "out", methods=["last"])
     library.compare("nowhere", runs, out=tmp_path / "out", methods=["last"], overrides=["epochs=2"])

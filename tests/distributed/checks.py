@@ -196,7 +196,7 @@ def metrics_without_a_shared_disk(ranks: Ranks) -> dict:
             log.write(step=4)
         cut_metrics(path, mark, ranks)
         kept = read_metrics(path)
-        cut_metrics(path, 0, ranks)
+        cut_metrics(path, None, ranks)
         return {"steps": [record["step"] for record in kept], "at_the_beginning": len(read_metrics(path))}
 
 

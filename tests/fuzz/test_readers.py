@@ -17,6 +17,7 @@ from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageOneConfig, StageTwoConfig, load_config
 from dimred.errors import ConfigError, DimredError
 from dimred.io.checksums import write_checksummed
+from dimred.io.file_format import FileFormat
 from dimred.io.metrics_file import read_metrics
 from dimred.launch.rank_table import read_rank_table
 from dimred.runs.records import MetricsLog
@@ -81,8 +82,8 @@ def _drop_crc(path: Path) -> None:
 def _reseal_json(path: Path) -> None:
     try:
         content = json.loads(path.read_bytes())
-        content.pop("checksum", None)
-        write_checksummed(path, content)
+        marks = [content.pop(key, None) for key in ("format", "version", "checksum")]
+        write_checksummed(path, FileFormat(*marks[:2]), content)
     except (ValueError, AttributeError, TypeError, RecursionError, UnicodeError):
         return
 

@@ -8,6 +8,7 @@ import pytest
 
 from dimred.checkpoints.states import RunStates
 from dimred.io.checksums import read_checksummed
+from dimred.io.file_format import RESULT_OF_STAGE_2
 from dimred.io.metrics_file import read_metrics
 
 TIMES = (
@@ -35,7 +36,7 @@ def results(folder: Path) -> dict[str, Any]:
         if path.name == "metrics.jsonl":
             found[name] = [without_times(record) for record in read_metrics(path)]
         elif path.name == "result.json":
-            found[name] = without_times(read_checksummed(path))
+            found[name] = without_times(read_checksummed(path, RESULT_OF_STAGE_2))
         elif path.parent.name == "resume":
             state = RunStates(path.parent.parent).newest(pytest.fail)
             found[name] = "a state"

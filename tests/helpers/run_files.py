@@ -10,6 +10,8 @@ import numpy as np
 from dimred.checkpoints.checkpoint_io import write_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.comparison.summary import TITLES
+from dimred.io.checksums import write_checksummed
+from dimred.io.file_format import COMPARED, CONFIGURATION
 from dimred.io.metric import ACCURACY, Figures
 from dimred.io.stage_two_result import ChoiceResult, MetricResult, StageTwoResult
 from dimred.subspace.fit import fit_basis
@@ -58,7 +60,7 @@ def write_run(folder: Path, epochs: int, per_epoch: int, first_epoch: int) -> Ru
     step |= {"captured_fraction": 0.1, "subspace_step": [0.1, 0.2]}
     step |= {"step_size": 1.0, "moved_inside": 0.05**0.5, "moved_outside": 0.001}
     _write_metrics(files.stage_2, [{"step": number} | step for number in (1, 2)])
-    (files.stage_2 / "config.yaml").write_text("data: {eval_split: test}\nstage_2: {search: {n_components: 2}}\n")
+    write_config(files.stage_2, "data: {eval_split: test}\nstage_2: {search: {n_components: 2}}\n")
     sources = {"data": folder, "weights": weights, "basis": folder / "pca_mat.npy"}
     (files.stage_2 / "checkpoint_stage_2").mkdir()
     (files.stage_2 / "checkpoint_stage_2" / "net-final.ckpt").touch()
@@ -110,11 +112,16 @@ def write_compared(folder: Path, seed: int, method: str, test: float, at: int = 
         "test_reestimated": test, "run": "a run", "data": "data",
     }  # fmt: skip
     (folder / f"seed_{seed}" / f"at_{at}").mkdir(parents=True, exist_ok=True)
-    (folder / f"seed_{seed}" / f"at_{at}" / f"{method}.json").write_text(json.dumps(record | changes))
+    write_checksummed(folder / f"seed_{seed}" / f"at_{at}" / f"{method}.json", COMPARED, record | changes)
 
 
 def _write_metrics(folder: Path, records: list[dict[str, Any]]) -> None:
     folder.mkdir(exist_ok=True)
     (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     (folder / "versions.json").write_text('{"dimred": "0"}')
-    (folder / "config.yaml").write_text("stage_1: {epochs: 1}\n")
+    write_config(folder, "stage_1: {epochs: 1}\n")
+
+
+def write_config(run: Path, text: str) -> None:
+    """Write the configuration of a run, as the run itself does."""
+    (run / "config.yaml").write_text(CONFIGURATION.sealed(text))

@@ -18,7 +18,7 @@ from dimred.report.record import on_equal_terms, read_stage_1, read_stage_2
 from dimred.report.run_page import make_report_folder, write_report, write_stage_1_report
 from dimred.report.search_page import search_options
 from tests.helpers.planted import write_series
-from tests.helpers.run_files import RunFiles, accuracy, write_run
+from tests.helpers.run_files import RunFiles, accuracy, write_config, write_run
 
 
 @pytest.fixture
@@ -159,7 +159,7 @@ def test_top5_is_on_the_pages_of_both_stages(run: RunFiles, tmp_path: Path) -> N
     top5 = MetricResult(TOP5, {"start": {"as_trained": 0.9}, "final": {"as_trained": 0.94, "reestimated": 0.95}})
     page = stage_2_page(run, tmp_path / "two", metrics=[*result.metrics, top5]).read_text()
     assert "<b>95.00 %</b><span>top5 on test of the network to use: epoch 1</span>" in page
-    (run.stage_1 / "config.yaml").write_text("model: {n_classes: 100}\n")
+    write_config(run.stage_1, "model: {n_classes: 100}\n")
     with (run.stage_1 / "metrics.jsonl").open("a") as file:
         figures = accuracy(0.5) | {"top5": {"as_trained": 0.75}}
         file.write(json.dumps({"epoch": 51, "loss": 0.1, "metrics": figures}) + "\n")
@@ -188,7 +188,7 @@ def test_a_figure_of_the_split_that_chose_is_said_to_be_too_good(run: RunFiles, 
     page = stage_2_page(run, tmp_path / "out", warning="'val' is the split that chooses.").read_text()
     assert "&#x27;val&#x27; is the split that chooses." in page
     assert "likely too good" not in stage_1_page(run, tmp_path / "out").read_text()
-    (run.stage_1 / "config.yaml").write_text("stage_1: {stop: averaged}\n")
+    write_config(run.stage_1, "stage_1: {stop: averaged}\n")
     assert "this figure is likely too good" in stage_1_page(run, tmp_path / "out").read_text()
 
 
@@ -227,7 +227,7 @@ def test_what_is_not_there_any_more_is_left_out_and_said(run: RunFiles, tmp_path
 def test_the_first_table_has_the_options_of_the_search(
     run: RunFiles, tmp_path: Path, options: str, rows: list[tuple[str, str]]
 ) -> None:
-    (run.stage_2 / "config.yaml").write_text(options)
+    write_config(run.stage_2, options)
     text = stage_2_page(run, tmp_path / "out").read_text()
     first = text[: text.index("</table>")]
     for name, value in rows:

@@ -17,6 +17,7 @@ from dimred.stages.parent import StageOneRun, config_beside
 from dimred.train_step.optimizers import state_parameters
 from dimred.vectors.parameters import to_arrays
 from tests.helpers import tiny_task
+from tests.helpers.run_files import write_config
 
 MODEL = {"model": {"name": "tests.helpers.tiny_task:network", "n_classes": 3}}
 ONE = StageOneConfig.model_validate(
@@ -40,7 +41,7 @@ def task(n_steps: int, **options: object) -> Task[StageTwoConfig]:
 def weights(tmp_path: Path) -> Path:
     """Write a run's full checkpoint after epoch 4 of 8 with 3 steps in each, and a snapshot of the same weights."""
     (tmp_path / "run" / "checkpoint_stage_1" / "checkpoint_pca").mkdir(parents=True)
-    (tmp_path / "run" / "config.yaml").write_text(config_text(ONE))
+    write_config(tmp_path / "run", config_text(ONE))
     path = tmp_path / "run" / "checkpoint_stage_1" / "net-4_3.ckpt"
     arrays = to_arrays(NETWORK.get_parameters())
     for parameter in state_parameters(build_optimizer(ONE.optimizer, NETWORK, 0.1)):
@@ -132,7 +133,7 @@ def test_a_checkpoint_that_cannot_be_taken_over_is_refused_with_the_remedy(weigh
     free = tmp_path / "free" / "checkpoint_stage_1" / weights.name
     free.parent.mkdir(parents=True)
     made = {"optimizer": {"name": "schedule_free"}, "schedule": {"name": "constant"}}
-    (tmp_path / "free" / "config.yaml").write_text(config_text(StageOneConfig.model_validate(MODEL | made)))
+    write_config(tmp_path / "free", config_text(StageOneConfig.model_validate(MODEL | made)))
     for copy in (foreign, renamed, free):
         shutil.copy(weights, copy)
     cases = [
