@@ -15,6 +15,7 @@ LONGER = (
     "cli/test_bench.py",
     "cli/test_doctor.py",
     "comparison/test_compare.py",
+    "golden/test_golden.py",
     "launch/test_launcher.py",
     "merging/test_average.py",
     "merging/test_merge.py",

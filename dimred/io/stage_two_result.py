@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
-from dimred.errors import ConfigError
+from dimred.errors import ConfigError, check_number
 from dimred.io.checksums import read_checksummed, write_checksummed
 from dimred.io.file_format import RESULT_OF_STAGE_2
 from dimred.io.metric import AS_TRAINED, REESTIMATED, Figures, Metric
@@ -165,7 +165,11 @@ class StageTwoResult:
                 raise KeyError(min(strangers))
             metrics = [MetricResult(Metric(**one["metric"]), one["by_point"]) for one in values["metrics"]]
             choices = {what: ChoiceResult(**choice) for what, choice in values["choices"].items()}
-        except (KeyError, TypeError) as error:
+            for name in ("epochs", "steps", "training_seconds"):
+                check_number(name, values[name], at_least=0)
+            for one in metrics:
+                _check_figures(one)
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ConfigError(
                 f"{source} can't be used: it does not hold what a stage 2 has found ({type(error).__name__}: {error}); "
                 "restore it, or run stage 2 again in a new folder"
@@ -192,3 +196,11 @@ class StageTwoResult:
         except (OSError, ValueError) as error:
             raise ConfigError(f"{path} is damaged: {error}; stage 2's --resume writes it again") from None
         return cls.from_json(values, str(path))
+
+
+def _check_figures(result: MetricResult) -> None:
+    """Raise ConfigError if a value of a fraction is not from 0 to 1; None stands for one that was not finite."""
+    for point, values in result.by_point.items():
+        for kind, value in values.items():
+            if result.metric.is_fraction and value is not None and not 0 <= value <= 1:
+                raise ConfigError(f"{result.metric.name} {kind} at {point!r} is {value}, but it is a fraction")

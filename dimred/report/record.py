@@ -11,7 +11,7 @@ from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.layout import arrays_digest
 from dimred.checkpoints.matrix import WeightMatrix
 from dimred.checkpoints.series import CheckpointSeries
-from dimred.errors import CheckpointError, ConfigError
+from dimred.errors import CheckpointError, ConfigError, RunError, shown
 from dimred.io.metric import AS_TRAINED, REESTIMATED, Metric
 from dimred.io.metrics_file import gaps_in_words, read_metrics
 from dimred.io.run_names import (
@@ -237,7 +237,7 @@ def read_stage_1(checkpoints: Path) -> StageOneRecord:
         SeriesError: its snapshots are not a readable series.
     """
     folder, snapshots = checkpoints.parent, checkpoints / SNAPSHOTS
-    epochs = read_metrics(folder / METRICS)
+    epochs = _numbered(folder / METRICS, "epoch")
     if not epochs:
         raise ConfigError(f"{str(folder)!r} has not finished an epoch; there is nothing to report")
     has_snapshots = any(snapshots.glob("*-*_*.*"))  # the folder exists before its first snapshot
@@ -258,7 +258,7 @@ def read_stage_2(folder: Path) -> StageTwoRecord:
             remedy = f"give the folder of a stage 1 or stage 2 run{runs_below(folder)}"
         raise ConfigError(f"RUN is {str(folder)!r}, which has no {RESULT}; {remedy}")
     result = StageTwoResult.read(path)
-    steps = read_metrics(folder / METRICS)
+    steps = _numbered(folder / METRICS, "step" if result.basis else "epoch")
     if not steps:
         raise ConfigError(f"RUN is {str(folder)!r}, whose stage 2 took no step; there is nothing to report")
     sources = {name: Path(source) for name, source in result.sources.items() if source}
@@ -273,6 +273,21 @@ def read_stage_2(folder: Path) -> StageTwoRecord:
         if basis.digest != result.basis.get("digest"):  # another one was written in its place
             basis, missing = None, (*missing, "basis")
     return StageTwoRecord(folder, result, steps, basis, read_stage_1(checkpoints) if has_stage_1 else None, missing)
+
+
+def _numbered(path: Path, key: str) -> list[dict[str, Any]]:
+    """Read the records of a run, each of which must have a number: its step or its epoch.
+
+    Raises:
+        RunError: the file can't be read, or a record has no such number.
+    """
+    records = read_metrics(path)
+    for line, record in enumerate(records, start=1):
+        number = record.get(key)
+        if type(number) is not int or number < 1:
+            why = f"its {key} is {shown(number)}; it must be a whole number above 0"
+            raise RunError(f"{path} is damaged in line {line} ({why}); remove the line")
+    return records
 
 
 def _are_others(weights: Path, digest: str | None) -> bool:
