@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dimred import ISA_VARIABLE, has_avx512
+from dimred.workarounds.onednn_cap import ISA_VARIABLE, has_avx512
 from tests.helpers.commands import run
 
 SCRIPT = """

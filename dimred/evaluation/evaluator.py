@@ -22,7 +22,7 @@ from dimred.evaluation.scores import (
     means_of_samples,
     score_batches,
 )
-from dimred.train_step.network_state import moving_statistics
+from dimred.train_step.statistics import moving_statistics
 from dimred.vectors.parameters import from_arrays
 
 _CACHE_BYTES = 1 << 28  # the most that is kept of the batches for one purpose

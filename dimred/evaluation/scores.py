@@ -17,7 +17,7 @@ from mindspore import dtype as mstype
 from dimred.data.own_dataset import IGNORED, check_labels
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError, DataError
-from dimred.train_step.network_state import evaluating
+from dimred.train_step.modes import evaluating
 
 _WHOLE_NUMBERS = (mstype.bool_, *mstype.int_type, *mstype.uint_type)
 

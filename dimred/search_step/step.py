@@ -14,6 +14,7 @@ from mindspore import Tensor, nn
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError, NothingAcceptedError, SearchError
 from dimred.search_step.direction import Direction
+from dimred.search_step.dropout import draw_masks, make_replayable
 from dimred.search_step.line_search import LineSearch
 from dimred.search_step.moves import Line, MoveOutside, UnitRate
 from dimred.search_step.objective import LineObjective, Objective
@@ -27,21 +28,24 @@ from dimred.search_step.result import (
     search_line,
     totals,
 )
-from dimred.train_step.dropout import make_replayable
 from dimred.train_step.ema import EMA
-from dimred.train_step.loss_scale import StaticLossScale
-from dimred.train_step.network_state import TrainingMode, check_dense, check_names, clearing_failures
+from dimred.train_step.modes import TrainingMode
+from dimred.train_step.network_checks import check_dense, check_names
 from dimred.train_step.optimizers import check_float32
-from dimred.train_step.protocol import StepCell, parameters_to_save
-from dimred.vectors.parameters import KnownMemory, from_arrays, to_arrays
+from dimred.train_step.part import LossScale, StepPart, TypedCell, WeightsFollower, check_parts, part_of
+from dimred.train_step.protocol import parameters_to_save
+from dimred.vectors.parameters import from_arrays, to_arrays
 from dimred.vectors.projection import make_projection
 from dimred.vectors.weights import make_copies, make_vectors
+from dimred.workarounds.binary_cross_entropy import exact_binary_cross_entropy
+from dimred.workarounds.failed_gradient import clearing_failures
+from dimred.workarounds.moved_memory import KnownMemory
 
 _SAME_LOSS_TOLERANCE = 1e-4
 _SEARCH = "search:"  # prefix of the memory's arrays in a state
 
 
-class SearchStep(StepCell):
+class SearchStep(TypedCell):
     """A cell that makes one search step on one batch: along a direction in the subspace, and then outside it.
 
     With loss f, gradient g, basis P (k, M), weights w (M,), all float32, and H, g_prev, s_prev in float64 on the host::
@@ -78,17 +82,14 @@ class SearchStep(StepCell):
         line_search: chooses how far to go along it, such as ``ArmijoBacktracking`` or ``FixedStep``.
         outside: makes the step outside the subspace, such as ``ResidualMomentum`` or ``OptimizerOutside``; None for
             no such step.
+        parts: as for ``TrainStep``. The gradient g is changed before it is used, and ``EMA`` follows each training
+            step. A step whose gradient is not finite is skipped, whatever the loss scale.
         max_rejected_steps: number of rejected steps in a row after which the search gives up.
         micro_batch_size: rows of a micro-batch. The gradient and every loss of the search are means over the whole
             batch, computed in parts of this many rows; None takes the batch whole.
         ranks: the ranks of a data-parallel job, each of which calls the step with its own part of the batch and holds a
             part of the basis. Every number that a decision depends on is a mean or sum over all of them, so their
             decisions can't differ.
-        loss_scale: ``StaticLossScale`` or ``DynamicLossScale``, which counts the gradients that are not finite. Such a
-            step is skipped in any case.
-        clipping: ``Clipping``, which clips the gradient g before it is used.
-        ema: ``EMA`` of the network, updated after each training step.
-
     Attributes:
         memory: ``SearchMemory``, what the search remembers from step to step.
         objective: ``Objective``, the loss and the gradient of a batch at the current weights.
@@ -119,14 +120,13 @@ class SearchStep(StepCell):
         line_search: LineSearch,
         outside: MoveOutside | None = None,
         *,
+        parts: Sequence[StepPart] = (),
         max_rejected_steps: int = 100,
         micro_batch_size: int | None = None,
         ranks: Ranks = ALONE,
-        loss_scale: StaticLossScale | None = None,
-        clipping: nn.Cell | None = None,
-        ema: EMA | None = None,
     ):
         super().__init__(auto_prefix=False)
+        check_parts(parts, network)
         trainable = network.trainable_params()
         check_dense(network)
         check_float32(trainable)
@@ -135,24 +135,31 @@ class SearchStep(StepCell):
         self._outside = outside
         self._max_rejected_steps = max_rejected_steps
         self.network = network
-        self.loss_scale = loss_scale
+        self.parts = tuple(parts)
+        self.loss_scale = part_of(LossScale, parts) or LossScale()
+        self._follow = WeightsFollower(parts)
         optimizer = None if outside is None else outside.optimizer
         self._moves_by_optimizer = optimizer is not None
         self.optimizer = UnitRate(lambda: self.memory.n_steps) if optimizer is None else optimizer
-        self.ema = ema
-        self._draw_dropout_masks, self._ranks = make_replayable(network).draw, ranks
+        self._has_dropout, self._ranks = make_replayable(network), ranks
         trainable_ids = {id(parameter) for parameter in trainable}
         self._untrained_parameters = make_copies([p for p in network.get_parameters() if id(p) not in trainable_ids])
         self._weights = make_vectors(trainable)
         self.subspace = make_projection(components, ranks)
         self.objective = Objective(
-            network, trainable, self._weights, ranks.mean(), micro_batch_size, self._draw_masks, loss_scale, clipping
+            network, trainable, self._weights, ranks.mean(), micro_batch_size, self._draw_masks, self.loss_scale, parts
         )
+        self._change = self.objective.change  # registered here, with the parameters of its parts
         self._forward_is_checked = False
         self.memory = SearchMemory(direction.initial())
         self._mode = TrainingMode(self, network)
         check_names(self)
         self._parameter_memory = KnownMemory(self.get_parameters())
+
+    @property
+    def ema(self) -> EMA | None:
+        """Return the moving average of the network; None without one."""
+        return part_of(EMA, self.parts)
 
     def state(self) -> dict[str, np.ndarray]:
         """Return every parameter but the learning rates, and the memory of the search, by name."""
@@ -186,7 +193,7 @@ class SearchStep(StepCell):
 
     def __call__(self, *inputs: Tensor) -> SearchResult:
         self._mode.ensure()
-        with self._parameter_memory.in_use(), clearing_failures():
+        with self._parameter_memory.in_use(), clearing_failures(), exact_binary_cross_entropy():
             return self.construct(*inputs)
 
     def construct(self, *inputs: Tensor) -> SearchResult:
@@ -200,18 +207,18 @@ class SearchStep(StepCell):
         clock.lap("gradient")
         # P g is the same on every rank, and is not finite if an entry of g is not.
         all_finite = bool(np.isfinite([loss, here.raw_norm, *subspace_grad]).all())
-        scale: dict[str, Any] = {}
-        if self.loss_scale is not None:
-            scale["loss_scale"] = float(self.loss_scale.scale)
-            self.loss_scale.observe(Tensor(all_finite))
-            scale["n_overflows"] = int(self.loss_scale.n_overflows)
+        scale = self.loss_scale.scale_of_step()
+        self.loss_scale.observe(Tensor(all_finite))
+        of_scale = [number.asnumpy().item() for number in (*scale, *self.loss_scale.overflows())]
+        telemetry = here.telemetry | dict(zip(self.loss_scale.telemetry, of_scale, strict=True))
         if not all_finite:
             self._untrained_parameters.restore(before)
             self.memory = self.memory.after(is_progress=False)
             nothing = np.zeros(len(subspace_grad))
             return SearchResult(
-                here.loss, loss, Outcome.NON_FINITE_GRADIENT, nothing, clock.laps, n_forward=1, n_backward=1, **scale
-            )
+                here.loss, loss, Outcome.NON_FINITE_GRADIENT, nothing, clock.laps, n_forward=1, n_backward=1,
+                telemetry=telemetry,
+            )  # fmt: skip
         after = self._untrained_parameters.save()
         self._check_forward(inputs, before, loss)
 
@@ -242,8 +249,8 @@ class SearchStep(StepCell):
         direction_state = self.memory.direction
         if line_result.accepted:
             direction_state = self.direction.follow(proposal, subspace_grad, line_result.step_size)
-        if is_training and self.ema is not None:
-            self.ema()
+        if is_training and len(self._follow.parts):
+            self._follow()
         self.memory = self.memory.after(is_training, direction=direction_state, residual_momentum=momentum)
         clock.lap("commit")
         return SearchResult(
@@ -264,12 +271,13 @@ class SearchStep(StepCell):
             moved_inside=line_result.step_size * float(np.linalg.norm(proposal.direction)),
             moved_outside=moved_outside,
             grad_norm=here.raw_norm,
-            **scale,
+            telemetry=telemetry,
         )
 
     def _draw_masks(self, micro_batch: int) -> None:
         """Draw the dropout masks for a micro-batch of this rank; they are the same in all forward passes of a step."""
-        self._draw_dropout_masks(self.memory.n_steps, micro_batch * self._ranks.group_size + self._ranks.rank)
+        if self._has_dropout:
+            draw_masks(self.memory.n_steps, micro_batch * self._ranks.group_size + self._ranks.rank)
 
     def _give_up_after_too_many(self) -> None:
         if self.memory.n_rejected_in_a_row >= self._max_rejected_steps:

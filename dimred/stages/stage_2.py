@@ -152,8 +152,8 @@ class StageTwo:
             self.result.start_effective_size = best.effective_size
         elif self._settings.starts_from_file:
             put_file(list(network.get_parameters()), Path(start), f"start {start!r}", self._ranks)
-        if self.step.ema is not None and start != "last":
-            self.step.ema.restart()
+        for part in self.step.parts if start != "last" else ():
+            part.restart()
 
     def _add_average(self) -> None:
         """Make the best average of the snapshots a candidate, if it is better than the start; change no weights."""

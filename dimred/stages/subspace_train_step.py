@@ -17,10 +17,9 @@ from dimred.search_step.moves import MoveOutside, OptimizerOutside, ResidualMome
 from dimred.search_step.step import SearchStep
 from dimred.stages.cooldown import Cooldown
 from dimred.subspace.basis import SubspaceBasis, load_basis
-from dimred.train_step.parts import Parts, make_parts
 from dimred.train_step.schedule import make_rates
 
-_PARTS = ("micro_batch_size", "ranks", "loss_scale", "clipping", "ema")
+_OF_STEP = ("parts", "micro_batch_size", "ranks")  # arguments that are no options of the search
 
 
 class SubspaceTrainStep(SearchStep):
@@ -37,8 +36,8 @@ class SubspaceTrainStep(SearchStep):
         optimizer: an optimizer of the network's trainable parameters, which makes the step outside the subspace in
             place of ``gamma`` and ``alpha``, with a learning rate and schedule of its own.
         options: rule, n_components, rho, gamma, alpha, sigma, max_trials, initial_scaling, min_cosine, learning_rate,
-            momentum, max_rejected_steps, see ``SearchOptions``; the parts loss_scale, clipping, ema, see
-            ``make_parts``; and micro_batch_size, ranks, see ``SearchStep``.
+            momentum, max_rejected_steps, see ``SearchOptions``; and parts, micro_batch_size, ranks, see
+            ``SearchStep``.
 
     Raises:
         ConfigError: an option is unknown, outside its range, or does not go with the others; or the optimizer's
@@ -53,12 +52,10 @@ class SubspaceTrainStep(SearchStep):
         optimizer: nn.Optimizer | None = None,
         **options: Any,
     ):
-        parts = {name: options.pop(name) for name in _PARTS if name in options}
-        search = SearchOptions.checked(options, exact=True, other_keys=_PARTS)
+        of_step = {name: options.pop(name) for name in _OF_STEP if name in options}
+        search = SearchOptions.checked(options, exact=True, other_keys=_OF_STEP)
         if optimizer is not None and (name := search.without_effect_beside_an_optimizer):
             raise ConfigError(f"{name} has no effect beside an optimizer, which moves outside; leave it out")
-        values = (parts.get(name) for name in Parts._fields)
-        parts |= make_parts(network, *values)._asdict()
         if isinstance(basis, str | os.PathLike):
             basis = load_basis(basis, network=network)
         if not isinstance(basis, SubspaceBasis):
@@ -72,8 +69,8 @@ class SubspaceTrainStep(SearchStep):
         rows = np.ascontiguousarray(basis.components[:n_components], dtype=np.float32)  # a view wherever it can be
         direction, line_search = build_rule(search, len(rows))
         outside = build_outside(search, network, optimizer)
-        parts["max_rejected_steps"] = search.max_rejected_steps
-        super().__init__(network, rows, direction, line_search, outside, **parts)
+        of_step["max_rejected_steps"] = search.max_rejected_steps
+        super().__init__(network, rows, direction, line_search, outside, **of_step)
 
 
 def build_rule(options: SearchOptions, n_components: int) -> tuple[Direction, LineSearch]:

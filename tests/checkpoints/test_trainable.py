@@ -118,7 +118,7 @@ def test_wrappers_of_an_optimizer_and_other_cells_of_a_training(tmp_path):
         return MindcvStep(loss, nn.Momentum(parameters, 0.1, 0.9), scale_sense=scale, ema=True)
 
     def of_dimred(loss, parameters):
-        options = {"loss_scale": DynamicLossScale(), "micro_batch_size": 2, "ema": EMA(loss)}
+        options = {"parts": [DynamicLossScale(), EMA(loss)], "micro_batch_size": 2}
         return dimred.TrainStep(loss, ScheduleFree(parameters, 0.1), **options)
 
     class LossAndOptimizer(nn.Cell):

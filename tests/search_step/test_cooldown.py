@@ -60,7 +60,7 @@ def test_the_step_is_its_twin(name: str) -> None:
 
 def test_a_gradient_that_is_not_finite_leaves_the_optimizer_alone() -> None:
     network = TanhMLP()
-    step = continued(network, 6, ema=EMA(network, 0.5), max_rejected_steps=2)
+    step = continued(network, 6, parts=[EMA(network, 0.5)], max_rejected_steps=2)
     x, target = np.ones((4, 3), np.float32), np.ones((4, 2), np.float32)
     step(Tensor(x), Tensor(target))
     before = values(step)
@@ -74,7 +74,7 @@ def test_a_gradient_that_is_not_finite_leaves_the_optimizer_alone() -> None:
 def test_a_step_without_an_accepted_trial_is_a_training_step_all_the_same() -> None:
     network = BatchNormNet()
     ema = EMA(network, 0.5)
-    step = continued(network, 6, max_rejected_steps=2, ema=ema)
+    step = continued(network, 6, max_rejected_steps=2, parts=[ema])
     step.line_search = RejectAll(1)
     before = values(step)
     found = [step(*image_batch(number)) for number in range(4)]
