@@ -18,6 +18,7 @@ from dimred.evaluation.scores import (
     BatchSums,
     Score,
     Scores,
+    copies,
     mean_of_items,
     means_of_samples,
     score_batches,
@@ -41,11 +42,11 @@ class _BatchCache:
         self._batches: list[tuple[Tensor, ...]] | None = None
 
     def create_tuple_iterator(self, num_epochs: int = 1) -> Iterator[tuple[Tensor, ...]]:
-        """Yield the batches, as MindSpore's datasets do."""
+        """Yield copies of the batches, as MindSpore's datasets yield theirs."""
         batches, n_bytes = [], 0
         for batch in self._read() if self._batches is None else self._batches:
             self._at_batch()
-            yield batch
+            yield copies(batch)
             n_bytes += sum(tensor.nbytes for tensor in batch)
             if n_bytes <= _CACHE_BYTES:
                 batches.append(batch)

@@ -19,7 +19,7 @@ from dimred.config import (
 from dimred.data.batches import Batches
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError, DimredError, shown
-from dimred.evaluation.scores import Score, Scores, cross_entropy, is_among_five, is_correct, misfit, on_host
+from dimred.evaluation.scores import Score, Scores, copies, cross_entropy, is_among_five, is_correct, misfit, on_host
 from dimred.io.metric import ACCURACY, TOP5, metrics_of
 from dimred.models.factory import CLASSES_REMEDY, call_factory, load_factory, make_cell
 from dimred.train_step.clipping import Clipping
@@ -266,7 +266,7 @@ def _called(key: str, name: str | None, where: str, function: Callable[..., Any]
 
 def _shape_of(score: Score, outputs: Any, labels: Tensor) -> tuple[int, ...]:
     """Return the shape of the values that a loss or a metric gives."""
-    result = score(outputs, labels)
+    result = score(copies(outputs), copies(labels))
     values, is_counted = result if isinstance(result, tuple) else (result, True)
     return np.broadcast_shapes(on_host(values).shape, np.shape(on_host(is_counted)))
 

@@ -183,16 +183,16 @@ def check_parts(parts: Sequence[StepPart], network: nn.Cell) -> None:
         if part.name in known:
             raise ConfigError(f"parts has two named {part.name!r}; give one")
         known.add(part.name)
+        for value in part.values if isinstance(part, WeightsPart) else ():
+            if id(value) not in of_network:
+                raise ConfigError(
+                    f"{part.name} follows {value.name!r}, which is not of this network; make the part for this one"
+                )
         for parameter in part.get_parameters():
             if id(parameter) not in of_network and not parameter.name.startswith(f"{part.name}."):
                 raise ConfigError(
                     f"the part {part.name!r} has a parameter named {parameter.name!r}; a state tells parts apart by "
                     f"these names: begin it with '{part.name}.'"
-                )
-        for value in part.values if isinstance(part, WeightsPart) else ():
-            if id(value) not in of_network:
-                raise ConfigError(
-                    f"{part.name} follows {value.name!r}, which is not of this network; make the part for this one"
                 )
 
 
