@@ -153,14 +153,14 @@ class Evaluator:
         ranks = self._ranks
 
         def score() -> list[BatchSums]:
-            found = score_batches(self.network, self._splits[split], *scores)
+            sums = score_batches(self.network, self._splits[split], *scores)
             n_there = len(range(ranks.rank, self._images[split].n_images, ranks.group_size))
-            n_read = sum(len(one) for one, _ in found[0])
+            n_read = sum(len(one) for one, _ in sums[0])
             if n_read != n_there:
                 raise DataError(
                     f"{split!r} gave {n_read} samples to rank {ranks.rank}, and had {n_there} for it when the run "
                     "began: the data changed meanwhile"
                 )
-            return found
+            return sums
 
         return ranks.run_together(score)

@@ -1,7 +1,6 @@
 """Make one step of the search in the subspace.
 
-The host drives the step: one compiled graph computes the gradient and one a trial's loss, with passes over the basis
-and vectors between them. ``tests/benchmarks/test_search_step.py`` compares its cost with the sum of those parts.
+The host drives the step: one graph computes the gradient and one a trial's loss, with passes over the basis between.
 """
 
 import math
@@ -70,9 +69,8 @@ class SearchStep(TypedCell):
     even the optimizer's state. Without a step outside the subspace, no backtracking step raises its batch's loss; a
     step outside follows the line search and can raise it.
 
-    The step works in graph mode and PyNative. Call it, or hand it to ``mindspore.train.Model`` with its callbacks (but
-    not in sink mode, as the search loop runs on the host). It replaces every dropout cell of the network, in place,
-    with one whose mask can be drawn again; see ``make_replayable``.
+    The step works in graph mode and PyNative, called or handed to ``mindspore.train.Model``, but not in sink mode. It
+    replaces every dropout cell of the network, in place, by one whose mask can be drawn again; see ``make_replayable``.
 
     Args:
         network: network and loss in one cell; returns the scalar mean loss of a batch, or (sum, count), see
@@ -84,9 +82,8 @@ class SearchStep(TypedCell):
             no such step.
         parts: as for ``TrainStep``. The gradient g is changed before it is used, and ``EMA`` follows each training
             step. A step whose gradient is not finite is skipped, whatever the loss scale.
-        max_rejected_steps: number of rejected steps in a row after which the search gives up.
-        micro_batch_size: rows of a micro-batch. The gradient and every loss of the search are means over the whole
-            batch, computed in parts of this many rows; None takes the batch whole.
+        max_rejected_steps: rejected steps in a row after which the search gives up.
+        micro_batch_size: rows of a micro-batch; the gradient and every loss of the search are means over the batch.
         ranks: the ranks of a data-parallel job, each of which calls the step with its own part of the batch and holds a
             part of the basis. Every number that a decision depends on is a mean or sum over all of them, so their
             decisions can't differ.
@@ -102,8 +99,7 @@ class SearchStep(TypedCell):
         SearchResult; its first field is the loss, Tensor () float32.
 
     Raises:
-        ConfigError: ``micro_batch_size`` is below 1, two parameters have one name, or an embedding has sparse
-            gradients. The first step also raises it if the loss is neither one number nor a pair.
+        ConfigError: as for ``TrainStep``.
         NothingAcceptedError: the last ``max_rejected_steps`` steps were rejected; the next one raises it before it
             changes anything.
         SearchError: the network draws random numbers that can't be repeated; the first step raises it.
@@ -141,7 +137,8 @@ class SearchStep(TypedCell):
         optimizer = None if outside is None else outside.optimizer
         self._moves_by_optimizer = optimizer is not None
         self.optimizer = UnitRate(lambda: self.memory.n_steps) if optimizer is None else optimizer
-        self._has_dropout, self._ranks = make_replayable(network), ranks
+        self._has_dropout = make_replayable(network)
+        self._ranks = ranks
         trainable_ids = {id(parameter) for parameter in trainable}
         self._untrained_parameters = make_copies([p for p in network.get_parameters() if id(p) not in trainable_ids])
         self._weights = make_vectors(trainable)

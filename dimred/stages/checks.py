@@ -22,7 +22,7 @@ from dimred.stages.cooldown import Cooldown, plan_cooldown
 from dimred.stages.parent import StageOneRun
 from dimred.subspace.basis import SubspaceBasis
 from dimred.train_step.optimizers import UPDATES
-from dimred.train_step.schedule_free import refuse_gradient_point
+from dimred.train_step.schedule_free import check_no_gradient_point
 from dimred.vectors.parameters import check_arrays
 
 
@@ -118,7 +118,7 @@ def check_stage_2(
             return  # which is one of the problems already
         if cooldown is not None:
             cooldown.check_state(network)
-        refuse_gradient_point(parent.names, parent.title)
+        check_no_gradient_point(parent.names, parent.title)
         if not parent.is_gone:
             check_arrays(network.get_parameters(), parent.arrays, parent.title)
         parent.check_continued_by(settings, allowed)
@@ -127,7 +127,7 @@ def check_stage_2(
                 first = read_checkpoint(settings.start)
             except CheckpointError as error:
                 raise CheckpointError(f"start is {settings.start!r}: {error}") from None
-            refuse_gradient_point(first, f"start is {settings.start!r}, which")
+            check_no_gradient_point(first, f"start is {settings.start!r}, which")
             check_arrays(network.get_parameters(), first, f"start {settings.start!r}")
 
     goes_on = resume and not RunStates(out).is_empty

@@ -1,6 +1,7 @@
 """The mean loss of a batch, and the weight of a micro-batch or of a rank in the mean of the whole batch."""
 
 import logging
+from itertools import count
 from typing import Any
 
 import mindspore as ms
@@ -13,6 +14,7 @@ from dimred.train_step.places import places
 
 _LOSSES = (nn.CrossEntropyLoss, nn.NLLLoss, mint.nn.CrossEntropyLoss, mint.nn.NLLLoss)
 _log = logging.getLogger(__name__)
+_serial = count(1)  # MindSpore wants the counts of one network to have different names
 
 
 class MeanLoss(nn.Cell):
@@ -37,12 +39,8 @@ class MeanLoss(nn.Cell):
         self.one = Tensor(1.0, ms.float32)
 
     def construct(self, *inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
-        loss = self.network(*inputs)
-        if isinstance(loss, (tuple, list)):
-            total, n_items = _sum_and_count(loss)
-            mean = total / n_items
-        else:
-            mean = _mean(loss)
+        numbers = _numbers(self.network(*inputs))
+        mean = numbers[0] if len(numbers) == 1 else numbers[0] / numbers[1]
         return mean, mean, self.one
 
 
@@ -83,24 +81,24 @@ class WeightedLoss(nn.Cell):
         self.one, self.not_called = Tensor(1.0, ms.float32), Tensor(-1.0, ms.float32)
 
     def construct(self, *inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
-        for count in self.label_counts:
-            ops.assign(count, self.not_called)
-        loss = self.network(*inputs)
+        for label_count in self.label_counts:
+            ops.assign(label_count, self.not_called)
+        numbers = _numbers(self.network(*inputs))
         n_rows = 1
         if len(inputs) > 0 and isinstance(inputs[0], Tensor) and inputs[0].ndim > 0:
             n_rows = inputs[0].shape[0]
-        if isinstance(loss, (tuple, list)):
-            total, n_items = _sum_and_count(loss)
-            mean, weight = total / ops.select(n_items == 0, self.one, n_items), n_items / n_rows
+        if len(numbers) == 1:
+            mean, weight = numbers[0], self._weight(n_rows)
         else:
-            mean, weight = _mean(loss), self._weight(n_rows)
+            total, n_items = numbers
+            mean, weight = total / ops.select(n_items == 0, self.one, n_items), n_items / n_rows
         return mean, mean * weight, weight
 
     def _weight(self, n_rows: int) -> Tensor:
         """Return the items that the losses counted for each row; 1 if none of them was called."""
         if not self.counts:
             return self.one
-        counts = ops.stop_gradient(ops.stack([count + 0.0 for count in self.label_counts]))
+        counts = ops.stop_gradient(ops.stack([one + 0.0 for one in self.label_counts]))
         return ops.select(counts.max() < 0, self.one, ops.maximum(counts, 0.0).sum() / n_rows)
 
 
@@ -117,8 +115,8 @@ class _CountingLoss(nn.Cell):
     def __init__(self, loss: nn.Cell):
         super().__init__(auto_prefix=False)
         self.loss = loss
-        count = Parameter(Tensor(-1.0, ms.float32), name="label_count", requires_grad=False)
-        object.__setattr__(self, "label_count", count)
+        label_count = Parameter(Tensor(-1.0, ms.float32), name=f"label_count_{next(_serial)}", requires_grad=False)
+        object.__setattr__(self, "label_count", label_count)
         self.ignore_index = loss.ignore_index
         self.weight = loss.weight
         weights = np.ones(2) if loss.weight is None else loss.weight.asnumpy().astype(np.float32)
@@ -170,52 +168,27 @@ def _warn_of_sums(network: nn.Cell) -> None:
             )
 
 
-_NEEDS = "a step needs the mean loss alone, or its sum and its count"
+def _numbers(loss: Any) -> list[Tensor]:
+    """Return the mean loss, or its sum and its count, float32 each, and check that it is these.
+
+    Other pairs, such as a loss and an accuracy, must not be divided.
+    """
+    values = loss if isinstance(loss, (tuple, list)) else [loss]
+    _check([_kind(value) for value in values])
+    return [value.astype(ms.float32) for value in values]
 
 
-def _mean(loss: Any) -> Tensor:
-    """Return a mean loss as float32, and check that it is one number."""
-    _check_tensors(isinstance(loss, Tensor))
-    _check_scalar(loss.shape)
-    return loss.astype(ms.float32)
-
-
-def _sum_and_count(pair: Any) -> tuple[Tensor, Tensor]:
-    """Return a sum and a count as float32; refuse other pairs, such as a loss and an accuracy."""
-    _check_pair(len(pair))
-    _check_tensors(isinstance(pair[0], Tensor) and isinstance(pair[1], Tensor))
-    _check_sum_and_count(pair[0].shape, pair[1].shape, pair[1].dtype)
-    return pair[0].astype(ms.float32), pair[1].astype(ms.float32)
+def _kind(value: Any) -> Any:
+    return (value.shape, value.dtype) if isinstance(value, Tensor) else None
 
 
 @ops.constexpr  # so that a graph calls it when it is compiled, before any step
-def _check_scalar(shape: tuple[int, ...]) -> None:
-    if shape != ():
+def _check(kinds: list[Any]) -> None:
+    are_numbers = all(kind is not None and kind[0] == () for kind in kinds)
+    has_count = len(kinds) == 2 and are_numbers and kinds[1][1] in (mstype.int32, mstype.int64)
+    if not (are_numbers and len(kinds) == 1) and not has_count:
+        values = " and ".join("what is no tensor" if kind is None else f"{kind[1]} {kind[0]}" for kind in kinds)
         raise ConfigError(
-            f"the network gives a loss of the shape {shape}; a step needs one number for the batch, of the shape (): "
-            'take the mean (reduction="mean")'
-        )
-
-
-@ops.constexpr
-def _check_tensors(are_tensors: bool) -> None:
-    if not are_tensors:
-        raise ConfigError(
-            "the network gives None, a dictionary, or another value that is no tensor, as its loss; "
-            f"{_NEEDS}: return one tensor of the shape (), or two"
-        )
-
-
-@ops.constexpr
-def _check_pair(n_values: int) -> None:
-    if n_values != 2:
-        raise ConfigError(f"the network gives {n_values} values; {_NEEDS}: return nothing else")
-
-
-@ops.constexpr
-def _check_sum_and_count(total_shape: tuple[int, ...], count_shape: tuple[int, ...], count_type: Any) -> None:
-    if (total_shape, count_shape) != ((), ()) or count_type not in (mstype.int32, mstype.int64):
-        raise ConfigError(
-            f"the network gives 2 values, of the shapes {total_shape} and {count_shape}, the second of the type "
-            f"{count_type}; {_NEEDS}, one number each, the count int32 or int64: return nothing else"
+            f"the network gives {values} as its loss; a step needs the mean over the batch, one tensor of the shape () "
+            '(reduction="mean"), or its sum and its count, two of that shape, the count int32 or int64'
         )

@@ -108,8 +108,10 @@ class ScheduleFree(nn.Optimizer):
             yield
 
 
-def refuse_gradient_point(names: Collection[str], title: str) -> None:
-    """Refuse a full checkpoint of schedule-free training, by the names in it; its weights are not its network.
+def check_no_gradient_point(names: Collection[str], title: str) -> None:
+    """Check by the names in it that a checkpoint is not a full one of schedule-free training.
+
+    The weights of that one are not its network.
 
     Args:
         names: names of its arrays.

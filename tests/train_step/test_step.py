@@ -74,10 +74,10 @@ def test_an_optimizer_or_a_loss_that_can_not_train_the_network_is_refused() -> N
         TrainStep(nn.WithLossCell(half, nn.MSELoss()), nn.SGD(half.trainable_params()))
     before = state_bytes(network)
     step = TrainStep(nn.WithLossCell(network, nn.MSELoss(reduction="none")), nn.SGD(network.trainable_params()))
-    with pytest.raises(ConfigError, match=r"a loss of the shape \(7, 2\); a step needs one number"):
+    with pytest.raises(ConfigError, match=r"Float32 \(7, 2\) as its loss; a step needs the mean over the batch"):
         step(X, Y)
     step = TrainStep(LossAndOutputs(network), nn.SGD(network.trainable_params()))
-    with pytest.raises(ConfigError, match=r"2 values, of the shapes \(\) and \(7, 2\), the second of the type"):
+    with pytest.raises(ConfigError, match=r"Float32 \(\) and Float32 \(7, 2\) as its loss; a step needs"):
         step(X, Y)
     assert state_bytes(network) == before
     twice = nn.Momentum(network.trainable_params(), 0.1, 0.9, loss_scale=1024.0)
@@ -148,7 +148,7 @@ def test_inputs_need_not_be_tensors_where_nothing_is_cut() -> None:
 def test_a_loss_that_is_no_tensor_is_named(kind: str) -> None:
     network = Given(kind)
     step = TrainStep(network, nn.SGD(network.trainable_params()))
-    with pytest.raises(ConfigError, match="value that is no tensor, as its loss; a step needs the mean loss alone"):
+    with pytest.raises(ConfigError, match="what is no tensor as its loss; a step needs the mean over the batch"):
         step((X, Y), 0.5)
 
 

@@ -95,7 +95,7 @@ def test_a_step_in_micro_batches_is_that_of_the_whole_batch(case, is_graph, pyna
     loss, gradient = twin(before)
     assert float(result.loss) == pytest.approx(loss, rel=1e-6)
     np.testing.assert_allclose(before - weight_vector(network), gradient, atol=1e-6)
-    assert "label_count" not in {parameter.name for parameter in step.get_parameters()}
+    assert not [one.name for one in step.get_parameters() if one.name.startswith("label_count")]
 
 
 @pytest.mark.parametrize(("case", "is_graph"), [("ignored", True), ("a loss of one's own", False)])
@@ -151,7 +151,7 @@ class LossAndAccuracy(nn.Cell):
 def test_an_accuracy_is_not_taken_for_a_count(pynative):
     network, batch, _ = problem({"loss": LossAndAccuracy}, LABELS)
     step = TrainStep(network, nn.SGD(network.trainable_params(), 1.0))
-    with pytest.raises(ConfigError, match=r"the second of the type Float32; a step needs .* the count int32 or int64"):
+    with pytest.raises(ConfigError, match=r"Float32 \(\) and Float32 \(\) as its loss; .* the count int32 or int64"):
         step(*tensors(batch))
 
 
@@ -174,18 +174,6 @@ def test_losses_that_earlier_steps_let_count_are_counted_together(pynative):
     before = weight_vector(network)
     TrainStep(Sum(*halves), nn.SGD(weights, 1.0), micro_batch_size=2)(*tensors(batch))
     np.testing.assert_allclose(before - weight_vector(network), 2 * twin(before)[1], atol=2e-6)
-
-
-class InAList(nn.Cell):
-    def construct(self, logits, labels):
-        return [ops.cross_entropy(logits, labels)]
-
-
-def test_a_loss_in_a_list_is_named(pynative):
-    network, batch, _ = problem({"loss": InAList}, LABELS)
-    step = TrainStep(network, nn.SGD(network.trainable_params(), 1.0))
-    with pytest.raises(ConfigError, match="the network gives 1 values; a step needs the mean loss alone"):
-        step(*tensors(batch))
 
 
 def test_a_batch_without_a_label_that_counts_has_no_mean(pynative):
