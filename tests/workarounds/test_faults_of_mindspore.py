@@ -1,11 +1,17 @@
 """Each fault of MindSpore that is worked around is still there: a test that fails says which module can be deleted."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import dimred
+
+DIMRED = Path(dimred.__file__).parent
+SET_UP = DIMRED / "runs" / "device.py"
 
 START = """
 import numpy as np
@@ -116,3 +122,21 @@ def test_mindspore_still_leaves_a_folder_and_words_at_exit(tmp_path: Path) -> No
 
 def test_native_code_still_prints_past_python(tmp_path: Path) -> None:
     assert ran(START + NATIVE_MESSAGES, tmp_path).stderr
+
+
+def test_the_context_of_all_reduces_is_set_in_one_place_and_on_ascend_with_a_split_alone() -> None:
+    """MindSpore 2.11 ends it for static graphs; the ranks of ``tests/distributed`` train without it."""
+    places = [path.name for path in DIMRED.rglob("*.py") if "set_auto_parallel_context(" in path.read_text()]
+    assert places == ["all_reduce_fusion.py"]
+    assert 'if all_reduce_split and device_target == "Ascend":\n        fuse_all_reduces(' in SET_UP.read_text()
+
+
+def test_what_needs_no_workaround_imports_none() -> None:
+    """A step guards each call; the rest is for a process or a run as a whole."""
+    users = {
+        path.relative_to(DIMRED).as_posix()
+        for path in DIMRED.rglob("*.py")
+        if re.search(r"(from|import) dimred\.workarounds", path.read_text())
+    }
+    of_steps, of_process = {"train_step/step.py", "search_step/step.py"}, {"__init__.py", "cli/machine.py"}
+    assert users == of_steps | of_process | {"runs/run.py", "runs/device.py"}
