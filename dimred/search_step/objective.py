@@ -10,7 +10,7 @@ from mindspore import Parameter, Tensor, mutable, nn
 from dimred.search_step.direction import Proposal
 from dimred.search_step.moves import Line
 from dimred.train_step.gradient import BatchGradient, GroupGradient
-from dimred.train_step.part import GradientChange, LossScale, StepPart
+from dimred.train_step.part import GradientPart, LossScale, StepPart, parts_of
 from dimred.vectors.weights import Vectors
 
 
@@ -39,9 +39,6 @@ class Objective:
         micro_batch_size, draw_dropout_masks: see ``GroupGradient``.
         loss_scale: the loss scale, or ``LossScale()``.
         parts: all parts of the step.
-
-    Attributes:
-        change: applies the gradient parts.
     """
 
     def __init__(
@@ -59,7 +56,7 @@ class Objective:
         gradient = BatchGradient(network, trainable, loss_scale, self._weighs)
         self._group = GroupGradient(gradient, micro_batch_size, vectors, draw_dropout_masks)
         self._squared_norm = vectors.squared_norm
-        self.change = GradientChange(parts)
+        self._gradient_parts = parts_of(GradientPart, parts)
         self._reduce = reduce
 
     def loss(self, inputs: Sequence[Tensor]) -> float:
@@ -81,11 +78,11 @@ class Objective:
         """Return f(w; B) and g, as the gradient parts leave it; BatchNorm's statistics move."""
         loss, grad = self.raw_gradient(inputs)
         telemetry = dict[str, float]()
-        if len(self.change.parts):
+        for part in self._gradient_parts:
             # A tuple that is not mutable would be a constant of the graph, so each gradient would compile a new graph.
-            (grad,), numbers = self.change(mutable((grad,)))
+            (grad,), numbers = part(mutable((grad,)))
             values = [float(number.asnumpy()) for number in numbers]
-            telemetry = dict(zip(self.change.telemetry, values, strict=True))
+            telemetry |= dict(zip(part.telemetry, values, strict=True))
         square = self._squared_norm(grad)
         return Evaluation(loss, grad, square, telemetry.pop("grad_norm", math.sqrt(square)), telemetry)
 

@@ -31,7 +31,7 @@ from dimred.train_step.ema import EMA
 from dimred.train_step.modes import TrainingMode
 from dimred.train_step.network_checks import check_dense, check_names
 from dimred.train_step.optimizers import check_float32
-from dimred.train_step.part import LossScale, StepPart, TypedCell, WeightsFollower, check_parts, part_of
+from dimred.train_step.part import LossScale, StepPart, TypedCell, WeightsPart, check_parts, parts_of
 from dimred.train_step.protocol import parameters_to_save
 from dimred.vectors.parameters import from_arrays, to_arrays
 from dimred.vectors.projection import make_projection
@@ -132,8 +132,8 @@ class SearchStep(TypedCell):
         self._max_rejected_steps = max_rejected_steps
         self.network = network
         self.parts = tuple(parts)
-        self.loss_scale = part_of(LossScale, parts) or LossScale()
-        self._follow = WeightsFollower(parts)
+        self._registered_parts = nn.CellList(list(parts), auto_prefix=False)
+        self.loss_scale = next(iter(parts_of(LossScale, parts)), LossScale())
         optimizer = None if outside is None else outside.optimizer
         self._moves_by_optimizer = optimizer is not None
         self.optimizer = UnitRate(lambda: self.memory.n_steps) if optimizer is None else optimizer
@@ -146,7 +146,6 @@ class SearchStep(TypedCell):
         self.objective = Objective(
             network, trainable, self._weights, ranks.mean(), micro_batch_size, self._draw_masks, self.loss_scale, parts
         )
-        self._change = self.objective.change  # registered here, with the parameters of its parts
         self._forward_is_checked = False
         self.memory = SearchMemory(direction.initial())
         self._mode = TrainingMode(self, network)
@@ -156,7 +155,7 @@ class SearchStep(TypedCell):
     @property
     def ema(self) -> EMA | None:
         """Return the moving average of the network; None without one."""
-        return part_of(EMA, self.parts)
+        return next(iter(parts_of(EMA, self.parts)), None)
 
     def state(self) -> dict[str, np.ndarray]:
         """Return every parameter but the learning rates, and the memory of the search, by name."""
@@ -246,8 +245,8 @@ class SearchStep(TypedCell):
         direction_state = self.memory.direction
         if line_result.accepted:
             direction_state = self.direction.follow(proposal, subspace_grad, line_result.step_size)
-        if is_training and len(self._follow.parts):
-            self._follow()
+        for part in parts_of(WeightsPart, self.parts) if is_training else ():
+            part()
         self.memory = self.memory.after(is_training, direction=direction_state, residual_momentum=momentum)
         clock.lap("commit")
         return SearchResult(

@@ -6,8 +6,7 @@ from typing import Any
 import mindspore as ms
 from mindspore import Tensor, amp, nn, ops
 
-from dimred.train_step.loss_scale import LossScale
-from dimred.train_step.part import GradientChange, StepPart, WeightsFollower
+from dimred.train_step.part import GradientPart, LossScale, StepPart, WeightsPart, parts_of
 from dimred.vectors.weights import GraphCopies, Unflatten
 
 _each = ops.HyperMap()  # a graph compiles it much faster than a loop
@@ -44,14 +43,15 @@ class Finish(nn.Cell):
         self.optimizer = optimizer
         self.loss_scale = loss_scale
         self.whole_batch = whole_batch
-        self.change = GradientChange(parts)
-        self.update: nn.Cell = _Update(optimizer, WeightsFollower(parts))
+        gradient_parts = parts_of(GradientPart, parts)
+        self.gradient_parts = nn.CellList(gradient_parts, auto_prefix=False)
+        self.update: nn.Cell = _Update(optimizer, parts_of(WeightsPart, parts))
         if loss_scale.drops_overflow:
             self.update = _UnlessOverflow(self.update, loss_scale, untrained_parameters)
         if votes:
             self.update = _UnlessLeft(self.update, untrained_parameters)
         self.votes = votes
-        self.telemetry = (*self.change.telemetry, *loss_scale.telemetry)
+        self.telemetry = tuple(name for part in (*gradient_parts, loss_scale) for name in part.telemetry)
 
     def construct(
         self,
@@ -64,7 +64,10 @@ class Finish(nn.Cell):
         scale = self.loss_scale.scale_of_step()
         votes = (tally[0],) if self.votes else ()
         loss, gradients, votes = self.whole_batch(loss, gradients, weight, votes)
-        changed, numbers = self.change(gradients)
+        changed, numbers = gradients, ()
+        for part in self.gradient_parts:
+            changed, reported = part(changed)
+            numbers = numbers + reported
         applied = self.update(gradients, changed, untrained_values, votes)
         values = (loss, applied, *numbers, *scale, *self.loss_scale.overflows())
         if not self.votes:
@@ -105,15 +108,17 @@ class _Same(nn.Cell):
 class _Update(nn.Cell):
     """A cell that updates the weights with the changed gradients, and returns that it did, () bool."""
 
-    def __init__(self, optimizer: nn.Optimizer, follow: WeightsFollower):
+    def __init__(self, optimizer: nn.Optimizer, weights_parts: Sequence[WeightsPart]):
         super().__init__(auto_prefix=False)
         self.optimizer = optimizer
-        self.follow = follow
+        self.weights_parts = nn.CellList(list(weights_parts), auto_prefix=False)
         self.yes = Tensor(True)  # because a graph that returns Python numbers calls the interpreter for them
 
     def construct(self, gradients: Any, changed: Any, untrained_values: Any, votes: Any) -> Tensor:
         update = self.optimizer(changed)
-        return ops.depend(self.yes, ops.depend(self.follow(), update))
+        for part in self.weights_parts:
+            update = ops.depend(part(), update)
+        return ops.depend(self.yes, update)
 
 
 class _UnlessOverflow(nn.Cell):

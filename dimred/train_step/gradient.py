@@ -7,8 +7,8 @@ import mindspore as ms
 from mindspore import Parameter, Tensor, mint, nn, ops
 
 from dimred.errors import ConfigError, check_number, shown
-from dimred.train_step.loss_scale import LossScale
 from dimred.train_step.mean_loss import MeanLoss, WeightedLoss
+from dimred.train_step.part import LossScale
 from dimred.train_step.statistics import moving_statistics
 from dimred.vectors.weights import Vectors, make_vectors
 

@@ -118,48 +118,6 @@ class WeightsPart(StepPart):
         raise NotImplementedError
 
 
-class GradientChange(nn.Cell):
-    """A cell that applies the gradient parts in their order; without any, it returns the gradients as they are.
-
-    Args:
-        parts: all parts of a step.
-
-    Attributes:
-        telemetry: names of the numbers that it returns beside the gradients.
-    """
-
-    def __init__(self, parts: Sequence[StepPart]):
-        super().__init__(auto_prefix=False)
-        used = [part for part in parts if isinstance(part, GradientPart)]
-        self.parts = nn.CellList(used, auto_prefix=False)
-        self.telemetry = tuple(name for part in used for name in part.telemetry)
-
-    def construct(self, gradients: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        numbers = ()
-        for part in self.parts:
-            gradients, reported = part(gradients)
-            numbers = numbers + reported
-        return gradients, numbers
-
-
-class WeightsFollower(nn.Cell):
-    """A cell that calls the parts which follow the weights, in their order, and returns True.
-
-    Args:
-        parts: all parts of a step.
-    """
-
-    def __init__(self, parts: Sequence[StepPart]):
-        super().__init__(auto_prefix=False)
-        self.parts = nn.CellList([part for part in parts if isinstance(part, WeightsPart)], auto_prefix=False)
-
-    def construct(self) -> bool:
-        followed = True
-        for part in self.parts:
-            followed = part()
-        return followed
-
-
 def check_parts(parts: Sequence[StepPart], network: nn.Cell) -> None:
     """Check that parts can be those of a step of this network.
 
@@ -199,6 +157,6 @@ def check_parts(parts: Sequence[StepPart], network: nn.Cell) -> None:
 Kind = TypeVar("Kind", bound=StepPart)
 
 
-def part_of(kind: type[Kind], parts: Sequence[StepPart]) -> Kind | None:
-    """Return the part of a kind; None if there is none."""
-    return next((part for part in parts if isinstance(part, kind)), None)
+def parts_of(kind: type[Kind], parts: Sequence[StepPart]) -> list[Kind]:
+    """Return the parts of a kind, in their order."""
+    return [part for part in parts if isinstance(part, kind)]

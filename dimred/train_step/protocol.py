@@ -29,17 +29,7 @@ class Result(Protocol):
 
 @runtime_checkable
 class Step(Protocol):
-    """A step as a run sees it: ``TrainStep`` and ``SearchStep`` are cells with these attributes.
-
-    Attributes:
-        network: the cell of the network and its loss.
-        optimizer: an optimizer, or a cell with its ``global_step``, ``learning_rate``, ``dynamic_lr`` and
-            ``parameters``, where callbacks look for them.
-        parts: its optional parts, such as a loss scale.
-        ema: the moving average of the network among them; None without one.
-        ballot: the ranks' votes on each step; None if they must agree before it in another way.
-        reads_each_step: whether a step waits for its own numbers, so that reading its result costs nothing more.
-    """
+    """A step as a run sees it: ``TrainStep`` and ``SearchStep`` are such cells."""
 
     @property
     def network(self) -> nn.Cell:
@@ -47,7 +37,7 @@ class Step(Protocol):
 
     @property
     def optimizer(self) -> nn.Cell:
-        """Return the optimizer, or what stands in its place."""
+        """Return the optimizer, or a cell with its attributes that callbacks look for, such as ``global_step``."""
 
     @property
     def parts(self) -> Sequence[StepPart]:
@@ -59,7 +49,7 @@ class Step(Protocol):
 
     @property
     def ballot(self) -> Ballot | None:
-        """Return the ranks' votes on each step; None without them."""
+        """Return the ranks' votes on each step; None if they must agree before it in another way."""
 
     @property
     def reads_each_step(self) -> bool:

@@ -11,11 +11,10 @@ from dimred.distributed.ranks import ALONE, Ranks
 from dimred.train_step.ema import EMA
 from dimred.train_step.finish import Finish, FinishVector, MeanOfBatches, WholeBatch
 from dimred.train_step.gradient import BatchGradient, GroupGradient
-from dimred.train_step.loss_scale import LossScale
 from dimred.train_step.modes import TrainingMode
 from dimred.train_step.network_checks import check_dense, check_names
 from dimred.train_step.optimizers import check_optimizer
-from dimred.train_step.part import GradientPart, StepPart, TypedCell, check_parts, part_of
+from dimred.train_step.part import GradientPart, LossScale, StepPart, TypedCell, check_parts, parts_of
 from dimred.train_step.protocol import parameters_to_save
 from dimred.vectors.parameters import from_arrays, to_arrays
 from dimred.vectors.weights import GraphCopies, make_vectors
@@ -108,12 +107,12 @@ class TrainStep(TypedCell):
         super().__init__(auto_prefix=False)
         check_parts(parts, network)
         check_optimizer(optimizer, network.trainable_params())
-        loss_scale = part_of(LossScale, parts)
+        loss_scales = parts_of(LossScale, parts)
         reduce = ranks.mean()
         weighs = reduce is not None or micro_batch_size is not None
-        if weighs or loss_scale is not None or part_of(GradientPart, parts) is not None:
+        if weighs or len(loss_scales) > 0 or len(parts_of(GradientPart, parts)) > 0:
             check_dense(network)
-        loss_scale = loss_scale or LossScale()
+        loss_scale = loss_scales[0] if loss_scales else LossScale()
         self.parts = tuple(parts)
         self.ballot = ballot
         self.votes = ballot is not None
@@ -149,7 +148,7 @@ class TrainStep(TypedCell):
     @property
     def ema(self) -> EMA | None:
         """Return the moving average of the network; None without one."""
-        return part_of(EMA, self.parts)
+        return next(iter(parts_of(EMA, self.parts)), None)
 
     def state(self) -> dict[str, np.ndarray]:
         """Return every parameter but the learning rates, by name."""
