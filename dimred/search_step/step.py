@@ -31,8 +31,9 @@ from dimred.train_step.ema import EMA
 from dimred.train_step.modes import TrainingMode
 from dimred.train_step.network_checks import check_dense, check_names
 from dimred.train_step.optimizers import check_float32
-from dimred.train_step.part import LossScale, StepPart, TypedCell, WeightsPart, check_parts, parts_of
+from dimred.train_step.part import LossScale, StepPart, TypedCell, WeightsPart, parts_of
 from dimred.train_step.protocol import parameters_to_save
+from dimred.train_step.usual_parts import collect_parts
 from dimred.vectors.parameters import from_arrays, to_arrays
 from dimred.vectors.projection import make_projection
 from dimred.vectors.weights import make_copies, make_vectors
@@ -76,8 +77,8 @@ class SearchStep(TypedCell):
         direction: chooses the direction in the subspace, such as ``InverseBFGS`` or ``ProjectedSGD``.
         line_search: chooses how far to go along it, such as ``ArmijoBacktracking`` or ``FixedStep``.
         outside: makes the step outside the subspace, such as ``ResidualMomentum``; None for no such step.
-        parts: as for ``TrainStep``. The gradient g is changed before it is used, and ``EMA`` follows each accepted
-            step. A step whose gradient is not finite is skipped, whatever the loss scale.
+        loss_scale, clipping, ema, parts: as for ``TrainStep``. The gradient g is changed before it is used, and ``EMA``
+            follows each accepted step. A step whose gradient is not finite is skipped, whatever the loss scale.
         max_rejected_steps: rejected steps in a row after which the search gives up.
         micro_batch_size: rows of a micro-batch; the gradient and every loss of the search are means over the batch.
         ranks: the ranks of a data-parallel job, each of which calls the step with its own part of the batch and holds a
@@ -113,13 +114,16 @@ class SearchStep(TypedCell):
         line_search: LineSearch,
         outside: MoveOutside | None = None,
         *,
+        loss_scale: Any = None,
+        clipping: Any = None,
+        ema: Any = None,
         parts: Sequence[StepPart] = (),
         max_rejected_steps: int = 100,
         micro_batch_size: int | None = None,
         ranks: Ranks = ALONE,
     ):
         super().__init__(auto_prefix=False)
-        check_parts(parts, network)
+        parts = collect_parts(network, loss_scale=loss_scale, clipping=clipping, ema=ema, parts=parts)
         trainable = network.trainable_params()
         check_dense(network)
         check_float32(trainable)
@@ -128,7 +132,7 @@ class SearchStep(TypedCell):
         self._outside = outside
         self._max_rejected_steps = max_rejected_steps
         self.network = network
-        self.parts = tuple(parts)
+        self.parts = parts
         self._registered_parts = nn.CellList(list(parts), auto_prefix=False)
         self.loss_scale = next(iter(parts_of(LossScale, parts)), LossScale())
         self.optimizer = UnitRate(lambda: self.memory.n_steps)

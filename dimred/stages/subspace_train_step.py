@@ -18,7 +18,14 @@ from dimred.search_step.step import SearchStep
 from dimred.subspace.basis import SubspaceBasis, load_basis
 from dimred.train_step.schedule import make_rates
 
-_OF_STEP = ("parts", "micro_batch_size", "ranks")  # arguments that are no options of the search
+_OF_STEP = (
+    "loss_scale",
+    "clipping",
+    "ema",
+    "parts",
+    "micro_batch_size",
+    "ranks",
+)  # arguments that are no options of the search
 
 
 class SubspaceTrainStep(SearchStep):
@@ -33,8 +40,8 @@ class SubspaceTrainStep(SearchStep):
             ``TrainStep``.
         basis: a ``SubspaceBasis`` of the network's trainable weights, or the path of one.
         options: rule, n_components, rho, gamma, alpha, sigma, max_trials, initial_scaling, min_cosine, learning_rate,
-            momentum, max_rejected_steps, see ``SearchOptions``; and parts, micro_batch_size, ranks, see
-            ``SearchStep``.
+            momentum, max_rejected_steps, see ``SearchOptions``; and loss_scale, clipping, ema, parts,
+            micro_batch_size, ranks, see ``SearchStep``.
 
     Raises:
         ConfigError: an option is unknown, outside its range, or does not go with the others; or an optimizer is given.

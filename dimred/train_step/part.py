@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from mindspore import Parameter, Tensor, nn
 
-from dimred.errors import ConfigError, check_type, shown
+from dimred.errors import ConfigError, shown
 
 if TYPE_CHECKING:
 
@@ -129,8 +129,6 @@ def check_parts(parts: Sequence[StepPart], network: nn.Cell) -> None:
         ConfigError: one is no part, two have one name, a parameter of one is not named after it, or one follows
             another network.
     """
-    check_type("network", network, nn.Cell, "a cell of the network and its loss, such as nn.WithLossCell")
-    check_type("parts", parts, (list, tuple), "a list of parts, such as [dimred.Clipping(1.0)]")
     known, of_network = set[str](), {id(parameter) for parameter in network.get_parameters()}
     for part in parts:
         if not isinstance(part, LossScale | GradientPart | WeightsPart) or not part.name:

@@ -14,8 +14,9 @@ from dimred.train_step.gradient import BatchGradient, GroupGradient
 from dimred.train_step.modes import TrainingMode
 from dimred.train_step.network_checks import check_dense, check_names
 from dimred.train_step.optimizers import check_optimizer
-from dimred.train_step.part import GradientPart, LossScale, StepPart, TypedCell, check_parts, parts_of
+from dimred.train_step.part import GradientPart, LossScale, StepPart, TypedCell, parts_of
 from dimred.train_step.protocol import parameters_to_save
+from dimred.train_step.usual_parts import collect_parts
 from dimred.vectors.parameters import from_arrays, to_arrays
 from dimred.vectors.weights import GraphCopies, make_vectors
 from dimred.workarounds.binary_cross_entropy import exact_binary_cross_entropy
@@ -69,10 +70,12 @@ class TrainStep(TypedCell):
         network: network and loss in one cell; returns the scalar mean loss of a batch, or a pair (sum, count).
         optimizer: an optimizer of trainable parameters of the network, all of them float32, and without a loss
             scale of its own; other parameters stay as they are.
-        parts: the optional parts: ``Clipping``, ``EMA``, ``StaticLossScale`` or ``DynamicLossScale``, or your own
-            ``GradientPart`` or ``WeightsPart``. Gradient parts follow each other in the order of this list. Unless the
-            loss scale's ``drop_overflow`` is false, a step whose gradient is not finite is dropped: weights, optimizer
+        loss_scale, clipping, ema: the usual parts, or None: ``StaticLossScale`` or ``DynamicLossScale``, ``Clipping``,
+            ``EMA``; a number in their place, or a scaler of ``mindspore.amp``, see ``collect_parts``. Unless the loss
+            scale's ``drop_overflow`` is false, a step whose gradient is not finite is dropped: weights, optimizer
             state, EMA, BatchNorm statistics and every other parameter of the network stay as they were, byte for byte.
+        parts: parts of your own, ``GradientPart`` or ``WeightsPart``. Gradient parts come after clipping, in the order
+            of this list.
         micro_batch_size: rows of a micro-batch. The step gets the whole batch, cuts it, and updates once with the mean
             gradient; None takes the batch whole.
         ranks: the ranks of the job, whose gradients are averaged.
@@ -88,8 +91,8 @@ class TrainStep(TypedCell):
     Raises:
         ConfigError: ``optimizer`` is not an optimizer, has a loss scale, or has a parameter that is not trainable in
             the network or not float32; two parameters have one name; ``micro_batch_size`` is below 1; a part can't be
-            used, see ``check_parts``, or not with the sparse gradients of an embedding. The first step also raises it,
-            before it changes anything, if the loss is neither one number nor a pair.
+            used, see ``collect_parts``, or not with the sparse gradients of an embedding. The first step also raises
+            it, before it changes anything, if the loss is neither one number nor a pair.
     """
 
     reads_each_step: ClassVar[bool] = False
@@ -99,13 +102,16 @@ class TrainStep(TypedCell):
         network: nn.Cell,
         optimizer: nn.Optimizer,
         *,
+        loss_scale: Any = None,
+        clipping: Any = None,
+        ema: Any = None,
         parts: Sequence[StepPart] = (),
         micro_batch_size: int | None = None,
         ranks: Ranks = ALONE,
         ballot: Ballot | None = None,
     ):
         super().__init__(auto_prefix=False)
-        check_parts(parts, network)
+        parts = collect_parts(network, loss_scale=loss_scale, clipping=clipping, ema=ema, parts=parts)
         check_optimizer(optimizer, network.trainable_params())
         loss_scales = parts_of(LossScale, parts)
         reduce = ranks.mean()
@@ -113,7 +119,7 @@ class TrainStep(TypedCell):
         if weighs or len(loss_scales) > 0 or len(parts_of(GradientPart, parts)) > 0:
             check_dense(network)
         loss_scale = loss_scales[0] if loss_scales else LossScale()
-        self.parts = tuple(parts)
+        self.parts = parts
         self.ballot = ballot
         self.votes = ballot is not None
         self.untrained_parameters = None

@@ -4,16 +4,13 @@ from collections.abc import Callable
 from typing import Any
 
 import mindspore as ms
-import numpy as np
 import pytest
 from mindspore import amp, nn
-from mindspore.train import LossMonitor
 
 import dimred
 from dimred.errors import ConfigError
 from dimred.train_step.part import WeightsPart
-from tests.helpers.commands import REPOSITORY
-from tests.helpers.networks import TanhMLP, basis_for, image_batch
+from tests.helpers.networks import TanhMLP, basis_for
 
 NETWORK = TanhMLP()
 WEIGHTS = NETWORK.trainable_params()
@@ -76,7 +73,6 @@ class Misnamed(WeightsPart):
 OTHER_PARTS: list[tuple[Any, str]] = [
     (1.0, r"parts is 1\.0; it must be a list of parts"),
     ([1.0], r"parts has 1\.0; each must be dimred\.Clipping"),
-    ([amp.DynamicLossScaler(2.0, 2, 5)], r"parts has .*; each must be dimred\.Clipping, EMA, StaticLossScale"),
     ([dimred.Clipping(1.0), dimred.Clipping(2.0)], "parts has two named 'clipping'; give one"),
     ([Misnamed()], "the part 'own' has a parameter named 'count'.*begin it with 'own.'"),
     ([dimred.EMA(NETWORK, 0.9)], "ema follows 'hidden.weight', which is not of this network"),
@@ -90,18 +86,22 @@ def test_parts_that_can_not_be_used_are_named_by_both_steps(make: Callable[..., 
             make(parts=parts)
 
 
-def image_arrays(seed: int) -> list[np.ndarray]:
-    return [part.asnumpy() for part in image_batch(seed)]
-
-
-def test_the_readme_s_step_with_all_parts_trains(capsys: pytest.CaptureFixture[str]) -> None:
-    text = (REPOSITORY / "dimred" / "train_step" / "README.md").read_text(encoding="utf-8")
-    net = nn.SequentialCell(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Dense(4 * 36, 3))
-    first = net[0].weight.asnumpy().copy()
-    x, y = (np.concatenate(parts) for parts in zip(*(image_arrays(n) for n in range(9)), strict=True))
-    data = ms.dataset.NumpySlicesDataset((x, y), shuffle=False).batch(32)  # the last batch has 8 rows
-    names = {"dimred": dimred, "mindspore": ms, "nn": nn, "LossMonitor": LossMonitor, "net": net, "data": data}
-    exec(text.partition("```python\n")[2].partition("```")[0], names)
-    assert capsys.readouterr().out.count("loss is") == 6
-    assert int(names["step"].ema.n_updates) == 6
-    assert (net[0].weight.asnumpy() != first).any()
+@pytest.mark.parametrize("make", [train_step, search_step])
+def test_a_number_or_mindspores_scaler_stands_for_a_part(make: Callable[..., nn.Cell]) -> None:
+    clipping, ema, scale = (part for name in ("clipping", "ema", "loss_scale") for part in make(**{name: 0.5}).parts)
+    assert (clipping.norm, ema.decay, float(scale.scale)) == (0.5, 0.5, 0.5)
+    [static] = make(loss_scale=amp.StaticLossScaler(64)).parts
+    [dynamic] = make(loss_scale=amp.DynamicLossScaler(32, 4, 5)).parts
+    assert (type(static), float(static.scale)) == (dimred.StaticLossScale, 64)
+    assert (float(dynamic.scale.asnumpy()), dynamic.factor, dynamic.window) == (32, 4, 5)
+    for options, said in (
+        ({"clipping": 0}, "clipping: norm is 0; "),
+        ({"ema": 1}, "ema: decay is 1; "),
+        ({"loss_scale": 2.0**127}, "loss_scale: scale is .*; "),
+        ({"loss_scale": "1024"}, "loss_scale is '1024'; give a number, a scaler of mindspore.amp, or dimred's part"),
+        ({"clipping": dimred.EMA(NETWORK)}, "clipping is .*; give a number, or dimred's part of that name"),
+        ({"ema": True}, "ema is True; give a number"),
+        ({"clipping": 1, "parts": [dimred.Clipping(1)]}, "parts has two named 'clipping'"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            make(**options)
