@@ -38,14 +38,10 @@ def stage_1_weights(ranks: Ranks, group_size: int) -> np.ndarray:
     return weight_vector(network)
 
 
-def stage_2_weights(ranks: Ranks, group_size: int, continued: bool = False):
+def stage_2_weights(ranks: Ranks, group_size: int):
     network = TanhMLP(8, 12, 4)
     basis = PlainBasis(orthonormal_rows(K, len(weight_vector(network))))
-    options = dict(OPTIONS)
-    if continued:
-        options = {name: value for name, value in options.items() if name not in ("gamma", "alpha")}
-        options["optimizer"] = nn.Momentum(network.trainable_params(), 0.05, 0.9)
-    step = SubspaceTrainStep(network, basis, ranks=ranks, **options)
+    step = SubspaceTrainStep(network, basis, ranks=ranks, **OPTIONS)
     found = [step(*part(ranks, batch_of_all(number % 2, group_size))) for number in range(STEPS)]
     return weight_vector(network), [(result.outcome.name, result.step_size, result.n_trials) for result in found]
 
@@ -54,16 +50,13 @@ def beside_one_rank(ranks: Ranks) -> dict:
     """Take five steps of each stage on R ranks with b rows each, and on one rank with all R b rows."""
     one, alone = (stage_1_weights(who, ranks.group_size) for who in (ranks, ALONE))
     (two, decisions), (two_alone, decisions_alone) = (stage_2_weights(who, ranks.group_size) for who in (ranks, ALONE))
-    continued, continued_alone = (stage_2_weights(who, ranks.group_size, True)[0] for who in (ranks, ALONE))
     return {
         "stage_1_error": float(np.abs(one - alone).max()),
         "stage_2_error": float(np.abs(two - two_alone).max()),
-        "continued_error": float(np.abs(continued - continued_alone).max()),
-        "continued_apart": float(np.abs(continued - two).max()),
         "moved": float(np.abs(two - weight_vector(TanhMLP(8, 12, 4))).max()),
         "decisions": decisions,
         "decisions_alone": decisions_alone,
-        "digest": digest(one, two, continued),
+        "digest": digest(one, two),
     }
 
 
