@@ -10,7 +10,6 @@ import typer
 
 from dimred.config import StageTwoConfig, load_config
 from dimred.console import Data, DeviceTarget, FastDevRun, Overrides, Resume, Weights, run_program
-from dimred.distributed.share import share
 from dimred.launch.channel import tell_refusal
 from dimred.runs.begun import Begun
 from dimred.runs.device import set_precision, set_up
@@ -20,13 +19,11 @@ from dimred.stages.checks import check_stage_2
 from dimred.stages.parent import StageOneRun, config_beside
 from dimred.stages.stage_2 import build_stage_2
 
-Basis = typer.Argument(metavar="[PCA_MAT]", help="Basis of a search; fitted beside WEIGHTS if not given.")
-Config = typer.Option(help="YAML file, or a recipe; by default the one in stage 1's folder.")
-
 
 def stage_2(
-    data: Data, weights: Weights, pca_mat: Annotated[Path | None, Basis] = None,
-    config: Annotated[Path | None, Config] = None,
+    data: Data, weights: Weights,
+    pca_mat: Annotated[Path | None, typer.Argument(metavar="[PCA_MAT]", help="Basis of a search; else fitted.")] = None,
+    config: Annotated[Path | None, typer.Option(help="YAML file, or a recipe; by default that of stage 1.")] = None,
     out: Annotated[Path, typer.Option(help="New folder for checkpoints and metrics.")] = Path("device0_stage_2"),
     resume: Resume = False, device_target: DeviceTarget = "CPU", fast_dev_run: FastDevRun = False,
     overrides: Overrides = None,
@@ -35,7 +32,7 @@ def stage_2(
     begun = Begun.open(out, StageTwoConfig, config, overrides or []) if resume else None
     settings = begun.config if begun else load_config(StageTwoConfig, config or config_beside(weights), overrides or [])
     ranks = set_up(settings.seed, device_target, settings.all_reduce_split, settings.deterministic)
-    parent: StageOneRun = share(ranks.run_on_rank_zero(lambda: StageOneRun.open(weights)), ranks, StageOneRun.open)
+    parent = StageOneRun.open_on_all(weights, ranks)
     settings = settings.with_epochs_after(parent.epoch)
     set_precision(settings)
     task = build_task(settings, data, ranks, is_checked=False)

@@ -104,7 +104,7 @@ def train(
     ] = None,
     stall_timeout: Annotated[
         float,
-        typer.Option(min=0, metavar="SECONDS", help="End after so long without progress; 0: never."),
+        typer.Option(min=0, metavar="SECONDS", help="End if stuck for so long; 0: never."),
     ] = 1800,
 ) -> None:
     """Run stage 1 or stage 2, on one device or many, on one host or several.
