@@ -170,9 +170,10 @@ def lines_of_unknown(unknown: str, value: Any, keys: Sequence[str], new_keys: Ma
         unknown: the dotted key.
         value: its value.
         keys: the dotted names of all keys.
-        new_keys: a dotted key, or its last part -> what to do instead.
+        new_keys: a dotted key, or its last parts -> what to do instead.
     """
-    if new := new_keys.get(unknown) or new_keys.get(unknown.rpartition(".")[2]):
+    parts = unknown.split(".")
+    if new := next(filter(None, (new_keys.get(".".join(parts[n:])) for n in range(len(parts)))), None):
         yield f"{unknown} is no key: {new}"
     elif isinstance(value, Mapping) and value and not _similar_keys(unknown, keys):
         for name, inner in value.items():

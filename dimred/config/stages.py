@@ -50,10 +50,11 @@ class StageConfig(Strict):
         "weight_load_dir": "give it to dimred pca --ckpt-dir",
         "timeout": "use dimred train --stall-timeout",
         "boost_level": "leave it out; stage_2.method says what stage 2 does",
+        "boost": "leave it out; stage_2.method says what stage 2 does",
         "device_num": "use dimred train --devices",
         "device_number": "use dimred train --devices",
     }
-    """A dotted key, or its last part, of mindspore.boost, or of the other stage -> what to do instead."""
+    """A dotted key, or its last parts, of mindspore.boost or of the other stage -> what to do instead."""
 
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 1
     """Seed of the initial weights, and of the order of the samples and their augmentation."""
