@@ -13,6 +13,7 @@ import numpy as np
 from dimred.averaging.choice import Candidate, choose
 from dimred.averaging.windows import Window, effective_size, greedy_soup, profiles_around, uniform_windows
 from dimred.errors import RunError, SearchError, shown
+from dimred.io.atomic import atomic_write, flush_to_disk
 from dimred.merging.metric import FunctionMetric, MetricError, ProcessMetric, Score
 from dimred.merging.record import SPLITS, score_text
 
@@ -92,9 +93,9 @@ class ScoreLog:
         self._path, self._evaluate, self._budget = path, evaluate, budget
         self._sign = 1 if better == "lower" else -1
         self._trials: dict[tuple[Any, ...], Trial] = {}
-        path.touch()
-        *lines, half = path.read_bytes().split(b"\n")
-        os.truncate(path, path.stat().st_size - len(half))  # a killed process may have left half a line
+        *lines, half = path.read_bytes().split(b"\n") if path.exists() else [b""]
+        if half:  # a line that a killed process did not finish
+            os.truncate(path, path.stat().st_size - len(half))
         try:
             earlier, *contents = [json.loads(line) for line in lines] or [about]
             trials = map(_trial, contents)
@@ -108,7 +109,7 @@ class ScoreLog:
                 "; name another out, or remove it"
             )
         if not lines:
-            self._append(about)
+            atomic_write(path, _line(about))
 
     def __len__(self) -> int:
         return len(self._trials)
@@ -167,7 +168,9 @@ class ScoreLog:
 
     def _append(self, content: Mapping[str, Any]) -> None:
         with self._path.open("ab") as file:
-            file.write(json.dumps(content, allow_nan=False).encode() + b"\n")
+            file.write(_line(content))
+            file.flush()
+            flush_to_disk(file.fileno(), self._path, is_growing=True)  # a score may have taken an hour
 
     def ranking(self, split: str) -> list[tuple[Average, Candidate]]:
         """Return a pair (average, candidate made from it) for each average with a score on a split, the best first."""
@@ -180,6 +183,10 @@ class ScoreLog:
         size = effective_size(np.array(trial.average.coefficients))
         losses = self._sign * np.array(samples or [value], np.float64)
         return Candidate(trial.average.name, size, losses, error=None if samples else error)
+
+
+def _line(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(content, allow_nan=False).encode() + b"\n"
 
 
 def _trial(content: dict[str, Any]) -> Trial:

@@ -140,7 +140,8 @@ def merge(
         stack.enter_context(name_faults(target))
         lock = stack.enter_context(FolderLock(work, f"out is {str(target)!r}"))
         stack.callback(lock.remove)
-        remove_leftovers(target.parent)
+        for folder in (target.parent, work):
+            remove_leftovers(folder)
         candidate = work / f"candidate{target.suffix}"
         stack.callback(remove, candidate)
 
