@@ -16,7 +16,7 @@ from dimred.checkpoints.layout import WeightLayout, as_weight, vector_digest
 from dimred.checkpoints.order import epochs_and_steps
 from dimred.checkpoints.stored_tensor import reading
 from dimred.errors import BasisMismatchError, ConfigError, SeriesError, check_number, check_type, shown
-from dimred.io.atomic import remove_leftovers
+from dimred.io.atomic import make_folder, remove_leftovers
 from dimred.io.checksums import read_checksummed, write_checksummed
 from dimred.io.run_names import ABOVE_SNAPSHOTS, MANIFEST, snapshots_below
 
@@ -77,7 +77,7 @@ class CheckpointSeries:
         self.keep = keep
         self.prefix, self._suffix = prefix, suffix
         self._writable = True
-        self.directory.mkdir(parents=True, exist_ok=True)
+        make_folder(self.directory)
         remove_leftovers(self.directory)
         self.layout: WeightLayout | None = None
         self.entries: tuple[SnapshotEntry, ...] = ()

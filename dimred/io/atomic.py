@@ -108,6 +108,20 @@ def rename(path: Path, target: Path) -> None:
     _flush(target.parent)
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder, and those above it that are missing, unless it exists.
+
+    The folder around each new one is flushed, so that a power failure can't take away what is later flushed inside.
+
+    Raises:
+        OSError: the path is a file, or the disk fails, is full or is not writable.
+    """
+    if not path.is_dir():
+        make_folder(path.parent)
+        path.mkdir(exist_ok=True)
+        _flush(path.parent)
+
+
 def _flush(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -217,7 +231,7 @@ class FolderLock:
             self._path.parent.rmdir()
 
     def _try_to_lock(self) -> bool:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self._path.parent)
         with suppress(FileNotFoundError), ExitStack() as stack:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
             stack.callback(os.close, descriptor)

@@ -14,7 +14,7 @@ from dimred.checkpoints.pickles import check_is_not_distributed, converted_path,
 from dimred.checkpoints.safetensors_format import safetensors_header
 from dimred.checkpoints.stored_tensor import BFLOAT16, NUMBERS, reading
 from dimred.errors import CheckpointError, ConfigError, FaultError
-from dimred.io.atomic import atomic_write, describe_os_error, open_atomic
+from dimred.io.atomic import atomic_write, describe_os_error, make_folder, open_atomic
 from dimred.merging.inputs import Sources, find_paths, list_sources
 from dimred.merging.torch_files import Weights, choose_weights, describe, read_weights, torch_module
 
@@ -148,7 +148,7 @@ def _write(torch: Any, source: Path, target: Path, candidates: list[Weights], ke
         types[name] = (_TYPES[kind], tuple(tensor.shape))
     header, places = safetensors_header(target, types, {"format": "pt"})
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(target.parent)
         with open_atomic(target) as file:
             file.write(header)
             for name in places:

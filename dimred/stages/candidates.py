@@ -17,7 +17,7 @@ from dimred.distributed.ranks import Ranks
 from dimred.errors import ConfigError
 from dimred.evaluation.averages import SnapshotAverages, better_average, choose_average
 from dimred.evaluation.evaluator import Evaluator
-from dimred.io.atomic import remove_leftovers, retry
+from dimred.io.atomic import make_folder, remove_leftovers, retry
 from dimred.io.stage_two_result import AVERAGE, ChoiceResult
 from dimred.runs.run import Run
 from dimred.stages.parent import StageOneRun
@@ -59,7 +59,7 @@ class Candidates:
         arrays = to_arrays(parameters)
 
         def write() -> None:
-            self._folder.mkdir(exist_ok=True)
+            make_folder(self._folder)
             retry(lambda: write_checkpoint(self.path(point), arrays))
 
         self._ranks.run_on_rank_zero(write)
