@@ -72,8 +72,7 @@ def _temporary_name(target: Path) -> Iterator[Path]:
     try:
         yield temporary
     except BaseException as error:
-        with suppress(OSError):  # of a disk that became read-only, for example; the first error matters
-            remove(temporary)
+        discard(temporary)
         if isinstance(error, OSError):
             error.filename = str(target)  # instead of the temporary name
         raise
@@ -92,7 +91,8 @@ def atomic_write(path: str | os.PathLike[str], data: bytes | str) -> None:
 def rename(path: Path, target: Path) -> None:
     """Flush a file, or a folder and all that is in it, rename it, and flush the folder around it.
 
-    After that, a power cut can't undo the renaming.
+    After that, a power failure can't undo the renaming. If the folder can't be flushed, a new name is taken back, so
+    that the same call can be made again.
 
     Args:
         path: the file or folder.
@@ -104,8 +104,15 @@ def rename(path: Path, target: Path) -> None:
     inside = path.rglob("*") if path.is_dir() else ()
     for one in (*inside, path):
         _flush(one)
+    is_new = not target.exists()
     path.replace(target)
-    _flush(target.parent)
+    try:
+        _flush(target.parent)
+    except OSError:
+        if is_new:
+            with suppress(OSError):
+                target.replace(path)
+        raise
 
 
 def make_folder(path: Path) -> None:
@@ -164,8 +171,7 @@ def remove_leftovers(directory: str | os.PathLike[str]) -> None:
     for path in Path(directory).glob(".writing-*.tmp"):
         match = _LEFTOVER.fullmatch(path.name)
         if match and match["host"] == _HOST and not psutil.pid_exists(int(match["pid"])):
-            with suppress(OSError):
-                remove(path)
+            discard(path)
 
 
 def remove(path: Path) -> None:
@@ -180,6 +186,12 @@ def remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
+
+
+def discard(path: Path) -> None:
+    """Remove a file or folder that nobody needs; if that fails, as on a disk that became read-only, it stays."""
+    with suppress(OSError):
+        remove(path)
 
 
 @contextmanager
@@ -226,7 +238,7 @@ class FolderLock:
 
     def remove(self) -> None:
         """Remove the lock file, and the folder if nothing else is in it; call it while the lock is held."""
-        self._path.unlink(missing_ok=True)
+        discard(self._path)
         with suppress(OSError):  # which fails if it holds a result, or the next process's lock
             self._path.parent.rmdir()
 

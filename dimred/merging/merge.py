@@ -19,7 +19,7 @@ import numpy as np
 from dimred.averaging.windows import profile_coefficients
 from dimred.checkpoints.checkpoint_io import Checkpoint
 from dimred.errors import ConfigError, SearchError, SeriesError, StoppedError, check_number
-from dimred.io.atomic import FolderLock, remove, remove_leftovers, rename
+from dimred.io.atomic import FolderLock, discard, remove, remove_leftovers, rename
 from dimred.merging.candidates import Average, ScoreLog, choose_winner, score_candidates, table
 from dimred.merging.inputs import (
     Sources,
@@ -143,7 +143,7 @@ def merge(
         for folder in (target.parent, work):
             remove_leftovers(folder)
         candidate = work / f"candidate{target.suffix}"
-        stack.callback(remove, candidate)
+        stack.callback(discard, candidate)
 
         def make(coefficients: np.ndarray) -> dict[str, Any]:
             """Write an average to ``candidate``, and return entries to add to the record."""
