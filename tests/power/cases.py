@@ -1,0 +1,114 @@
+"""The commands whose disk loses power or fails: each runs in this process, on real files."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from dimred.checkpoints.series import CheckpointSeries
+from tests.helpers.commands import dimred_here
+from tests.helpers.results import results
+from tests.helpers.run_files import write_run
+
+METRIC = """
+def score(tensors, split):
+    return [float(one) for one in tensors["weight"].reshape(-1) ** 2]
+"""
+
+
+class Outcome(NamedTuple):
+    """How a command has ended: its exit status, and what it wrote to standard error."""
+
+    status: int
+    error: str
+
+
+class Case(NamedTuple):
+    """A command that writes below a folder.
+
+    Attributes:
+        run: runs it; takes the folder, and whether an earlier run in it is continued.
+        results: reads all that it writes, but for times.
+    """
+
+    run: Callable[[Path, bool], Outcome]
+    results: Callable[[Path], dict[str, Any]] = results
+
+
+def write_series(folder: Path) -> Path:
+    """Write six snapshots of a small network."""
+    rng, series = np.random.default_rng(0), CheckpointSeries(folder, keep=None)
+    for number in range(1, 7):
+        arrays = {"weight": rng.normal(size=(40, 5)), "bias": rng.normal(size=7)}
+        series.append({name: value.astype(np.float32) for name, value in arrays.items()}, number, number)
+    return folder
+
+
+def command(*words: object, out: str) -> Case:
+    """Make the case of a ``dimred`` command with ``--out``; a killed one is simply called again."""
+
+    def run(folder: Path, resume: bool) -> Outcome:
+        done = dimred_here(*words, "--out", folder / out)
+        return Outcome(done.returncode, done.stderr)
+
+    return Case(run)
+
+
+def pca(inputs: Path) -> Case:
+    return command("pca", "--ckpt-dir", write_series(inputs / "series"), "--n-components", 3, out="pca_mat.npy")
+
+
+def merge(inputs: Path) -> Case:
+    return command("merge", write_series(inputs / "series"), out="average.safetensors")
+
+
+def merge_by_metric(inputs: Path) -> Case:
+    (inputs / "metric.py").write_text(METRIC)
+    options = ("--budget", 3, "--metric", f"{inputs / 'metric.py'}:score", "--minimize")
+    return command("merge", write_series(inputs / "series"), *options, out="best.safetensors")
+
+
+def report(inputs: Path) -> Case:
+    return command("report", write_run(inputs, 3, 2, 2).stage_1, out="report")
+
+
+def convert(inputs: Path) -> Case:
+    torch = pytest.importorskip("torch")
+    torch.save({"weight": torch.arange(12.0).reshape(3, 4), "bias": torch.ones(3)}, inputs / "network.pt")
+    return command("convert", inputs / "network.pt", out="network.safetensors")
+
+
+def stage_1(inputs: Path) -> Case:
+    return _stage(tiny_run().stage_1_run(StageOneConfig.model_validate(TASK | ONE)))
+
+
+def _stage(run_stage: Callable[[Path, bool], object]) -> Case:
+    """Make the case of a stage, whose cells are compiled once."""
+
+    def run(folder: Path, resume: bool) -> Outcome:
+        try:
+            check_run_folder(folder / "run", resume=resume)
+            run_stage(folder / "run", resume)
+        except DimredError as error:
+            return Outcome(error.exit_status, f"error: {error}")
+        except Exception:
+            return Outcome(1, traceback.format_exc())
+        return Outcome(0, "")
+
+    return Case(run)
+
+
+@contextmanager
+def as_dead_process() -> Iterator[None]:
+    """Give this process the number of one that has ended, as its leftovers will be those of an ended one."""
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: ended.pid)
+        yield
