@@ -50,9 +50,6 @@ Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in --
 FastDevRun = Annotated[
     bool, typer.Option("--fast-dev-run", help="Only one step, and all that surrounds it, to see whether the run works.")
 ]
-AllowChange = Annotated[
-    list[str] | None, typer.Option(metavar="KEY", help="With --resume: this key may differ from before.")
-]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 

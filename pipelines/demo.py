@@ -30,9 +30,7 @@ from dimred.report.run_page import PAGE, make_report_folder
 
 _log = logging.getLogger("dimred")
 
-_CONFIGS = Path(__file__).parent / "configs"
-STAGE_1, COOLDOWN = _CONFIGS / "digits_anytime_1.yaml", _CONFIGS / "digits_anytime_2.yaml"
-PLAIN, SEARCH = _CONFIGS / "digits_stage_1.yaml", _CONFIGS / "digits_stage_2.yaml"
+PUBLISHED, COOLDOWN = Path("digits"), Path("digits_cooldown")  # recipes
 _SNAPSHOTS = 40  # the fewest that stage 1 takes
 _CHOOSING = 2  # epochs' worth of forward passes, rounded up, with which a cooldown chooses among that many snapshots
 _DIMRED, _PROGRAM = (sys.executable, "-m", "dimred"), (sys.executable, "-m")
@@ -78,17 +76,18 @@ def _train_all(programs: ExitStack, out: Path, epochs: int, total: int, common: 
     for n_epochs in (total, 2 * total):
         options = [f"schedule.total_epochs={n_epochs}", "snapshots.first_epoch=1000"]
         run = out / f"plain_{n_epochs}"
-        beside.append(start(programs, _stage_1(data, run, PLAIN, n_epochs, options, common), run.with_suffix(".log")))
+        command = _stage_1(data, run, PUBLISHED, n_epochs, options, common)
+        beside.append(start(programs, command, run.with_suffix(".log")))
         _log.info(f"plain training of {n_epochs} epochs: {run}.log")
     first = max(1, round(0.3 * epochs))
     per_epoch = math.ceil(_SNAPSHOTS / (epochs - first + 1))
     options = [f"snapshots.per_epoch={per_epoch}", f"snapshots.first_epoch={first}", "stop=null"]
     stage_1, matrix = out / "device0_stage_1", out / "pca_mat.npy"
-    _wait(start(programs, _stage_1(data, stage_1, STAGE_1, epochs, options, common)))
+    _wait(start(programs, _stage_1(data, stage_1, COOLDOWN, epochs, options, common)))
     checkpoints = stage_1 / STAGE_1_CHECKPOINTS
     weights = next(checkpoints.glob(f"*-{epochs}_*.ckpt"))
     _wait(start(programs, [*_DIMRED, "pca", "--ckpt-dir", checkpoints / SNAPSHOTS, "--out", matrix]))
-    for name, config, basis in (("search", SEARCH, [matrix]), ("cooldown", COOLDOWN, [])):
+    for name, config, basis in (("search", PUBLISHED, [matrix]), ("cooldown", COOLDOWN, [])):
         positions = [data, weights, *basis, "--config", config]
         _wait(start(programs, [*_PROGRAM, "dimred.pipelines.stage_2", *positions, "--out", out / name, *common]))
     for program in beside:

@@ -1,6 +1,6 @@
 """The program that ``dimred bench`` and ``dimred doctor`` run on each rank.
 
-python -m dimred.pipelines.machine bench DATA --config pipelines/configs/digits_anytime_1.yaml --out FOLDER
+python -m dimred.pipelines.machine bench DATA --config pipelines/configs/digits.yaml --out FOLDER
 """
 
 import json

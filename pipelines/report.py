@@ -25,8 +25,8 @@ from dimred.io.run_names import CONFIG, RESULT, STAGE_1_CHECKPOINTS, STAGE_2_CHE
 from dimred.report.plots import PlanePoints, PlaneView, Surface
 from dimred.report.record import StageTwoRecord, read_stage_1, read_stage_2
 from dimred.report.run_page import make_report_folder, write_report, write_stage_1_report
+from dimred.runs.begun import pins_of_data
 from dimred.runs.device import set_up
-from dimred.runs.run_folder import digests_of
 from dimred.runs.steps import build_loss
 from dimred.runs.task import Task, build_task
 from dimred.subspace.basis import SubspaceBasis
@@ -71,8 +71,8 @@ def report(folder: Path, out: Path, grid: int, n_batches: int) -> Path:
     if "data" not in run.missing_sources:
         splits = {"train", settings.data.eval_split}
         task = build_task(settings, Path(str(run.result.sources["data"])), splits=splits)
-        then, now = run.result.digests.get("data", {}), digests_of(task.images)
-        if any(then.get(split, digest) != digest for split, digest in now.items()):
+        then, now = run.result.digests, pins_of_data(task.data, task.images)
+        if any(then.get(name, pin.digest) != pin.digest for name, pin in now.items()):
             task, run = None, replace(run, missing_sources=(*run.missing_sources, "data"))
     last = None if task is None or "weights" in run.missing_sources else _measure_last(run, task)
     snapshots = run.stage_1.snapshots if run.stage_1 else None

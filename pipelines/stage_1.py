@@ -1,6 +1,6 @@
 """Stage 1: train a network the ordinary way and keep a rolling series of its weights.
 
-python -m dimred.pipelines.stage_1 DATA --config pipelines/configs/digits_stage_1.yaml --out device0_stage_1
+python -m dimred.pipelines.stage_1 DATA --config pipelines/configs/digits.yaml --out device0_stage_1
 """
 
 from pathlib import Path
@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 
 from dimred.config import StageOneConfig, load_config
-from dimred.console import AllowChange, Data, DeviceTarget, FastDevRun, Overrides, Resume, run_program
+from dimred.console import Data, DeviceTarget, FastDevRun, Overrides, Resume, run_program
 from dimred.launch.channel import tell_refusal
+from dimred.runs.begun import Begun
 from dimred.runs.device import set_precision, set_up
 from dimred.runs.run import open_run
 from dimred.runs.steps import build_train_step
@@ -23,20 +24,21 @@ From = Annotated[Path | None, typer.Option("--from", help="Begin a new run with 
 
 def stage_1(
     data: Data,
-    config: Annotated[Path, typer.Option(help="YAML file, see pipelines/configs.")],
+    config: Annotated[Path | None, typer.Option(help="YAML file, or a recipe; by default imagenet.")] = None,
     out: Annotated[Path, typer.Option(help="New folder for checkpoints and metrics.")] = Path("device0_stage_1"),
-    go_on_from: From = None, resume: Resume = False, allow_change: AllowChange = None,
+    go_on_from: From = None, resume: Resume = False,
     device_target: DeviceTarget = "CPU", fast_dev_run: FastDevRun = False, overrides: Overrides = None,
 ) -> None:  # fmt: skip
     """Train a network, and keep a rolling series of snapshots of its weights for stage 2."""
-    settings = load_config(StageOneConfig, config, overrides or [])
+    begun = Begun.open(out, StageOneConfig, config, overrides or []) if resume else None
+    settings = begun.config if begun else load_config(StageOneConfig, config or Path("imagenet"), overrides or [])
     ranks = set_up(settings.seed, device_target, settings.all_reduce_split, settings.deterministic)
     set_precision(settings)
     task = build_task(settings, data, ranks, is_checked=False)
-    first = check_stage_1(task, out, go_on_from, resume=resume)
+    first = check_stage_1(task, out, go_on_from, begun, resume=resume)
     step = build_train_step(settings, task.network, task.steps_per_epoch, ranks)
-    with open_run(out, task, fast_dev_run) as run:
-        StageOne(run, step).go(first, allow_change or [])
+    with open_run(out, task, begun, fast_dev_run) as run:
+        StageOne(run, step).go(first)
 
 
 if __name__ == "__main__":

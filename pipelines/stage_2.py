@@ -1,4 +1,4 @@
-"""Stage 2: continue a stage 1 by a cooldown or a search, and keep the best network.
+"""Stage 2: continue a stage 1 by a search or a cooldown, and save the network.
 
 python -m dimred.pipelines.stage_2 DATA WEIGHTS --out device0_stage_2
 """
@@ -9,36 +9,39 @@ from typing import Annotated
 import typer
 
 from dimred.config import StageTwoConfig, load_config
-from dimred.console import AllowChange, Data, DeviceTarget, FastDevRun, Overrides, Resume, Weights, run_program
+from dimred.console import Data, DeviceTarget, FastDevRun, Overrides, Resume, Weights, run_program
+from dimred.distributed.share import share
 from dimred.launch.channel import tell_refusal
+from dimred.runs.begun import Begun
 from dimred.runs.device import set_precision, set_up
 from dimred.runs.run import open_run
 from dimred.runs.task import build_task
 from dimred.stages.checks import check_stage_2
-from dimred.stages.parent import StageOneRun
+from dimred.stages.parent import StageOneRun, config_beside
 from dimred.stages.stage_2 import build_stage_2
 
 Basis = typer.Argument(metavar="[PCA_MAT]", help="Basis of a search; fitted beside WEIGHTS if not given.")
-Config = typer.Option(help="YAML file; by default the stage 2 of the recipe that stage 1 was run with.")
+Config = typer.Option(help="YAML file, or a recipe; by default the one in stage 1's folder.")
 
 
 def stage_2(
     data: Data, weights: Weights, pca_mat: Annotated[Path | None, Basis] = None,
     config: Annotated[Path | None, Config] = None,
     out: Annotated[Path, typer.Option(help="New folder for checkpoints and metrics.")] = Path("device0_stage_2"),
-    resume: Resume = False, allow_change: AllowChange = None, device_target: DeviceTarget = "CPU",
-    fast_dev_run: FastDevRun = False, overrides: Overrides = None,
+    resume: Resume = False, device_target: DeviceTarget = "CPU", fast_dev_run: FastDevRun = False,
+    overrides: Overrides = None,
 ) -> None:  # fmt: skip
-    """Bring stage 1's training to its end, search in the subspace of its snapshots, or both; save the network."""
-    parent = StageOneRun.open(weights)
-    difference = load_config(StageTwoConfig, config or parent.config_of_stage_2(out, resume=resume), overrides or [])
-    ranks = set_up(difference.seed, device_target, difference.all_reduce_split, difference.deterministic)
-    parent = parent.share(ranks, out if resume else None)
-    set_precision(settings := parent.whole_config(difference))
+    """Search in the subspace of stage 1's snapshots, or bring its training to its end; save the network."""
+    begun = Begun.open(out, StageTwoConfig, config, overrides or []) if resume else None
+    settings = begun.config if begun else load_config(StageTwoConfig, config or config_beside(weights), overrides or [])
+    ranks = set_up(settings.seed, device_target, settings.all_reduce_split, settings.deterministic)
+    parent: StageOneRun = share(ranks.run_on_rank_zero(lambda: StageOneRun.open(weights)), ranks, StageOneRun.open)
+    settings = settings.with_epochs_after(parent.epoch)
+    set_precision(settings)
     task = build_task(settings, data, ranks, is_checked=False)
-    plan = check_stage_2(task, parent, pca_mat, out, resume=resume, allowed=allow_change or [])
-    with open_run(out, task, fast_dev_run) as run:
-        build_stage_2(run, task, parent, *plan).go(allow_change or [])
+    plan = check_stage_2(task, parent, pca_mat, out, begun, resume=resume)
+    with open_run(out, task, begun, fast_dev_run) as run:
+        build_stage_2(run, task, parent, *plan).go()
 
 
 if __name__ == "__main__":

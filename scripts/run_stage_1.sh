@@ -3,4 +3,4 @@
 set -euo pipefail
 . "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/run_stage.sh"
 run_stage 1 "DATA" "  DATA      folder with train/<class>/*.JPEG and val/<class>/*.JPEG" \
-    pipelines/configs/imagenet_stage_1.yaml "$@"
+    pipelines/configs/imagenet.yaml "$@"

@@ -69,7 +69,7 @@ def test_an_installed_dimred_runs_its_commands(wheel: Path, tmp_path: Path) -> N
     assert "Exit status" in run(*command, "--help", cwd=tmp_path, environment=environment).stdout
     words = ("train", "stage-1", "data", "--dry-run", "--device-target", "Ascend")
     dry = run(*command, *words, cwd=tmp_path, environment=environment, status=0)
-    assert dry.stdout.count(f"--config {site}{os.sep}dimred/pipelines/configs/imagenet_stage_1.yaml") >= 8
+    assert dry.stdout.count(f"--config {site}{os.sep}dimred/pipelines/configs/imagenet.yaml") >= 8
     assert dry.stdout.count("-m dimred.pipelines.stage_1 ") == 8
 
 

@@ -87,7 +87,7 @@ def behind(candidate: Candidate, other: Candidate) -> Behind:
 def choose(candidates: Sequence[Candidate]) -> Candidate:
     """Choose the candidate with the lowest loss; of equal losses, the largest effective size, then the first.
 
-    ``tests/benchmarks/choice_study.md`` has the other rules that were compared, such as the largest average within one
+    ``tests/studies/choice.md`` has the other rules that were compared, such as the largest average within one
     standard error of the lowest loss. Losses that differ by up to a millionth count as equal, because a loss measured
     twice in float32 may differ by that much.
 

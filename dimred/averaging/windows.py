@@ -155,18 +155,17 @@ def uniform_windows(n: int) -> list[Window]:
     return [Window(end - length, end) for end in ends for length in lengths if length <= end]
 
 
-def measure_windows(n: int, loss: Callable[[Window], float], below: float = math.inf) -> None:
+def measure_windows(n: int, loss: Callable[[Window], float]) -> None:
     """Measure a few windows of n checkpoints, from coarse to fine, to find one that is nearly as good as the best.
 
     Windows that end at the newest checkpoint come first: every other one of the lengths 1, 2, 3, 5, 8, ... and n, then
     the two beside the best. Then the best length above 1, or the longest that fits, is tried a quarter, a half and
     three quarters back until that is worse, and last a linear profile over twice the best window. These are about a
-    third of ``uniform_windows`` and ``profiles_around``; ``tests/benchmarks/choice_study.md`` says what that misses.
+    third of ``uniform_windows`` and ``profiles_around``; ``tests/studies/choice.md`` says what that misses.
 
     Args:
         n: number of checkpoints.
         loss: measures a window; called once for each. The newest checkpoint is the only window of length 1.
-        below: if all of the first windows have a higher loss than this, no others are measured.
     """
     lengths = [*(length for length in _LENGTHS if length < n), n]
     losses: dict[int, float] = {}
@@ -179,8 +178,6 @@ def measure_windows(n: int, loss: Callable[[Window], float], below: float = math
         return min(losses, key=lambda place: losses[place])
 
     best = measure(range(0, len(lengths), 2))
-    if len(losses) > 1 and losses[best] > below:
-        return
     measure((best - 1, best + 1))
     if n == 1:
         return

@@ -17,6 +17,7 @@ from dimred.io.run_names import STATES
 _N_STATES = 2  # the newest, and one to go back to if that is damaged later
 VAL_LOSSES = "val_loss:"  # prefix of the losses on the samples of ``val`` in a state
 _VALUES, _EPOCH = "dimred_values", "epoch"  # names of entries beside the arrays
+_VERSION = 1  # of a state
 
 
 class _NumberedFiles:
@@ -92,7 +93,8 @@ class RunStates(_NumberedFiles):
         """
         make_folder(self.directory)
         remove_leftovers(self.directory)
-        path, entries = self.directory / f"state-{step}.ckpt", {_VALUES: json.dumps(values)}
+        path = self.directory / f"state-{step}.ckpt"
+        entries = {_VALUES: json.dumps({"version": _VERSION, **values})}
         try:
             write_checkpoint(path, arrays, entries)
         except OSError as error:
@@ -101,23 +103,22 @@ class RunStates(_NumberedFiles):
             write_checkpoint(path, arrays, entries)
         self._remove_all_but(self.keep)
 
-    def newest(self, note: Callable[[str], None]) -> RunState | None:
-        """Read the newest undamaged state, None if there is no file; call ``note`` with a text on each damaged one.
+    def newest(self, note: Callable[[str], None]) -> RunState:
+        """Read the newest undamaged state; call ``note`` with a text on each damaged one.
 
         Raises:
-            RunError: there are states, but none can be read; to begin anew would remove what the run has done.
+            RunError: none can be read, or the newest is of an unknown version. To begin anew would remove what the run
+                has done.
         """
-        reason = ""
-        for _, path in reversed(self._files()):
-            if reason:
+        reason = f"There is no state in {self.directory}."
+        for number, (_, path) in enumerate(reversed(self._files())):
+            if number:
                 note(f"{reason} The state before it is taken")
             try:
                 return read_state(path)
             except CheckpointError as error:
                 reason = str(error)
-        if reason:
-            raise RunError(f"{reason} No other state is left; restore one of {self.directory}, or name another folder")
-        return None
+        raise RunError(f"{reason} No other state is left; restore one of {self.directory}, or name another folder")
 
     def newest_in_words(self) -> str:
         """Name the state that a run would go on from, for an error message."""
@@ -165,6 +166,7 @@ def read_state(path: Path) -> RunState:
 
     Raises:
         CheckpointError: the file is missing, damaged, or of another kind.
+        RunError: it is of an unknown version.
     """
     arrays = read_checkpoint(path)
     try:
@@ -173,6 +175,11 @@ def read_state(path: Path) -> RunState:
         values = None
     if not isinstance(values, dict):
         raise CheckpointError(f"{path} is not the state of a run.")
+    if (number := values.pop("version", None)) != _VERSION:
+        raise RunError(
+            f"{path} is a state of version {number}, and this dimred reads version {_VERSION}; go on with the dimred "
+            "that wrote it, or begin in a new folder"
+        )
     return RunState(arrays, values, path)
 
 

@@ -17,8 +17,8 @@ from dimred.console import show_tracebacks
 typer_app = typer.Typer(
     help="""Two-stage dimension-reduction training on MindSpore.
 
-    Stage 1 trains and keeps snapshots. Stage 2 makes the best network out of them: by averages, a cooldown of the
-    learning rate, or a search in the directions that their PCA gives.
+    Stage 1 trains and keeps snapshots. Stage 2 goes on from there: by a search in the directions that their PCA gives,
+    or by a cooldown of the learning rate.
 
     Exit status: 0 done; 1 a check failed (doctor, show --checkpoint, data check), or an unforeseen error; 2
     wrong input, nothing changed; 3 a run that had begun met a fault; 4 its training diverged; 128 + n ended by

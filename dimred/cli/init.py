@@ -1,84 +1,86 @@
-"""``dimred init`` writes a configuration file that explains every key; ``dimred data`` makes or checks a data set."""
+"""``dimred init`` writes a configuration file that explains its keys; ``dimred data`` makes or checks a data set."""
 
 import json
 import textwrap
 from collections import Counter
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
 from dimred.console import check_new_file
-from dimred.errors import ConfigError
 
 _WIDTH = 110
-_HEADS = (
-    "# Stage 1 of dimred. A key that is left out has its default: the one here if no other is named.\n",
-    "# Stage 2 of dimred: by default a cooldown, in which stage 1's training goes on while its rate falls to 0. A key\n"
-    "# with # in front and no blank behind, such as #label_smoothing, is taken over from stage 1. To set another\n"
-    "# value, take that # away, and that of its section's name. If WEIGHTS are not in a run of dimred's, the default\n"
-    "# of such a key holds, as of any that is left out: the one here if no other is named.\n",
-)
+_HEAD = """\
+# A run of both stages. What stands at the top is shared; a stage may have another value in its own section. A key that
+# is left out has its default.
+"""
+_FIRST = {
+    "": (
+        "model.name", "model.n_classes", "data.dataset", "data.image_size", "data.batch_size", "data.augmentation",
+        "data.mean", "data.std", "data.eval_split", "loss", "metric", "precision.level",
+    ),
+    "stage_1": (
+        "epochs", "schedule.name", "schedule.peak", "schedule.warmup_epochs", "schedule.total_epochs", "optimizer.name",
+        "optimizer.weight_decay", "snapshots.first_epoch", "snapshots.keep",
+    ),
+    "stage_2": ("method", "epochs", "search.n_components", "cooldown.factor", "cooldown.schedule"),
+}  # fmt: skip
+"""The keys that a user sets first, by section."""
 _LIMITS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
 
 
 def init(
-    stage: Annotated[
-        Literal["stage-1", "stage-2", "1", "2"],
-        typer.Argument(metavar="STAGE", help="stage-1 or stage-2; the number alone will do."),
-    ],
     out: Annotated[
-        Path, typer.Argument(metavar="FILE", help="The YAML file to write; must not exist.", callback=check_new_file)
-    ],
+        Path, typer.Argument(metavar="[FILE]", help="The YAML file to write; must not exist.", callback=check_new_file)
+    ] = Path("dimred.yaml"),
     config: Annotated[
         Path | None,
         typer.Option(help="A recipe, such as digits, or a YAML file whose values to write in place of the defaults."),
     ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Write every key, and not only those that one sets first.")
+    ] = False,
     schema: Annotated[
         bool, typer.Option("--schema", help="Write the configuration's JSON Schema instead, for editors.")
     ] = False,
 ) -> None:
-    """Write a configuration file: every key, its meaning, the values allowed, and its default.
+    """Write a configuration file of both stages: the keys that one sets first, each with its meaning and default.
 
-    Stage 2's file is a difference from stage 1's: a key that it takes over from there has # in front.
-
-    Stage 1's defaults are those of the published recipe; stage 2's are those that measured best. In the recipes digits
-    and imagenet, stage 1 has no horizon: it need not know in advance how long it will train.
+    The defaults are those of the published recipe. In the recipes imagenet_cooldown and digits_cooldown, stage 1 has no
+    horizon: it need not know in advance how long it will train.
 
     An editor that knows the schema completes keys and marks mistakes. For the YAML language server, begin the
-    YAML file with: # yaml-language-server: $schema=stage_1.json
+    YAML file with: # yaml-language-server: $schema=dimred.json
 
-    Example: dimred init stage-1 stage_1.yaml --config imagenet
+    Example: dimred init my_run.yaml --config digits
 
-    Example: dimred init stage-1 stage_1.json --schema
+    Example: dimred init dimred.json --schema
     """
-    from dimred.config import StageOneConfig, StageTwoConfig, config_file, load_config
+    from dimred.config import StageOneConfig, load_config
     from dimred.io.atomic import atomic_write
 
-    number = int(stage[-1])
-    model = StageOneConfig if number == 1 else StageTwoConfig
     if schema:
-        if config is not None:
-            raise ConfigError("--schema and --config exclude each other: the schema is the same for every recipe")
-        atomic_write(out, json.dumps(configuration_schema(model), indent=2) + "\n")
-        print(f"{out}: the JSON Schema of stage {number}'s configuration")
+        atomic_write(out, json.dumps(configuration_schema(), indent=2) + "\n")
+        print(f"{out}: the JSON Schema of a configuration file")
         return
-    values = load_config(model, config_file(model, config)) if config else model()
-    atomic_write(out, commented_configuration(values))
-    note = "; those with # in front are stage 1's" if number == 2 else ""
-    print(f"{out}: every key of stage {number} with its meaning{note}; use it with --config {out}")
+    one = load_config(StageOneConfig, config)
+    atomic_write(out, commented_configuration(one, every=every))
+    keys = "every key" if every else "the keys that one sets first (--all writes every key)"
+    print(f"{out}: {keys}, with their meanings; use it with dimred train stage-1 DATA --config {out}")
 
 
-def configuration_schema(model: Any) -> dict[str, Any]:
-    """Return the JSON Schema of what a stage's configuration file may have, with the other name of ``n_components``.
+def configuration_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a configuration file, with the other name of ``n_components``."""
+    from dimred.config import N_COMPONENTS_NAMES, StageConfig, StageOneConfig, StageTwoConfig
 
-    Args:
-        model: ``StageOneConfig`` or ``StageTwoConfig``.
-    """
-    from dimred.config import N_COMPONENTS_NAMES
-
-    schema: dict[str, Any] = model.model_json_schema()
+    schema: dict[str, Any] = StageConfig.model_json_schema()
+    for name, model in (("stage_1", StageOneConfig), ("stage_2", StageTwoConfig)):
+        stage: dict[str, Any] = model.model_json_schema()
+        schema["$defs"] |= stage.pop("$defs")
+        stage["properties"].pop("stage_2", None)
+        schema["properties"][name] = stage
     name, other_name = N_COMPONENTS_NAMES
     for section in schema["$defs"].values():
         if name in (keys := section.get("properties", {})):
@@ -87,48 +89,65 @@ def configuration_schema(model: Any) -> dict[str, Any]:
     return schema
 
 
-def commented_configuration(config: Any) -> str:
-    """Return YAML text that reads back to ``config``, a pydantic model, with a comment above each key.
+def commented_configuration(one: Any, *, every: bool = False) -> str:
+    """Return YAML text with a comment above each key, which reads back to the same configuration of both stages.
 
-    A key that a stage 2 takes over from stage 1 is a comment too, with ``#`` in front and no blank behind.
+    Args:
+        one: stage 1's configuration, with the section ``stage_2``.
+        every: whether to write every key, and not only those that one sets first and those that are not their defaults.
     """
-    from dimred.config import StageTwoConfig, keys_taken_over
+    from dimred.config import OTHER_METHOD, StageConfig, StageTwoConfig, flatten
 
-    schema, defaults = type(config).model_json_schema(), type(config)().model_dump(mode="json")
-    is_stage_2 = isinstance(config, StageTwoConfig)
-    taken = keys_taken_over(config) if is_stage_2 else []
-    lines = _lines(schema, schema["$defs"], config.model_dump(mode="json"), defaults, taken)
-    return _HEADS[is_stage_2] + "\n".join(lines) + "\n"
+    two, lines = one.following, list[str]()
+    other = OTHER_METHOD[two.method]
+    of_shared = {key: value for key, value in one.stage_2.items() if key in StageConfig.model_fields}
+    default_two = StageTwoConfig(method=two.method)
+    parts = (("", one, type(one)()), ("stage_1", one, type(one)()), ("stage_2", two, default_two))
+    for section, config, default in parts:
+        values, defaults = config.model_dump(mode="json"), default.model_dump(mode="json")
+        values |= {other: None} if config is two else {}
+        flat, flat_defaults = flatten(values), flatten(defaults)
+        chosen = {
+            key
+            for key, value in flat.items()
+            if (key.partition(".")[0] in StageConfig.model_fields) == (section == "")
+            and (every or key in _FIRST[section] or value != flat_defaults.get(key))
+        }
+        chosen = {*chosen, *flatten(of_shared)} if config is two else {key for key in chosen if key[:7] != "stage_2"}
+        schema = type(config).model_json_schema()
+        lines += ["", f"{section}:"] if section else []
+        lines += _lines(schema, schema["$defs"], values, defaults, chosen, indent="  " if section else "")
+    return _HEAD + "\n".join(lines) + "\n"
 
 
 def _lines(
     schema: dict[str, Any], sections: dict[str, Any], values: dict[str, Any], defaults: dict[str, Any],
-    taken: Collection[str], indent: str = "", prefix: str = "",
+    chosen: Collection[str], indent: str = "", prefix: str = "",
 ) -> Iterator[str]:  # fmt: skip
+    """Yield the lines of a section, for the dotted keys in ``chosen``."""
     for name, field in schema["properties"].items():
+        key = prefix + name
+        if not any(one == key or one.startswith(f"{key}.") for one in chosen):
+            continue
         types = field.get("anyOf", [field])
         section = next((sections[part["$ref"].rsplit("/", 1)[1]] for part in types if "$ref" in part), None)
         meaning = field.get("description") or (section or {}).get("description", "")
         text = f"{meaning} {_allowed(types)}".replace("``", "").strip()
-        if values[name] != defaults[name] and not (section and defaults[name]):
+        if values[name] != defaults[name] and section is None:
             text += f" (default: {_plain_yaml(defaults[name])})"
         yield ""
         yield from textwrap.wrap(text, _WIDTH, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# ")
-        key = prefix + name
-        is_taken = key in taken or (section and all(f"{key}.{inner}" in taken for inner in section["properties"]))
-        start = f"{indent}#" if is_taken else indent
         if section is None:
-            yield f"{start}{name}: {_plain_yaml(values[name])}"
+            yield f"{indent}{name}: {_plain_yaml(values[name])}"
         elif values[name] is None:
-            yield f"{start}{name}: null"
+            is_of_other_method = defaults[name] is not None
+            yield f"{indent}# {name}:" if is_of_other_method else f"{indent}{name}: null"
             for inner, part in section["properties"].items():
                 yield f"{indent}#   {inner}: {' '.join(part.get('description', '').split())}"
         else:
-            yield f"{start}{name}:"
-            of_key = () if is_taken else taken
-            yield from _lines(
-                section, sections, values[name], defaults[name] or values[name], of_key, f"{start}  ", f"{key}."
-            )
+            yield f"{indent}{name}:"
+            of_default = defaults[name] or values[name]
+            yield from _lines(section, sections, values[name], of_default, chosen, f"{indent}  ", f"{key}.")
 
 
 def _allowed(types: list[dict[str, Any]]) -> str:

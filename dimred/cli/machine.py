@@ -183,7 +183,7 @@ def _last_line(
 
 def bench(
     data: Data,
-    config: Annotated[Path, typer.Option(help="YAML file of stage 1, or a recipe such as digits.")],
+    config: Annotated[Path, typer.Option(help="YAML file, or a recipe such as digits.")],
     devices: Annotated[
         int | None, typer.Option(min=1, help="Devices of this host; by default all Ascend devices, or one CPU.")
     ] = None,
@@ -203,7 +203,7 @@ def bench(
     from dimred.config import StageOneConfig, config_file, load_config
     from dimred.launch.devices import choose_devices
 
-    config = config_file(StageOneConfig, config).absolute()
+    config = config_file(config).absolute()
     load_config(StageOneConfig, config, overrides or [])
     if not data.exists():
         raise ConfigError(f"DATA is {str(data)!r}, which is not found")

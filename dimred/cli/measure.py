@@ -2,7 +2,6 @@
 
 import json
 import logging
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +11,7 @@ from dimred.console import AsJson, Overrides, check_new_file, print_table, refus
 from dimred.errors import ConfigError, StoppedError
 from dimred.io.metric import AS_TRAINED, REESTIMATED, Figures
 from dimred.io.metrics_file import json_text
-from dimred.io.run_names import CONFIG, named_weights, network_of_run, run_of
+from dimred.io.run_names import CONFIG, STAGE_2_CHECKPOINTS, named_weights, network_of_run, run_of
 
 _log = logging.getLogger(__name__)
 
@@ -32,8 +31,8 @@ def evaluate(
     config: Annotated[
         Path | None,
         typer.Option(
-            help="A stage's YAML file, or a recipe, whose data.eval_split names the split; by default the file of the "
-            "run that WEIGHTS are of."
+            help="YAML file, or a recipe, whose data.eval_split names the split; by default the file of the run that "
+            "WEIGHTS are of. Of it only the keys that both stages share are read."
         ),
     ] = None,
     save: Annotated[
@@ -54,7 +53,7 @@ def evaluate(
 
     Example: dimred eval ./digits device0_stage_2
     """
-    from dimred.config import load_any_config
+    from dimred.config import StageConfig, StageOneConfig, StageTwoConfig, load_config
 
     run = run_of(weights)
     refuse_swapped(data, weights)
@@ -67,7 +66,7 @@ def evaluate(
             f"--config is missing, and WEIGHTS {str(weights)!r} are of no run whose {CONFIG} could be taken; give the "
             "YAML file, or the recipe, that they were trained with"
         )
-    settings = load_any_config(config, overrides or [])
+    settings = load_config(StageConfig, config, overrides or [])
     split = settings.data.eval_split
     from dimred.checkpoints.checkpoint_io import check_ending, read_checkpoint, write_checkpoint
     from dimred.runs.device import set_up
@@ -97,10 +96,10 @@ def evaluate(
             figures[metric.name][kind] = value
 
     if run:
-        with suppress(ConfigError):  # of a run of an early version, whose configuration would be refused now
-            of_run = load_any_config(run / CONFIG, [f"data.eval_split={split}"])
-            if warning := of_run.eval_split_warning(weights.name):
-                result["warning"] = warning
+        stage = StageTwoConfig if (run / STAGE_2_CHECKPOINTS).is_dir() else StageOneConfig
+        of_run = load_config(stage, run / CONFIG, [f"data.eval_split={split}"])
+        if warning := of_run.eval_split_warning(weights.name):
+            result["warning"] = warning
     if not absent:
         note(AS_TRAINED)
     if evaluator.has_batch_norm:
@@ -123,10 +122,13 @@ def compare(
     data: Annotated[
         str, typer.Argument(metavar="DATA", help="Folder with train/, val/ and test/; {seed} stands for a run's seed.")
     ],
-    config: Annotated[Path, typer.Option(help="Stage 2's YAML file, or a recipe such as digits.")],
     runs: Annotated[
         list[Path], typer.Argument(metavar="RUN...", help="Folders of finished stage 1 runs, one for each seed.")
     ],
+    config: Annotated[
+        Path | None,
+        typer.Option(help="YAML file, or a recipe such as digits, with stage 2; by default that in each RUN."),
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the results; rows of an earlier call are kept.")] = Path(
         "comparison"
     ),
@@ -151,7 +153,7 @@ def compare(
     beside it. The same call continues one that was cut off. It prints a table, or with --json the contents of
     OUT/compare.json; OUT/compare.html is the page, with the metric on test over passes.
 
-    Example: dimred compare ./digits device0_stage_1 --config digits
+    Example: dimred compare ./digits device0_stage_1
     """
     names = None if methods is None else [name.strip() for name in methods.split(",")]
     try:

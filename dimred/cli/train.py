@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal
 import typer
 
 from dimred.console import (
-    AllowChange,
     Data,
     DeviceTargetIfGiven,
     FastDevRun,
@@ -50,14 +49,14 @@ def train(
         Path | None,
         typer.Argument(
             metavar="[PCA_MAT]",
-            help="The basis of a search, pca_mat.npy; if not given, fitted on the snapshots beside WEIGHTS.",
+            help="For a search: the basis, pca_mat.npy; if not given, fitted on the snapshots beside WEIGHTS.",
         ),
     ] = None,
     config: Annotated[
         Path | None,
         typer.Option(
-            help="YAML file, or a recipe such as digits. By default stage 1 takes imagenet_stage, and stage 2 the one "
-            "that goes with stage 1's."
+            help="YAML file of both stages, or a recipe such as digits. By default stage 1 takes imagenet, and stage 2 "
+            "the one in stage 1's folder."
         ),
     ] = None,
     model: Annotated[str | None, _named("Network; your own as package.module:factory. Sets model.name.")] = None,
@@ -78,8 +77,15 @@ def train(
     out: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder for the ranks' folders device{rank}_stage_{1,2}.")
     ] = Path(),
+    go_on_from: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="CHECKPOINT",
+            help="For stage 1: begin a new run with this full checkpoint of another, such as one with other settings.",
+        ),
+    ] = None,
     resume: Resume = False,
-    allow_change: AllowChange = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what each rank would run.")] = False,
     fast_dev_run: FastDevRun = False,
     overrides: Overrides = None,
@@ -101,11 +107,16 @@ def train(
 ) -> None:
     """Run a stage on one device or many, on one host or several.
 
-    Stage 1 trains, and keeps a rolling series of weight snapshots. Stage 2 begins at WEIGHTS: it brings the learning
-    rate to 0, searches in the subspace of the snapshots beside them, or both. It ends with its last network, or if
-    keep_best is true with the one that has the lowest loss on val.
+    Stage 1 trains, and keeps a rolling series of weight snapshots. Stage 2 begins at WEIGHTS. By method it searches in
+    the subspace of the snapshots, and keeps what it ends with; or it is a cooldown, which brings the learning rate to
+    0, and val chooses between its end and the best average of the snapshots.
+
+    --set takes keys of the stage. --set method=cooldown or method=search in place of the file's method takes nothing of
+    what the file has below stage_2, and the other method's defaults.
 
     Example: dimred train stage-1 ./digits --config digits
+
+    Example: dimred train stage-2 ./digits run/checkpoint_stage_1/resnet_small-70_74.ckpt --set method=cooldown
 
     Example: dimred train stage-2 ./imagenet device0_stage_1/checkpoint_stage_1/resnet50-70_625.ckpt pca_mat.npy
     """
@@ -121,24 +132,26 @@ def train(
         raise ConfigError(f"--fast-dev-run {why}; leave --resume out")
     name = stage.replace("-", "_")
     settings = StageOneConfig if stage == "stage-1" else StageTwoConfig
-    if stage == "stage-1" or config is not None:
-        config = config_file(settings, config or Path("imagenet_stage"))
+    if config is not None or (stage == "stage-1" and not resume):
+        config = config_file(config or Path("imagenet"))
     parts = {"model.name": model, "data.dataset": dataset, "loss": loss, "metric": metric}
     overrides = [*(overrides or []), *(f"{key}={value}" for key, value in parts.items() if value)]
     if config is not None:  # otherwise the ranks find it in the run of stage 1, or in their own
         load_config(settings, config, overrides)
     if stage == "stage-1" and weights is not None:
         raise ConfigError(f"WEIGHTS is {str(weights)!r}, but stage-1 takes DATA alone; leave it out")
-    # Only host 0 reads WEIGHTS and PCA_MAT. A resumed run may not need them; if it does, rank 0 refuses.
-    _check_paths(data, weights, pca_mat, reads_all=not (node_rank or resume))
+    if stage == "stage-2" and go_on_from is not None:
+        raise ConfigError(f"--from is {str(go_on_from)!r}, but stage-2 begins with WEIGHTS; leave --from out")
+    # The other hosts read WEIGHTS and PCA_MAT under host 0's paths.
+    _check_paths(data, *((None, None) if node_rank else (weights, pca_mat)))
     if rank_table is None:
         device_target, devices = choose_devices(device_target, devices, nodes=nodes)
     else:
         device_target = device_target or "Ascend"  # only Ascend's devices have a table
     arguments = [str(without_dots(path)) for path in (data, weights, pca_mat) if path is not None]
     arguments += [] if config is None else ["--config", str(config.absolute())]
+    arguments += [] if go_on_from is None else ["--from", str(go_on_from.absolute())]
     arguments += ["--device-target", device_target, *(f"--set={override}" for override in overrides)]
-    arguments += [f"--allow-change={key}" for key in allow_change or []]
     arguments += [option for option, is_given in (("--resume", resume), ("--fast-dev-run", fast_dev_run)) if is_given]
     job = make_job(
         f"dimred.pipelines.{name}", name, arguments,
@@ -150,9 +163,9 @@ def train(
     sys.exit(_try_out(job, stall_timeout))
 
 
-def _check_paths(data: Path, weights: Path | None, pca_mat: Path | None, *, reads_all: bool) -> None:
-    """Refuse paths that lead to nothing or to something else; ``reads_all`` is false if only DATA is read here."""
-    paths = {"DATA": data, "WEIGHTS": weights, "PCA_MAT": pca_mat} if reads_all else {"DATA": data}
+def _check_paths(data: Path, weights: Path | None, pca_mat: Path | None) -> None:
+    """Refuse paths that lead to nothing or to something else."""
+    paths = {"DATA": data, "WEIGHTS": weights, "PCA_MAT": pca_mat}
     absent = [argument for argument, path in paths.items() if path is not None and not path.exists()]
     if absent:
         raise ConfigError("; ".join(f"{one} is {str(paths[one])!r}, which is not found" for one in absent))

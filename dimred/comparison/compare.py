@@ -18,15 +18,7 @@ from typing import Any
 from dimred.comparison.methods import AFTER_STAGE_2, METHODS, SPLITS, Comparison
 from dimred.comparison.runs import DivergedRunError, checkpoint_of
 from dimred.comparison.summary import Row, collect, markdown, read_row, title_of, write_comparison_page
-from dimred.config import (
-    CooldownConfig,
-    StageOneConfig,
-    StageTwoConfig,
-    complete,
-    config_text,
-    keys_taken_over,
-    load_config,
-)
+from dimred.config import StageOneConfig, StageTwoConfig, config_text, load_config
 from dimred.errors import ConfigError
 from dimred.io.atomic import atomic_write, make_folder, writable
 from dimred.io.metrics_file import json_text
@@ -37,8 +29,8 @@ from dimred.io.run_names import (
     full_checkpoints,
     runs_below,
 )
+from dimred.runs.begun import pins_of_data
 from dimred.runs.device import set_up
-from dimred.runs.run_folder import digests_of
 from dimred.runs.splits import build_splits
 from dimred.stages.checks import snapshots_in_the_end
 from dimred.stages.parent import StageOneRun
@@ -50,7 +42,7 @@ _log = logging.getLogger(__name__)
 def compare(
     data: str | os.PathLike[str],
     runs: Iterable[str | os.PathLike[str]],
-    config: str | os.PathLike[str],
+    config: str | os.PathLike[str] | None = None,
     out: str | os.PathLike[str] = "comparison",
     *,
     methods: Sequence[str] | None = None,
@@ -62,7 +54,7 @@ def compare(
     Args:
         data: folder with train/, val/ and test/; ``{seed}`` in it stands for a run's seed.
         runs: folders of stage 1 runs, one for each seed.
-        config: stage 2's YAML file, or the name of a recipe.
+        config: a YAML file with stage 2, or the name of a recipe; None for that in each run, which must be the same.
         out: folder for the results, ``compare.json``, ``compare.md`` and ``compare.html``.
         methods: names from ``METHODS``; by default all that apply. Those whose result they need are run too.
         at: epochs at which to treat stage 1 as ended; by default its last.
@@ -86,11 +78,9 @@ def compare(
     runs = [runs] if isinstance(runs, str | os.PathLike) else list(runs)
     if not runs:
         raise ConfigError("no RUN is given; give folders of finished stage 1 runs, one for each seed")
-    two, folder = load_config(StageTwoConfig, Path(config), overrides), Path(out)
-    if "cooldown" in (methods or ()) and two.search is None:
-        raise ConfigError(
-            "--methods has 'cooldown', which takes the place of a search, but search is null; leave it out"
-        )
+    two, folder = _stage_2_of([Path(run) for run in runs], config, overrides), Path(out)
+    if "cooldown" in (methods or ()) and two.method == "cooldown":
+        raise ConfigError("--methods has 'cooldown', which takes the place of a search, but method is cooldown")
     seeds = dict[int, Path]()
     jobs = [job for run in runs for job in _jobs(str(data), Path(run), two, epochs, folder, methods, seeds)]
     _claim_folder(folder, two)
@@ -103,23 +93,43 @@ def compare(
     return summary
 
 
+def _stage_2_of(
+    runs: Sequence[Path], config: str | os.PathLike[str] | None, overrides: Sequence[str]
+) -> StageTwoConfig:
+    """Return the configuration of stage 2, from ``config`` or else from the folders of all runs, with the seed 1."""
+    settings: StageTwoConfig | None = None
+    for run in runs:
+        if (run / STAGE_2_CHECKPOINTS).is_dir():
+            remedy = "give the folder of the stage 1 that it began from"
+            raise ConfigError(f"RUN is {str(run)!r}, a run of stage 2; {remedy}")
+        if not (run / CONFIG).is_file():
+            remedy = f"give the folder of a finished stage 1 run{runs_below(run, [STAGE_1_CHECKPOINTS])}"
+            raise ConfigError(f"RUN is {str(run)!r}, which has no {CONFIG}; {remedy}")
+        of_run = load_config(StageTwoConfig, Path(config or run / CONFIG), overrides)
+        of_run = of_run.model_copy(update={"seed": 1})  # each run's own takes its place
+        if settings not in (None, of_run):
+            raise ConfigError(
+                f"RUN is {str(run)!r}, whose {CONFIG} gives another stage 2 than {str(runs[0])!r}; give one for all by "
+                "--config"
+            )
+        settings = of_run
+    assert settings is not None, "compare refuses a call without runs"
+    return settings
+
+
 def _jobs(
     data: str,
     run: Path,
-    difference: StageTwoConfig,
+    two: StageTwoConfig,
     epochs: Sequence[int],
     out: Path,
     methods: Sequence[str] | None,
     seeds: dict[int, Path],
 ) -> Iterator[Callable[[], None]]:
     """Check a stage 1, and yield a job for each epoch at which it is treated as ended, if a row is missing there."""
-    if (run / STAGE_2_CHECKPOINTS).is_dir():
-        raise ConfigError(f"RUN is {str(run)!r}, a run of stage 2; give the folder of the stage 1 that it began from")
-    if not (run / CONFIG).is_file():
-        remedy = f"give the folder of a finished stage 1 run{runs_below(run, [STAGE_1_CHECKPOINTS])}"
-        raise ConfigError(f"RUN is {str(run)!r}, which has no {CONFIG}; {remedy}")
     one = load_config(StageOneConfig, run / CONFIG)
-    two = complete(difference, one)
+    if "cooldown" in (methods or ()) and two.method == "cooldown":
+        raise ConfigError("--methods has 'cooldown', which takes the place of a search, but method is cooldown")
     if one.optimizer.name == "schedule_free":
         raise ConfigError(
             f"RUN is {str(run)!r}, trained with schedule_free, which leaves stage 2 nothing to do; give a run with "
@@ -138,7 +148,7 @@ def _jobs(
             names.discard("schedule_free")  # it is SGD, and no counterpart of other optimizers
         if at >= (one.schedule.last_epoch or 0):
             names.discard("plain_to_the_end")
-        if two.search is None:
+        if two.method == "cooldown":
             names.discard("cooldown")
         missing = [name for name in METHODS if name in names and not (folder / f"{name}.json").exists()]
         if missing:
@@ -191,10 +201,10 @@ def _check_comparable(
     images = build_splits(one, data, SPLITS, val_chooses=True)
     if two.model != one.model:
         raise ConfigError(f"--config is for the model {two.model}, but {str(run)!r} trained {one.model}")
-    parent = StageOneRun.open(checkpoint).share()
+    parent = StageOneRun.open(checkpoint)
     parent.check_continued_by(two)
-    cools_down = "cooldown" in methods or ("stage_2" in methods and two.cooldown is not None)
-    if cools_down and (two.cooldown or CooldownConfig()).rate is None:
+    cools_down = "cooldown" in methods or ("stage_2" in methods and two.method == "cooldown")
+    if cools_down and two.cooldown.rate is None:
         parent.last_rate()
     snapshots = parent.snapshots()
     n_snapshots = len(snapshots)
@@ -204,9 +214,9 @@ def _check_comparable(
             f"{run} has {n_snapshots} of the {would_have} snapshots that it would have had, had it ended at "
             f"epoch {at}; later ones took their places. Train it with a larger snapshots.keep for a fair comparison"
         )
-    if "stage_2" in methods and two.search is not None:
+    if "stage_2" in methods and two.method == "search":
         check_enough(n_snapshots, two.search.n_components, two.search.basis, snapshots.directory)
-    return {"RUN": parent.digest, "DATA": digests_of(images)}
+    return {"RUN": parent.digest} | {name: pin.digest for name, pin in pins_of_data(data, images).items()}
 
 
 def _earlier_row(folder: Path, data: Path, run: Path) -> Row:
@@ -240,8 +250,7 @@ def _claim_folder(out: Path, two: StageTwoConfig) -> None:
     """Make the folder of a comparison, or check that the one in it was made with the same configuration."""
     if (out / CONFIG).exists():
         before = load_config(StageTwoConfig, out / CONFIG)
-        # A key that is set has its value, and not stage 1's. An early version wrote all keys.
-        if before != two or keys_taken_over(before) not in ([], keys_taken_over(two)):
+        if before != two:
             raise ConfigError(
                 f"--out is {str(out)!r}, which holds a comparison with other settings of stage 2; name another folder"
             )
@@ -250,4 +259,4 @@ def _claim_folder(out: Path, two: StageTwoConfig) -> None:
     else:
         with writable("--out", out):
             make_folder(out)
-            atomic_write(out / CONFIG, config_text(two, only_set=True))
+            atomic_write(out / CONFIG, config_text(two))

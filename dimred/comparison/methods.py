@@ -11,7 +11,7 @@ from dimred.averaging.choice import Choice
 from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
 from dimred.comparison.runs import DivergedRunError, checkpoint_of, on_one_process, ranks_of, run_stage
 from dimred.comparison.summary import read_row
-from dimred.config import PARTS_OF_STEP, CooldownConfig, OptimizerConfig, StageOneConfig, StageTwoConfig
+from dimred.config import PARTS_OF_STEP, OptimizerConfig, StageOneConfig, StageTwoConfig
 from dimred.evaluation.averages import SnapshotAverages, choose_average
 from dimred.io.atomic import make_folder
 from dimred.io.run_names import RESULT, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS
@@ -139,10 +139,8 @@ class Comparison:
         """
         search = self._result("stage_2")
         changes: dict[str, Any] = {
-            "search": None,
-            "cooldown": self.two.cooldown or CooldownConfig(),
+            "method": "cooldown",
             "epochs": math.ceil(search.training_passes(search.epochs) - 1e-9),
-            "start": "last" if self.two.start == "mean" else self.two.start,
             "data": self.two.data.model_copy(update={"batch_size": self.one.data.batch_size}),
         }
         changes |= {key: getattr(self.one, key) for key in PARTS_OF_STEP}

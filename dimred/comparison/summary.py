@@ -15,7 +15,7 @@ from dimred.report.page import Page, Picture, details, sentences, table
 from dimred.report.plots import plot_comparison, plot_curve
 from dimred.report.words import duration, gain_text
 
-# Method -> its title, to which ``title_of`` adds the parts of stage 2. The order is that of the table.
+# Method -> its title, to which ``title_of`` adds stage 2's own method. The order is that of the table.
 TITLES = {
     "last": "last weights of stage 1",
     "average": "best average of its snapshots",
@@ -39,17 +39,13 @@ def read_row(file: Path) -> Row:
 
 
 def title_of(method: str, two: StageTwoConfig) -> str:
-    """Return the title of a method; that of stage 2 lists its parts: search, cooldown and choice.
+    """Return the title of a method; that of stage 2 names its own method.
 
     Args:
         method: one of ``METHODS``.
         two: stage 2's configuration.
     """
-    if method != "stage_2":
-        return TITLES[method]
-    parts = {"search": two.search is not None, "cooldown": two.cooldown is not None, "choice": two.keep_best}
-    *others, last = [name for name, has in parts.items() if has]
-    return f"{TITLES[method]}: {', '.join(others)}{' and ' if others else ''}{last}"
+    return f"{TITLES[method]}: {two.method}" if method == "stage_2" else TITLES[method]
 
 
 def collect(folder: Path) -> dict[str, Any]:

@@ -1,17 +1,9 @@
-"""One validated model per stage, loaded from YAML; an unknown key is an error."""
+"""One YAML file for both stages and a validated model of each; an unknown key is an error."""
 
 from dimred.config.base import NO_DECAY_PATTERNS as NO_DECAY_PATTERNS
-from dimred.config.base import unknown_key as unknown_key
-from dimred.config.base import with_new_keys as with_new_keys
-from dimred.config.difference import PARTS_OF_STEP as PARTS_OF_STEP
-from dimred.config.difference import complete as complete
-from dimred.config.difference import difference_in_words as difference_in_words
-from dimred.config.difference import following_stage_2 as following_stage_2
-from dimred.config.difference import keys_taken_over as keys_taken_over
-from dimred.config.difference import stage_2_after as stage_2_after
+from dimred.config.base import flatten as flatten
 from dimred.config.files import config_file as config_file
 from dimred.config.files import config_text as config_text
-from dimred.config.files import load_any_config as load_any_config
 from dimred.config.files import load_config as load_config
 from dimred.config.parts import CooldownConfig as CooldownConfig
 from dimred.config.parts import DataConfig as DataConfig
@@ -25,6 +17,8 @@ from dimred.config.search import N_COMPONENTS as N_COMPONENTS
 from dimred.config.search import N_COMPONENTS_NAMES as N_COMPONENTS_NAMES
 from dimred.config.search import SearchConfig as SearchConfig
 from dimred.config.search import SearchOptions as SearchOptions
+from dimred.config.stages import OTHER_METHOD as OTHER_METHOD
+from dimred.config.stages import PARTS_OF_STEP as PARTS_OF_STEP
 from dimred.config.stages import StageConfig as StageConfig
 from dimred.config.stages import StageOneConfig as StageOneConfig
 from dimred.config.stages import StageTwoConfig as StageTwoConfig

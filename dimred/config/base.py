@@ -30,7 +30,6 @@ NotNegative = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
 Epochs = Annotated[int, Field(ge=1, le=900_000)]  # orders of samples have larger numbers, see dimred/data/batches.py
 _FACTORY = r"^[\w.]+:[\w.]+$"
-STARTS = ("best", "mean", "last")
 
 
 def known_or_own(names: Sequence[str], name: str) -> str:
@@ -64,26 +63,10 @@ def _number_or_fraction(value: Any) -> Any:
     return int(text)
 
 
-def _recipe(value: str) -> str:
-    if not re.fullmatch(r"\w+", value):
-        raise ValueError("it must be the name of a recipe, such as digits_stage, and not of a file")
-    return value
-
-
-def _average_or_file(value: str) -> str:
-    if value not in STARTS and not value.endswith((".ckpt", ".safetensors")):
-        raise ValueError("it must be best, mean, last, or the path of a .ckpt or .safetensors file")
-    return value
-
-
 OwnFactory = Annotated[str, AfterValidator(_own)]
 """The name of a user's own function, ``package.module:factory``."""
-Recipe = Annotated[str, AfterValidator(_recipe)]
-"""The name of a recipe of ``pipelines/configs``."""
 NumberOrFraction = Annotated[int | str, BeforeValidator(_number_or_fraction)]
 """A number of epochs, or a fraction of the epochs of both stages together."""
-Start = Annotated[str, AfterValidator(_average_or_file)]
-"""The weights to begin with: ``best``, ``mean``, ``last``, or a checkpoint's path."""
 
 
 class Strict(BaseModel):
@@ -121,7 +104,7 @@ class Strict(BaseModel):
         try:
             return cls.model_validate(values, strict=exact or None)
         except ValidationError as error:
-            keys = [*_keys(cls), *other_keys]
+            keys = [*keys_of(cls), *other_keys]
             lines: dict[str, list[str]] = {}  # what is wrong -> what is allowed; a union has one entry for each type
             for problem in error.errors():
                 line, alternatives = _in_words(cls, keys, values, problem)
@@ -139,7 +122,7 @@ def _in_words(model: type[BaseModel], keys: Sequence[str], values: Any, problem:
     kind, message = problem["type"], problem["msg"]
     if kind == "extra_forbidden":
         unknown = ".".join(str(part) for part in problem["loc"])
-        return "\n".join(_lines_of_unknown(unknown, problem["input"], keys, getattr(model, "NEW_KEYS", {}))), []
+        return "\n".join(lines_of_unknown(unknown, problem["input"], keys, getattr(model, "NEW_KEYS", {}))), []
     # The location may go on below the key, for example to an element of a list.
     parts = [str(part) for part in problem["loc"]]
     key = next((key for n in range(len(parts), 0, -1) if (key := ".".join(parts[:n])) in keys), "")
@@ -158,13 +141,20 @@ def _in_words(model: type[BaseModel], keys: Sequence[str], values: Any, problem:
     return f"{start}it must be ", [message.removeprefix("Input should be ")]
 
 
-def _lines_of_unknown(unknown: str, value: Any, keys: Sequence[str], new_keys: Mapping[str, str]) -> Iterator[str]:
-    """Yield a line about an unknown key, or about each key in a section that no known one resembles."""
-    if unknown in new_keys:
-        yield f"{unknown} is now {new_keys[unknown]}"
+def lines_of_unknown(unknown: str, value: Any, keys: Sequence[str], new_keys: Mapping[str, str]) -> Iterator[str]:
+    """Yield a line about an unknown key, or about each key in a section that no known one resembles.
+
+    Args:
+        unknown: the dotted key.
+        value: its value.
+        keys: the dotted names of all keys.
+        new_keys: a dotted key, or its last part -> what to do instead.
+    """
+    if new := new_keys.get(unknown) or new_keys.get(unknown.rpartition(".")[2]):
+        yield f"{unknown} is no key: {new}"
     elif isinstance(value, Mapping) and value and not _similar_keys(unknown, keys):
         for name, inner in value.items():
-            yield from _lines_of_unknown(f"{unknown}.{name}", inner, keys, new_keys)
+            yield from lines_of_unknown(f"{unknown}.{name}", inner, keys, new_keys)
     else:
         yield unknown_key(unknown, keys)
 
@@ -197,34 +187,27 @@ def _similar_keys(unknown: str, keys: Sequence[str]) -> list[str]:
     return [f"{place}.{name}".lstrip(".") for name in elsewhere for place in places[name]]
 
 
-def with_new_keys(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a stored configuration, with the default of each key that the version which stored it did not have.
-
-    Args:
-        model: the model of the configuration, or of a section of it.
-        values: JSON values by key. A section that is null stays so; keys that the model does not have stay, too.
-    """
-    whole = dict(values)
-    for name, field in model.model_fields.items():
-        section = _section(field)
-        if name not in whole and not field.is_required():
-            default = field.get_default(call_default_factory=True)
-            whole[name] = default.model_dump(mode="json") if isinstance(default, BaseModel) else default
-        elif section is not None and isinstance(whole.get(name), Mapping):
-            whole[name] = with_new_keys(section, whole[name])
-    return whole
-
-
 def _section(field: FieldInfo) -> type[BaseModel] | None:
     """Return the model of the section that a key holds, or None if it holds a value."""
     kinds = (field.annotation, *get_args(field.annotation))
     return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
 
 
-def _keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
+def keys_of(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
     """Yield the dotted name of every key of a model."""
     for name, field in model.model_fields.items():
         yield prefix + name
         section = _section(field)
         if section is not None:
-            yield from _keys(section, f"{prefix}{name}.")
+            yield from keys_of(section, f"{prefix}{name}.")
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the innermost values of nested sections by their dotted keys; an empty section is a value."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value:
+            flat |= flatten(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = value
+    return flat

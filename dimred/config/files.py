@@ -1,21 +1,20 @@
-"""Load a configuration from a YAML file and overrides, and write it back."""
+"""Load a stage's configuration from a YAML file with both stages and from ``--set``, and write it back."""
 
 import re
-from collections.abc import Mapping, Sequence
-from copy import deepcopy
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
 
+from dimred.config.base import keys_of, lines_of_unknown
 from dimred.config.search import N_COMPONENTS_NAMES
-from dimred.config.stages import StageConfig, StageOneConfig, StageTwoConfig
+from dimred.config.stages import OTHER_METHOD, StageConfig, StageOneConfig, StageTwoConfig, lay_over
 from dimred.errors import ConfigError
 
 Stage = TypeVar("Stage", bound=StageConfig)
-_STAGES: dict[type[StageConfig], int] = {StageOneConfig: 1, StageTwoConfig: 2}
-_ONE, _TWO = ({*stage.model_fields} for stage in _STAGES)
-_OWN_KEYS: dict[type[StageConfig], set[str]] = {StageOneConfig: _ONE - _TWO, StageTwoConfig: _TWO - _ONE}
+SECTIONS: dict[str, type[StageConfig]] = {"stage_1": StageOneConfig, "stage_2": StageTwoConfig}
+"""Section of a file -> the model of its stage."""
 _RECIPES = Path(__file__).parents[1] / "pipelines" / "configs"
 _LARGEST_FILE = 100_000
 _OF_RUN = "config.yaml"  # as runs call their own
@@ -23,75 +22,108 @@ _OF_ANOTHER_VERSION = "if by another version of dimred, use that one, or remove 
 
 
 def load_config(stage: type[Stage], path: Path | None, overrides: Sequence[str] = ()) -> Stage:
-    """Load a stage's configuration: read the file, apply each ``key=value`` override, and check the result as a whole.
+    """Load a stage's configuration: its section of the file over the shared part, and the overrides over both.
+
+    The section ``stage_2`` is for its ``method``: with an override of ``method`` by the other one, nothing of it is
+    taken. Stage 2's section is checked with stage 1's, so that a mistake in it is known before stage 1 trains.
 
     Args:
-        stage: ``StageOneConfig`` or ``StageTwoConfig``.
+        stage: ``StageOneConfig`` or ``StageTwoConfig``; ``StageConfig`` for the shared part alone.
         path: a YAML file; or the name of a recipe of ``pipelines/configs``, such as ``digits``; None for an empty file.
-        overrides: such as ``search.rho=0.5`` or ``data.batch_size=64``; the value is read as YAML.
+        overrides: keys of the stage, such as ``search.rho=0.5`` or ``data.batch_size=64``; the value is read as YAML.
 
     Returns:
         The configuration, checked; keys that are set nowhere have their defaults.
 
     Raises:
-        ConfigError: the file can't be read, a key is unknown or its value not allowed (the message names all of them),
-            or the file or a key belongs to the other stage.
+        ConfigError: the file can't be read, or a key is unknown, misplaced, or its value not allowed; the message names
+            all of them.
     """
-    values: dict[str, Any] = {}
+    whole: dict[str, Any] = {}
     if path is not None:
-        path = config_file(stage, path)
-        values = _read(path)
-    stage_of_file = _stage_of(values)
-    if stage_of_file is not None and stage_of_file is not stage:
-        other = f"a configuration of stage {_STAGES[stage_of_file]}"
-        raise ConfigError(f"--config is {str(path)!r}, {other}; give one of stage {_STAGES[stage]}")
-    return _checked(stage, path, values, overrides)
-
-
-def load_any_config(path: Path, overrides: Sequence[str] = ()) -> StageConfig:
-    """Load a configuration of either stage; one that could belong to either is taken as stage 2's.
-
-    Args:
-        path: a YAML file, or the name of a recipe, whose stage 1 is taken.
-        overrides: as in ``load_config``.
-
-    Raises:
-        ConfigError: as ``load_config``.
-    """
-    path = config_file(StageOneConfig, path)
-    values = _read(path)
-    return _checked(_stage_of(values) or StageTwoConfig, path, values, overrides)
-
-
-def _checked(stage: type[Stage], path: Path | None, values: dict[str, Any], overrides: Sequence[str]) -> Stage:
-    """Apply overrides to the values in a file, and check the result; the error names the file if that is wrong."""
-    of_file = deepcopy(values)
-    _override(stage, values, overrides)
-    try:
-        return stage.checked(values)
-    except ConfigError as error:
-        if path is None or _is_right(stage, of_file):
-            raise
+        path = config_file(path)
+        whole = _read(path)
+    problems = _problems(stage, whole, overrides)
+    if not problems:
+        return stage.checked(_values(stage, whole, overrides))
+    where = ""
+    if path is not None and _problems(stage, whole):
         by_a_run = f", which a run has stored; {_OF_ANOTHER_VERSION}" if path.name == _OF_RUN else ""
-        raise ConfigError(f"{error}\n(in {str(path)!r}{by_a_run})") from error
+        where = f"\n(in {str(path)!r}{by_a_run})"
+    raise ConfigError("\n".join(problems) + where)
 
 
-def _is_right(stage: type[StageConfig], values: Mapping[str, Any]) -> bool:
+def _problems(stage: type[StageConfig], whole: Mapping[str, Any], overrides: Sequence[str] = ()) -> list[str]:
+    """List what is wrong with a file and overrides: misplaced keys, the stage, and the stage 2 that follows stage 1."""
+    values, lines = _values(stage, whole, overrides), [*_misplaced(whole)]
+    lines += _lines_of(stage, values)
+    if stage is StageOneConfig and isinstance(following := values.get("stage_2", {}), Mapping):
+        shared = {key: value for key, value in values.items() if key in StageConfig.model_fields}
+        of_stage_2 = _lines_of(StageTwoConfig, lay_over(shared, following))
+        lines += [f"stage_2: {line}" for line in of_stage_2 if line not in lines]
+    return lines
+
+
+def _lines_of(stage: type[StageConfig], values: Mapping[str, Any]) -> list[str]:
     try:
         stage.checked(values)
-    except ConfigError:
-        return False
-    return True
+    except ConfigError as error:
+        return str(error).splitlines()
+    return []
+
+
+def _misplaced(whole: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line about each key at the top of a file that is not shared, nor the section of a stage."""
+    for key, value in whole.items():
+        if key in StageConfig.model_fields:
+            continue
+        if key in SECTIONS:
+            if value is not None and not isinstance(value, Mapping):
+                yield f"{key} is {value!r}; it must be a section of keys and values"
+        elif sections := [section for section, stage in SECTIONS.items() if key in stage.model_fields]:
+            yield f"{key} is no shared key; write it below {' or '.join(sections)}"
+        else:
+            yield from lines_of_unknown(str(key), value, [*keys_of(StageConfig), *SECTIONS], StageConfig.NEW_KEYS)
+
+
+def _values(stage: type[StageConfig], whole: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Lay a stage's section over the shared part, and apply the overrides."""
+    shared = {key: value for key, value in whole.items() if key in StageConfig.model_fields}
+    of_stage = {name: value for name, value in whole.items() if name in SECTIONS and isinstance(value, Mapping)}
+    section = next((of_stage.get(name, {}) for name, of in SECTIONS.items() if of is stage), {})
+    if stage is StageTwoConfig and _other_method(section, overrides):
+        section = {}
+    values = _copy(lay_over(shared, section))
+    if stage is StageOneConfig and "stage_2" in of_stage:
+        values["stage_2"] = dict(of_stage["stage_2"])
+    _override(stage, values, overrides)
+    return values
+
+
+def _copy(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Copy sections, so that overrides leave what was read as it is."""
+    return {key: _copy(value) if isinstance(value, Mapping) else value for key, value in values.items()}
+
+
+def _other_method(section: Mapping[str, Any], overrides: Sequence[str]) -> str | None:
+    """Return the method that the overrides name, if the section is for the other one."""
+    given = [one.partition("=")[2].strip() for one in overrides if one.partition("=")[0] == "method"]
+    default = StageTwoConfig.model_fields["method"].default
+    return given[-1] if given and OTHER_METHOD.get(given[-1]) == section.get("method", default) else None
 
 
 def _override(stage: type[StageConfig], values: dict[str, Any], overrides: Sequence[str]) -> None:
-    overrides = _with_the_name_of(values, overrides)
-    for override in overrides:
-        key = override.partition("=")[0].partition(".")[0]
-        if others := [number for other, number in _STAGES.items() if key in _OWN_KEYS[other] and other is not stage]:
-            new_key = getattr(stage, "NEW_KEYS", {}).get(key)
-            instead = f"set {new_key}" if new_key else "leave it out here"
-            raise ConfigError(f"--set is {override!r}, but {key} is a key of stage {others[0]}; {instead}")
+    for override in _with_the_name_of(values, overrides):
+        key, _, inner = override.partition("=")[0].partition(".")
+        if key in SECTIONS:
+            number = key.removeprefix("stage_")
+            raise ConfigError(
+                f"--set is {override!r}; --set takes keys of the stage that runs, such as "
+                f"{inner or 'epochs'}=..., and stage {number}'s with dimred train stage-{number}"
+            )
+        others = [name for name, other in SECTIONS.items() if other is not stage and key in other.model_fields]
+        if others and key not in stage.model_fields and key not in stage.NEW_KEYS:
+            raise ConfigError(f"--set is {override!r}, but {key} is a key of {' and '.join(others)}; leave it out here")
         _apply(values, override)
 
 
@@ -106,7 +138,8 @@ def _with_the_name_of(values: Mapping[str, Any], overrides: Sequence[str]) -> li
     if len({override.partition("=")[0] for override in of_the_key}) == 2:
         raise ConfigError(f"--set is {of_the_key[0]!r} and {of_the_key[1]!r}, but the two are one key; leave one out")
     search = values.get("search")
-    in_file = [key for key, name in zip(keys, N_COMPONENTS_NAMES, strict=True) if name in (search or ())]
+    names = search if isinstance(search, Mapping) else ()
+    in_file = [key for key, name in zip(keys, N_COMPONENTS_NAMES, strict=True) if name in names]
     if len(in_file) != 1:
         return list(overrides)
     return [f"{in_file[0]}={one.partition('=')[2]}" if one in of_the_key else one for one in overrides]
@@ -132,46 +165,39 @@ def _read(path: Path) -> dict[str, Any]:
     return values or {}
 
 
-def _stage_of(values: Mapping[str, Any]) -> type[StageConfig] | None:
-    """Return the stage that these keys belong to; None if no key decides it, or there are keys of both."""
-    stages = [stage for stage in _STAGES if _OWN_KEYS[stage] & values.keys()]
-    return stages[0] if len(stages) == 1 else None
-
-
-def config_file(stage: type[StageConfig], path: Path, argument: str = "--config") -> Path:
-    """Find the file that ``path`` stands for: the file itself, or this stage's file of the recipe with that name.
-
-    The name of a task alone, such as ``digits``, stands for its recipe without a horizon, ``digits_anytime``, in which
-    stage 1 has a constant rate and may end after any epoch.
+def config_file(path: Path) -> Path:
+    """Find the file that ``path`` stands for: the file itself, or the recipe with that name, such as ``digits``.
 
     Args:
-        stage: ``StageOneConfig`` or ``StageTwoConfig``.
         path: the file, or the name. What has a suffix is taken for a file, whether it exists or not.
-        argument: what the user calls it, for errors.
 
     Raises:
         ConfigError: there is no such recipe.
     """
     if path.suffix or path.is_file():
         return path
-    suffix = f"_{_STAGES[stage]}.yaml"
-    for kind in ("", "_anytime"):
-        if (recipe := _RECIPES / f"{path}{kind}{suffix}").exists():
-            return recipe
-    there = sorted(path.name.removesuffix(suffix).removesuffix("_anytime") for path in _RECIPES.glob(f"*{suffix}"))
+    if (recipe := _RECIPES / f"{path}.yaml").exists():
+        return recipe
     raise ConfigError(
-        f"{argument} is {str(path)!r}, which is not a file; give a YAML file, or a recipe: {', '.join(there)}"
+        f"--config is {str(path)!r}, which is not a file; give a YAML file, or a recipe: "
+        f"{', '.join(sorted(recipe.stem for recipe in _RECIPES.glob('*.yaml')))}"
     )
 
 
-def config_text(config: StageConfig, *, only_set: bool = False) -> str:
-    """Return the configuration as YAML text, from which ``load_config`` makes an equal one.
+def config_text(config: StageConfig) -> str:
+    """Return the configuration of a stage as YAML text, from which ``load_config`` makes an equal one.
 
-    Args:
-        config: the configuration.
-        only_set: whether to leave out the keys that are not set, which a stage 2 may take over from stage 1.
+    The stage's values of the shared keys stand in the shared part. Stage 1's has the section ``stage_2`` as it was
+    read, so that stage 2 takes over the rest.
     """
-    return str(yaml.safe_dump(config.model_dump(mode="json", exclude_unset=only_set), sort_keys=False))
+    values = config.model_dump(mode="json")
+    whole = {key: values.pop(key) for key in StageConfig.model_fields}
+    if isinstance(config, StageTwoConfig):
+        del values[OTHER_METHOD[config.method]]
+        whole["stage_2"] = values
+    else:
+        whole |= {"stage_2": values.pop("stage_2"), "stage_1": values}
+    return str(yaml.safe_dump(whole, sort_keys=False))
 
 
 # What PyYAML's constructors raise for values such as ``!!int ""``, ``!!bool x``, ``!!timestamp x``.

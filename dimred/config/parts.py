@@ -206,13 +206,15 @@ class OptimizerConfig(Strict):
 
 class CooldownConfig(Strict):
     """How stage 1's training is brought to its end: its optimizer goes on with its state, its batches and the parts of
-    its step (data.batch_size, accumulation, precision, loss_scale, clipping and ema, unless stage 2 sets them), while
-    its rate is brought to 0 over stage 2. null for no cooldown, as in the published search."""
+    its step, while its rate is brought to 0 over stage 2."""
 
     factor: Positive = 0.5
     """The rate begins at this multiple of the rate that stage 1 ended with, or of cooldown.rate."""
     schedule: CurveName = "linear"
     """How the rate falls to 0 as x goes from 0 to 1: linear, as 1 - x; cosine; or 1-sqrt, as 1 - sqrt(x)."""
+    keep_best: bool = True
+    """Keep the best average of stage 1's snapshots in place of the last epoch if the loss that is trained is lower
+    there on the val split; false keeps the last epoch, and needs no val."""
     rate: Positive | None = None
     """Replaces the rate that stage 1 ended with, for WEIGHTS from elsewhere; null for stage 1's."""
     optimizer: OptimizerConfig | None = None

@@ -1,7 +1,7 @@
 """The options of a search in the subspace, and the section ``search`` of stage 2's configuration."""
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import AliasChoices, Field, field_validator, model_validator
@@ -12,6 +12,7 @@ N_COMPONENTS = 32  # directions to search in, unless a number is given
 
 _Rates = Annotated[tuple[NotNegative, ...], Field(min_length=1)]
 N_COMPONENTS_NAMES = ("n_components", "n_component")  # the second is the published recipe's
+BOOST_OPTIONS = ("rho", "gamma", "alpha", "sigma", "n_component")  # of the published recipe
 _N_COMPONENTS = AliasChoices(*N_COMPONENTS_NAMES)
 _OF_RULE = {
     "bfgs": ("rho", "sigma", "max_trials", "initial_scaling", "min_cosine"),
@@ -21,6 +22,13 @@ _OF_RULE = {
 
 class SearchOptions(Strict):
     """The options of ``SubspaceTrainStep``; the section ``search`` of stage 2 has these and more."""
+
+    NEW_KEYS: ClassVar[dict[str, str]] = {
+        "pca_mat_path": "give the argument basis", "weight_load_dir": "make the basis by dimred.fit_basis",
+        "timeout": "leave it out; dimred train has --stall-timeout", "boost_level": "leave it out",
+        "device_num": "give the argument ranks", "device_number": "give the argument ranks",
+    }  # fmt: skip
+    """Options of mindspore.boost's ``dim_reduce`` -> what to do instead."""
 
     rule: Literal["bfgs", "sgd"] = "bfgs"
     """bfgs: a quasi-Newton direction and a line search; sgd: momentum in the subspace, no line search."""
@@ -40,11 +48,11 @@ class SearchOptions(Strict):
     """bfgs uses a pair of a step s and a change of the gradient y if y's > min_cosine |y| |s|. The higher, the fewer
     noisy pairs; 1e-8 is for gradients without noise, of one batch."""
     max_rejected_steps: Count = 100
-    """Steps in a row without an accepted trial (with a cooldown: without a finite gradient) that end the search."""
+    """Steps in a row without an accepted trial that end the search."""
     gamma: Fraction = 0.9
-    """Momentum of the step outside the subspace, unless an optimizer or a cooldown makes it."""
+    """Momentum of the step outside the subspace."""
     alpha: NotNegative = 0.001
-    """Size of the step outside the subspace, unless an optimizer or a cooldown makes it; 0 for none."""
+    """Size of the step outside the subspace; 0 for none."""
     learning_rate: Positive | _Rates | Callable[[int], float] = 0.1
     """Learning rate of sgd: a number, a list with one for each accepted step (the last one stays), or a function of the
     number of accepted steps so far."""
@@ -72,13 +80,6 @@ class SearchOptions(Strict):
                     )
         return self
 
-    @property
-    def without_effect_beside_an_optimizer(self) -> str | None:
-        """Return an option of the step outside that is set, to neither its default nor 0; None if there is none."""
-        fields = type(self).model_fields
-        names = ("gamma", "alpha")
-        return next((name for name in names if getattr(self, name) not in (0, fields[name].default)), None)
-
 
 class SearchConfig(SearchOptions):
     """A search in the directions of stage 1's snapshots, by default with a quasi-Newton rule and a line search."""
@@ -87,8 +88,6 @@ class SearchConfig(SearchOptions):
     """Number of leading directions to search in; a basis that is fitted for the search has as many."""
     basis: Literal["pca", "snapshots"] = "pca"
     """The basis that is fitted if PCA_MAT is not given: principal directions, or the raw snapshots orthonormalised."""
-    split: Literal["train", "val"] = "train"
-    """The split whose batches give the gradients and the line search's losses."""
     learning_rate: Positive = 0.1
     """Learning rate of sgd."""
     learning_rate_schedule: Literal["linear", "constant"] = "linear"

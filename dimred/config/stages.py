@@ -1,12 +1,13 @@
 """The configuration of each stage as a model: its keys with their types, defaults and meanings, and what must fit."""
 
 import math
+from collections.abc import Mapping
 from fractions import Fraction as ExactFraction
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from dimred.config.base import STARTS, Count, Epochs, Fraction, NumberOrFraction, OwnFactory, Recipe, Start, Strict
+from dimred.config.base import Count, Epochs, Fraction, NumberOrFraction, OwnFactory, Strict, flatten
 from dimred.config.parts import (
     CheckpointConfig,
     ClippingConfig,
@@ -22,18 +23,37 @@ from dimred.config.parts import (
     SnapshotConfig,
     StopConfig,
 )
-from dimred.config.search import SearchConfig
+from dimred.config.search import BOOST_OPTIONS, SearchConfig
 from dimred.errors import ConfigError
 
+OTHER_METHOD = {"search": "cooldown", "cooldown": "search"}
+PARTS_OF_STEP = ("accumulation", "precision", "loss_scale", "clipping", "ema")
+_EPOCHS: dict[str, int | str] = {"search": 2, "cooldown": "10%"}
 _CHOSEN = "-average.ckpt"  # ends the name of an average of snapshots that ``val`` chose
+
+
+def lay_over(shared: Mapping[str, Any], section: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of the shared keys with those of a stage over them; of a section of keys, key by key."""
+    values = dict(shared)
+    for name, value in section.items():
+        below = values.get(name)
+        values[name] = {**below, **value} if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+    return values
 
 
 class StageConfig(Strict):
     """The keys that both stages have."""
 
     NEW_KEYS: ClassVar[dict[str, str]] = {
-        "evaluate_every": "evaluate_every_epochs", "read_every": "read_every_steps"
-    }  # fmt: skip
+        **{f"dim_reduce.{name}": f"set search.{name} of stage_2" for name in BOOST_OPTIONS},
+        "pca_mat_path": "give the argument PCA_MAT of dimred train stage-2",
+        "weight_load_dir": "give it to dimred pca --ckpt-dir",
+        "timeout": "use dimred train --stall-timeout",
+        "boost_level": "leave it out; stage_2.method says what stage 2 does",
+        "device_num": "use dimred train --devices",
+        "device_number": "use dimred train --devices",
+    }
+    """A dotted key, or its last part, of mindspore.boost or of an earlier dimred -> what to do instead."""
 
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 1
     """Seed of the initial weights, and of the order of the samples and their augmentation."""
@@ -78,23 +98,13 @@ class StageConfig(Strict):
 
     @property
     def uses_val(self) -> bool:
-        """Return whether the split ``val`` takes part in the training or in a choice."""
+        """Return whether the split ``val`` takes part in a choice."""
         raise NotImplementedError
-
-    @property
-    def trained_split(self) -> str:
-        """Return the name of the split whose batches the steps take."""
-        return "train"
 
     @property
     def splits(self) -> list[str]:
         """Return the names of the splits that a run reads, sorted."""
-        return sorted({"train", self.trained_split, self.data.eval_split} | ({"val"} if self.uses_val else set()))
-
-    @property
-    def optional_splits(self) -> list[str]:
-        """Return the splits that a run reads if DATA has them."""
-        return []
+        return sorted({"train", self.data.eval_split} | ({"val"} if self.uses_val else set()))
 
     def eval_split_warning(self, *files: str) -> str | None:
         """Return a warning if the split of the reported metric also chose the network; otherwise None.
@@ -128,11 +138,10 @@ class StageOneConfig(StageConfig):
     optimizer: OptimizerConfig = OptimizerConfig()
     checkpoints: CheckpointConfig = CheckpointConfig()
     snapshots: SnapshotConfig = SnapshotConfig()
-    stage_2: Recipe | None = None
-    """The recipe that stage 2 takes if it is started without a configuration, such as digits_stage; null for the
-    cooldown by the defaults."""
     stop: StopConfig | None = None
     """End stage 1 early if its averaged weights no longer improve: averaged, or a section; null for never."""
+    stage_2: dict[str, Any] = Field(default_factory=dict)
+    """What the file has below stage_2, for the stage 2 that follows; see ``StageTwoConfig``."""
 
     @field_validator("stop", mode="before", json_schema_input_type=StopConfig | Literal["averaged"] | None)
     @classmethod
@@ -144,6 +153,16 @@ class StageOneConfig(StageConfig):
     def n_epochs(self) -> int:
         """Return ``epochs`` as a number, under the name that both stages share."""
         return self.epochs
+
+    @property
+    def following(self) -> "StageTwoConfig":
+        """Return the configuration of the stage 2 that follows: these values of the shared keys, and ``stage_2``.
+
+        Raises:
+            ConfigError: a key of ``stage_2`` is unknown or not allowed, or does not go with a shared one.
+        """
+        shared = self.model_dump(mode="json", include={*StageConfig.model_fields})
+        return StageTwoConfig.checked(lay_over(shared, self.stage_2))
 
     @property
     def uses_val(self) -> bool:
@@ -176,59 +195,45 @@ class StageOneConfig(StageConfig):
 
 
 class StageTwoConfig(StageConfig):
-    """The configuration of stage 2, by default a cooldown: stage 1's training goes on while its rate falls to 0."""
+    """The configuration of stage 2: a search in the directions of stage 1's snapshots, or a cooldown."""
 
     NEW_KEYS: ClassVar[dict[str, str]] = StageConfig.NEW_KEYS | {
-        "optimizer": "cooldown.optimizer",
-        "dim_reduce.pca_mat_path": "the argument PCA_MAT", "dim_reduce.weight_load_dir": "dimred pca --ckpt-dir",
-    }  # fmt: skip
+        "start": "stage 2 starts from the argument WEIGHTS, which may be any checkpoint",
+        "keep_best": "set cooldown.keep_best; a search keeps what it ends with",
+        "optimizer": "set cooldown.optimizer",
+        "search.split": "leave it out; a search takes its batches from train",
+    }
 
-    epochs: NumberOrFraction = "10%"
-    """Passes over the training split: a number, or a fraction of the passes of both stages together, such as 10%."""
-    cooldown: CooldownConfig | None = CooldownConfig()
-    search: SearchConfig | None = None
-    """Also search in the directions of stage 1's snapshots, in each step: a section whose keys all have defaults; null
-    for no search."""
-    start: Start = "last"
-    """The weights that stage 2 begins with: last (WEIGHTS as they are), best (on the val split, the best among last and
-    averages of the snapshots over several windows and profiles), mean (with a search: the mean of the snapshots behind
-    its basis), or a checkpoint's path."""
-    keep_best: bool = True
-    """Keep the network with the lowest value of the trained loss on the val split, not the last one. Without a
-    cooldown, the candidates are the start, each epoch and the mean of the epochs; with one, they are the start, the
-    last epoch, the mean of the epochs and, unless start is best, the best average of the snapshots."""
+    method: Literal["search", "cooldown"] = "search"
+    """search: search in the directions of stage 1's snapshots, and keep what it ends with, as published; cooldown: go
+    on with stage 1's training while its rate falls to 0, and let val choose between the end and the best average of
+    the snapshots."""
+    epochs: NumberOrFraction = _EPOCHS["search"]
+    """Passes over the training split: a number, or a fraction of the passes of both stages together, such as 10%. By
+    default 2 for a search and 10% for a cooldown."""
+    search: SearchConfig = SearchConfig()
+    cooldown: CooldownConfig = CooldownConfig()
 
     @property
     def uses_val(self) -> bool:
-        """Return whether ``val`` chooses the start or the result, or is searched on."""
-        return self.keep_best or self.start == "best" or self.trained_split == "val"
+        """Return whether ``val`` chooses the result."""
+        return self.method == "cooldown" and self.cooldown.keep_best
 
-    def eval_split_warning(self, *files: str) -> str | None:
-        """Return a warning also if ``val`` of an earlier run chose the average that this one starts from."""
-        return super().eval_split_warning(*files, self.start)
-
-    @property
-    def trained_split(self) -> str:
-        """Return the name of the split whose batches the steps take."""
-        return "train" if self.search is None else self.search.split
+    @model_validator(mode="before")
+    @classmethod
+    def _epochs_of_the_method(cls, values: Any) -> Any:
+        if isinstance(values, Mapping) and values.get("method") == "cooldown":
+            return {"epochs": _EPOCHS["cooldown"], **values}
+        return values
 
     @model_validator(mode="after")
-    def _sections_fit(self) -> "StageTwoConfig":
-        if self.cooldown is None and self.search is None:
-            raise ValueError("cooldown and search are both null, so stage 2 would do nothing; set one of them")
-        if self.start == "mean" and self.search is None:
-            raise ValueError("start is mean, that of a search's basis, but search is null; use start=best")
-        if self.cooldown and self.search and (name := self.search.without_effect_beside_an_optimizer):
-            raise ValueError(f"search.{name} has no effect beside a cooldown, which moves there; leave it out")
-        if self.cooldown is not None and self.trained_split == "val":
+    def _no_other_method(self) -> "StageTwoConfig":
+        other = OTHER_METHOD[self.method]
+        if other in self.model_fields_set:
+            given = flatten({other: getattr(self, other).model_dump(exclude_unset=True)})
             raise ValueError(
-                "search.split is val, but a cooldown trains all weights, and val chooses what is kept; set cooldown to "
-                "null"
-            )
-        if self.keep_best and self.trained_split == "val":
-            raise ValueError(
-                "search.split is val, and keep_best would choose by the samples that were searched on; set "
-                "keep_best=false, or search.split=train"
+                f"{', '.join(given)}: for the method {other}, but method is {self.method}; leave it out, or use "
+                f"--set method={other}"
             )
         return self
 
@@ -236,26 +241,6 @@ class StageTwoConfig(StageConfig):
     def n_epochs(self) -> int:
         """Return ``epochs`` as a number; a fraction must have been resolved by ``with_epochs_after``."""
         return int(self.epochs)
-
-    @property
-    def starts_from_file(self) -> bool:
-        """Return whether ``start`` is a checkpoint's path."""
-        return self.start not in STARTS
-
-    @property
-    def adds_average(self) -> bool:
-        """Return whether the best average of the snapshots is a candidate of ``keep_best``, beside the start."""
-        return self.keep_best and self.cooldown is not None and self.start != "best"
-
-    @property
-    def looks_for_average(self) -> bool:
-        """Return whether a better average of the snapshots is looked for beside a last network that is kept anyway."""
-        return not self.keep_best and self.start == "last" and self.trained_split != "val"
-
-    @property
-    def optional_splits(self) -> list[str]:
-        """Return the splits that a run reads only if DATA has them: ``val``, to compare an average of the snapshots."""
-        return ["val"] if self.looks_for_average and "val" not in self.splits else []
 
     def with_epochs_after(self, stage_1_epochs: int | None) -> "StageTwoConfig":
         """Return a copy with ``epochs`` as a number: for a fraction f, max(1, ceil(f / (1 - f) stage_1_epochs)).

@@ -1,6 +1,5 @@
 """Averages of saved weights as candidates, on every rank, and the choice of the best one on ``val``."""
 
-import math
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -67,17 +66,6 @@ class SnapshotAverages:
         coefficients = window.coefficients(self.steps)
         mean = self._ranks.run_on_rank_zero(lambda: mean_vector(self._checkpoints, coefficients, self._layout))
         return from_rank_zero(mean, self._layout, self._ranks)
-
-    def of_candidate(self, candidate: Candidate) -> np.ndarray:
-        """Compute the average whose window is a candidate's ``source``, float32 (M,).
-
-        Raises:
-            TypeError: the candidate's weights are not a window of snapshots.
-            CheckpointError: as for ``of``.
-        """
-        if not isinstance(candidate.source, Window):
-            raise TypeError(f"{candidate.name} is no average of these files")
-        return self.of(candidate.source)
 
     def measure(
         self, window: Window, choice: Choice, measure_val_of: Callable[[np.ndarray], Measurement], name: str = ""
@@ -169,39 +157,6 @@ def choose_average(
     return best, averages.of(best.source) if isinstance(best.source, Window) else last
 
 
-def better_average(
-    averages: SnapshotAverages, measure_val_of: Callable[[np.ndarray], Measurement], choice: Choice
-) -> Candidate | None:
-    """Look among averages of snapshots for one that is better than the candidates that a choice has.
-
-    The newest snapshot alone is no average. If of windows of a few lengths none is better, no others are measured.
-
-    Args:
-        averages: averages of the snapshots.
-        measure_val_of: weights (M,) -> loss and metric on ``val``. Weights that are not finite are not measured.
-        choice: has candidates; gets the averages too.
-
-    Returns:
-        The best average; None if none is better.
-
-    Raises:
-        CheckpointError: a snapshot can't be read, or does not fit.
-    """
-    lowest = min(candidate.loss for candidate in choice.candidates)
-    measure = partial(_measure_finite, measure_val_of)
-
-    def loss(window: Window) -> float:
-        is_average = window.end - window.first > 1
-        return averages.measure(window, choice, measure).loss if is_average else math.inf
-
-    if len(averages.steps) > 1:
-        measure_windows(len(averages.steps), loss, lowest)
-    if not math.isfinite(min(candidate.loss for candidate in choice.candidates)):
-        return None
-    best = choose(choice.candidates)
-    return best if isinstance(best.source, Window) else None
-
-
 def _measure_finite(measure_val_of: Callable[[np.ndarray], Measurement], weights: np.ndarray) -> Measurement:
     """Measure weights (M,), or return an infinite loss if they are not finite.
 
@@ -216,7 +171,7 @@ def choose_start(
     losses: Callable[[], np.ndarray],
     reestimate: Callable[[], object] = lambda: None,
 ) -> StartChoice:
-    """Choose an average of snapshots by a held-out loss and put it into the network, like stage 2's ``start: best``.
+    """Choose an average of snapshots by a held-out loss and put it into the network.
 
     The candidates are averages of windows of the snapshots, and the network as it is (``last``), whose weights need not
     be those of the newest snapshot. The lowest mean loss wins. Give the loss that was trained: a network that was

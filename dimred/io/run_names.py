@@ -14,6 +14,7 @@ CONFIG = "config.yaml"
 VERSIONS = "versions.json"
 METRICS = "metrics.jsonl"
 TENSORBOARD = "tensorboard"  # folder of event files
+PINS = "pins.json"
 STATES = "resume"
 PROFILE = "profile"  # folder of MindSpore's profiler
 MINDSPORE_LOG = "mindspore.log"

@@ -12,7 +12,6 @@ from dimred.io.metrics_file import finite
 
 FORWARD = 1 / 3  # of the cost of a forward and a backward pass
 START, FINAL, AVERAGE = "start", "final", "average"  # points that are no epoch
-BEST_AVERAGE = "best_average"  # the choice whose outcome is only told, beside a last network that is kept anyway
 
 
 @dataclass
@@ -60,15 +59,14 @@ class StageTwoResult:
     """What stage 2 has done, measured and chosen.
 
     Attributes:
-        start: the configured start.
         epochs: number of epochs, a fraction if the search ended within one.
         sources: DATA, WEIGHTS and the basis as paths; None for what was not given.
-        digests: ``weights``, of WEIGHTS, and ``data``, what ``digests_of`` says of each split; empty if not known.
+        digests: the digest of each pin of the run, such as ``WEIGHTS`` and ``DATA/train``, see ``Pin`` of
+            ``dimred.runs``.
         metrics: the values of each metric, the main one first.
-        choices: ``start``, ``average``, ``kept`` or ``best_average`` -> what was chosen there; without those not made.
-        start_effective_size: how many equally weighted snapshots the start is worth.
-        cooldown: see ``Cooldown.summary`` of ``dimred.stages``; None without a cooldown.
-        basis: see ``SubspaceBasis.in_short``; None without a search.
+        choices: ``average`` or ``kept`` -> what a cooldown chose there; empty after a search.
+        cooldown: see ``Cooldown.summary`` of ``dimred.stages``; None after a search.
+        basis: see ``SubspaceBasis.in_short``; None after a cooldown.
         steps: number of steps.
         totals: totals of a search's steps, see ``Step.totals``; empty for other steps.
         training_seconds: wall seconds of the steps.
@@ -76,13 +74,11 @@ class StageTwoResult:
         warning: a warning about the figures; None if there is nothing to warn of.
     """
 
-    start: str
     epochs: float
     sources: dict[str, str | None]
     metrics: list[MetricResult]
     digests: dict[str, Any] = field(default_factory=dict)
     choices: dict[str, ChoiceResult] = field(default_factory=dict)
-    start_effective_size: float = 1.0
     cooldown: dict[str, Any] | None = None
     basis: dict[str, Any] | None = None
     steps: int = 0
@@ -137,17 +133,14 @@ class StageTwoResult:
         """Return what stage 2's network cost in epochs of ordinary training, choices included.
 
         An epoch is a forward and a backward pass. A forward pass alone, as for a trial of the line search or to measure
-        a candidate, counts a third. The choice ``best_average`` does not count, because the network does not depend
-        on it.
+        a candidate, counts a third.
         """
-        return self.training_passes(self.epochs) + self.choosing_passes(*(self.choices.keys() - {BEST_AVERAGE}))
+        return self.training_passes(self.epochs) + self.choosing_passes(*self.choices)
 
     @property
     def seconds(self) -> float:
         """Return the wall seconds of the steps and choices that ``passes`` counts."""
-        return self.training_seconds + sum(
-            choice.seconds for what, choice in self.choices.items() if what != BEST_AVERAGE
-        )
+        return self.training_seconds + sum(choice.seconds for choice in self.choices.values())
 
     def as_json(self) -> dict[str, Any]:
         """Return the result as plain JSON values, for ``from_json``; numbers that are not finite become None."""

@@ -261,7 +261,7 @@ def read_stage_2(folder: Path) -> StageTwoRecord:
     missing = tuple(name for name, source in sources.items() if not source.exists())
     checkpoints = sources["weights"].parent
     has_stage_1 = (checkpoints.parent / METRICS).is_file() and checkpoints.name == STAGE_1_CHECKPOINTS
-    if "weights" not in missing and _are_others(sources["weights"], result.digests.get("weights")):
+    if "weights" not in missing and _are_others(sources["weights"], result.digests.get("WEIGHTS")):
         has_stage_1, missing = False, (*missing, "weights")  # another stage 1 was run in its place
     basis = None
     if result.basis and "basis" not in missing:

@@ -15,14 +15,14 @@ from dimred.io.atomic import atomic_write, make_folder, remove_leftovers, writab
 from dimred.io.metric import Metric, metrics_of
 from dimred.io.metrics_file import loss_text
 from dimred.io.run_names import CONFIG, METRICS, RESULT, VERSIONS
-from dimred.io.stage_two_result import AVERAGE, BEST_AVERAGE, FINAL, START, StageTwoResult
+from dimred.io.stage_two_result import AVERAGE, FINAL, START, StageTwoResult
 from dimred.report import plots
 from dimred.report.page import Page, Picture, details, key_figures, sentences, table
 from dimred.report.plots import PlaneView, plot_plane
 from dimred.report.record import StageOneRecord, StageTwoRecord, on_equal_terms
 from dimred.report.search_page import add_search, search_options
 from dimred.report.trend import column, trend_in_words
-from dimred.report.words import duration, in_words, kept_in_words, run_verdict, start_in_words
+from dimred.report.words import duration, in_words, kept_in_words, run_verdict
 
 PAGE = "report.html"
 _MOST_ROWS = 6  # candidates of a choice that are not folded away
@@ -128,17 +128,16 @@ def _summary(run: StageTwoRecord, settings: StageTwoConfig, last: float | None) 
     if last is not None:
         facts.append((metric.text(last), f"stage 1's last weights, epoch {run.stage_1_epochs}"))
     # The last weights appear once, and not again with the statistics as trained.
-    if start_in_words(result) != in_words("last") or last is None:
-        facts.append((metric.text(result.main.at(START)), f"where stage 2 began: {start_in_words(result)}"))
+    if last is None:
+        facts.append((metric.text(result.main.at(START)), "where stage 2 began: the last weights of stage 1"))
     facts.append((f"{result.passes:.1f}", f"epochs' worth of passes in stage 2; stage 1: {run.stage_1_epochs}"))
     if basis := result.basis:
         facts.append((f"{result.totals['accepted_steps']} of {result.steps}", "steps accepted"))
         facts.append((f"{basis['n_components']} of {basis['n_weights']:,}", "dimensions searched"))
     words, cooldown = [*filter(None, [result.warning]), *run.gaps], result.cooldown
     if cooldown is not None:
-        way = "outside the subspace " if basis else ""
         words.append(
-            f"Cooldown: stage 1's optimizer, {cooldown['optimizer']}, went on {way}from {cooldown['factor']:.3g} of "
+            f"Cooldown: stage 1's optimizer, {cooldown['optimizer']}, went on from {cooldown['factor']:.3g} of "
             f"its last rate, {cooldown['rate']:.3g}, to 0."
         )
     if result.stopped:
@@ -170,10 +169,8 @@ def _add_choices(page: Page, result: StageTwoResult) -> None:
     """Add the candidates of each choice by ``val``, with the cost of choosing."""
     parts, metric = [], result.main.metric
     for what, heading in (
-        ("start", "Where stage 2 could have begun"),
         (AVERAGE, "Averages of the snapshots"),
         ("kept", "What stage 2 could have kept"),
-        (BEST_AVERAGE, "Averages of the snapshots, beside what stage 2 kept"),
     ):
         if (choice := result.choices.get(what)) is None:
             continue

@@ -18,17 +18,16 @@ def search_options(settings: StageTwoConfig, result: StageTwoResult) -> dict[str
         result: its result, which knows the size of the basis.
     """
     search, basis = settings.search, result.basis
-    if search is None or basis is None:
+    if basis is None:
         return {}
     size = f"k = {basis['n_components']} of {basis['n_weights']:,} dimensions (n_components)"
-    rows = {"search": f"rule {search.rule}, {size}, on batches of {search.split!r}"}
+    rows = {"search": f"rule {search.rule}, {size}"}
     if search.rule == "bfgs":
         rows["line search"] = f"rho {search.rho:g}, sigma {search.sigma:g}, max_trials {search.max_trials}"
     else:
         rate = f"learning_rate {search.learning_rate:g}, {search.learning_rate_schedule}"
         rows["rate"] = f"{rate}; momentum {search.momentum:g}"
-    has_cooldown = settings.cooldown is not None
-    rows["outside"] = "cooldown" if has_cooldown else f"gamma {search.gamma:g}, alpha {search.alpha:g}"
+    rows["outside"] = f"gamma {search.gamma:g}, alpha {search.alpha:g}"
     return rows
 
 

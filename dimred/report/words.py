@@ -1,7 +1,7 @@
 """Sum up in a few sentences what a run achieved, and name what it made."""
 
 from dimred.io.metric import REESTIMATED
-from dimred.io.stage_two_result import AVERAGE, BEST_AVERAGE, FINAL, START, StageTwoResult
+from dimred.io.stage_two_result import AVERAGE, FINAL, START, StageTwoResult
 from dimred.report.record import StageTwoRecord
 
 
@@ -9,18 +9,13 @@ def in_words(point: str) -> str:
     """Return a name for readers of one of stage 2's points or candidates; an unknown one is returned as it is.
 
     Args:
-        point: ``start``, the number of an epoch, ``average``, ``final``, ``last`` or ``mean``.
+        point: ``start``, the number of an epoch, ``average``, ``final`` or ``last``.
     """
     words = {
         "start": "stage 2's start", "average": "the best average of the snapshots",
-        "last": "the last weights of stage 1", "mean": "the mean of the snapshots", "final": "stage 2's last weights",
+        "last": "the last weights of stage 1", "final": "stage 2's last weights",
     }  # fmt: skip
     return f"epoch {point}" if point.isdecimal() else words.get(point, point)
-
-
-def start_in_words(result: StageTwoResult) -> str:
-    """Name the weights that stage 2 began with."""
-    return in_words(result.choices["start"].name if "start" in result.choices else result.start)
 
 
 def kept_in_words(result: StageTwoResult) -> str:
@@ -40,8 +35,6 @@ def run_verdict(run: StageTwoRecord, split: str, last: float | None) -> list[str
     ours = main.at(FINAL)
     statistics = ", BatchNorm re-estimated" if REESTIMATED in main.by_point[FINAL] else ""
     others = {"the last weights of stage 1 (": last}
-    if result.start_effective_size > 1:
-        others[f"the average that it started from ({start_in_words(result)}, "] = main.at(START)
     if AVERAGE in main.by_point:
         others[f"the best average of the snapshots ({result.choices[AVERAGE].name}, "] = main.at(AVERAGE)
     gains = [
@@ -56,12 +49,8 @@ def run_verdict(run: StageTwoRecord, split: str, last: float | None) -> list[str
     of_stage_1 = f" after the {run.stage_1_epochs} of stage 1" if run.stage_1_epochs else ""
     statements.append(f"Stage 2 cost {result.passes:.1f} passes{of_stage_1}, and {duration(result.seconds)}.")
     if result.kept in (START, AVERAGE):
-        preference = f"The val split preferred {kept_in_words(result)} to every epoch of stage 2"
+        preference = f"The val split preferred {kept_in_words(result)} to the end of stage 2"
         statements.append(f"{preference}, so no epoch of stage 2 is used.")
-    if (beside := result.choices.get(BEST_AVERAGE)) is not None:
-        passes = result.choosing_passes(BEST_AVERAGE)
-        better = "none is better" if beside.name == FINAL else f"one is better: {beside.name}"
-        statements.append(f"A look at averages of the snapshots cost {passes:.1f} passes more; on val, {better}.")
     return statements
 
 

@@ -142,28 +142,22 @@ def _numbers(record: Record, prefix: str = "") -> Iterator[tuple[str, float]]:
             yield prefix + key, value
 
 
-def length_left(path: Path, length: int, *, needs_all: bool = False) -> int:
-    """Return how much of a metrics file is left: ``length`` bytes, or those of its whole records if they are fewer.
-
-    A file in which a line was changed is as long, but there no longer ends a record.
+def read_beginning(path: Path, length: int) -> bytes:
+    """Read the beginning of a metrics file, up to a mark.
 
     Args:
         path: the file, which need not exist.
-        length: the length in bytes that it had at a mark.
-        needs_all: whether to refuse such a file.
+        length: the length in bytes that it had at the mark.
 
     Raises:
-        RunError: fewer are left, and ``needs_all``.
+        RunError: the file is shorter, or no record ends there, as where a line was changed.
     """
     content = path.read_bytes()[:length] if path.exists() else b""
-    if len(content) == length and content[-1:] in (b"", b"\n"):
-        return length
-    if needs_all:
+    if len(content) < length or content[-1:] not in (b"", b"\n"):
         raise RunError(
-            f"{path} was cut or changed after the run wrote it, and a search makes its totals from all its records; "
-            "restore the file, or begin in another folder"
+            f"{path} was cut or changed after the run wrote it; restore it, or begin a new run with another --out"
         )
-    return content.rfind(b"\n") + 1
+    return content
 
 
 def cut_metrics(path: Path, length: int, ranks: Ranks = ALONE) -> None:
@@ -175,13 +169,7 @@ def cut_metrics(path: Path, length: int, ranks: Ranks = ALONE) -> None:
         ranks: rank 0's file is cut, and every other rank gets a copy of it, as its host may be new.
 
     Raises:
-        RunError: rank 0's file is shorter than that; the other ranks raise a DimredError.
+        RunError: rank 0's file was cut or changed, see ``read_beginning``; the other ranks raise a DimredError.
     """
-
-    def beginning() -> bytes:
-        content = path.read_bytes()[:length] if path.exists() else b""
-        if len(content) < length:
-            raise RunError(f"{path} was cut after the run wrote it; restore it, or begin in another folder")
-        return content
-
-    atomic_write(path, ranks.broadcast_bytes(ranks.run_on_rank_zero(beginning) or b""))
+    beginning = ranks.run_on_rank_zero(lambda: read_beginning(path, length))
+    atomic_write(path, ranks.broadcast_bytes(beginning or b""))

@@ -1,7 +1,7 @@
 """A run of a stage in its folder: lock, states, records, measurements and log lines. Nothing derives from it."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Generic
@@ -17,21 +17,20 @@ from dimred.io.metrics_file import loss_text, read_metrics
 from dimred.io.run_names import CONFIG, METRICS, MINDSPORE_LOG, PROFILE, TENSORBOARD
 from dimred.launch.channel import tell_position
 from dimred.launch.signals import StopSignals
+from dimred.runs.begun import Begun, Pin, pins_of_data, write_pins
 from dimred.runs.device import StepProfiler, redirect_native_stderr
 from dimred.runs.faults import DivergenceDetector, translate_errors
 from dimred.runs.figures import RunFigures
 from dimred.runs.loop import EpochLoop, Progress
-from dimred.runs.records import MetricsLog, TensorBoard, cut_metrics, length_left, make_callback
-from dimred.runs.run_folder import FREE_KEYS, check_same_run, digests_of, run_folder, write_versions
+from dimred.runs.records import MetricsLog, TensorBoard, cut_metrics, make_callback, read_beginning
+from dimred.runs.run_folder import run_folder, write_versions
 from dimred.runs.task import Settings, Task
 from dimred.train_step.network_state import moving_statistics
-from dimred.train_step.optimizers import last_rate, state_parameters
-from dimred.train_step.protocol import Result, Step, parameters_to_save
+from dimred.train_step.optimizers import last_rate
+from dimred.train_step.protocol import Result, Step
 from dimred.vectors.parameters import to_arrays
 
 _log = logging.getLogger(__name__)
-
-_LAYOUT = 2  # of the states and of metrics.jsonl; a run does not go on where they have another one
 
 
 class Run(Generic[Settings]):
@@ -41,20 +40,27 @@ class Run(Generic[Settings]):
         task: the task of the stage.
         folder: the run's folder.
         signals, profiler: entered by the caller.
+        begun: what a run that is resumed has begun with; None for a new one.
         is_kept: whether the run's files are to be used; otherwise no next command is named.
 
     Attributes:
         progress: how far the run is.
-        identity: what a resumed run must have in common with the one that began; a stage adds what it depends on.
+        pins: what the run depends on outside its folder, on rank 0; a stage adds its own.
         last: the loss at the last saved state, and what clipping and loss scaling reported there.
         figures: what was measured last.
         records: where the records go, inside ``open_records``.
     """
 
     def __init__(
-        self, task: Task[Settings], folder: Path, signals: StopSignals, profiler: StepProfiler, is_kept: bool = True
+        self,
+        task: Task[Settings],
+        folder: Path,
+        signals: StopSignals,
+        profiler: StepProfiler,
+        begun: Begun[Settings] | None = None,
+        is_kept: bool = True,
     ) -> None:
-        self.task, self.folder, self.is_kept = task, folder, is_kept
+        self.task, self.folder, self.begun, self.is_kept = task, folder, begun, is_kept
         self.settings, self.ranks, self.evaluator = task.settings, task.ranks, task.evaluator
         self.signals, self.profiler, self.states = signals, profiler, RunStates(folder)
         self.figures = RunFigures(task)
@@ -67,9 +73,8 @@ class Run(Generic[Settings]):
         # Such as an attention mask of -inf: what was so from the beginning has not diverged.
         self._constants = {name for name, value in frozen.items() if not np.isfinite(value).all()}
         images = {split: task.images[split] for split in self.settings.splits}
-        data = self.ranks.run_on_rank_zero(lambda: digests_of(images))
-        settings = self.settings.model_dump(mode="json", exclude={*FREE_KEYS})
-        self.identity: dict[str, Any] = settings | {"--devices": self.ranks.group_size, "DATA": data}
+        self.pins = self.ranks.run_on_rank_zero(lambda: pins_of_data(task.data, images)) or {}
+        self.pins["devices"] = Pin(str(self.ranks.group_size))
 
     @property
     def n_steps(self) -> int:
@@ -90,53 +95,42 @@ class Run(Generic[Settings]):
             signals=self.signals,
         )  # fmt: skip
 
-    def restore(self, step: Step, allowed: Sequence[str], n_epochs: int) -> RunState | None:
-        """Restore the newest state of the run in the folder, on every rank; return None if there is none.
+    def restore(self, step: Step, n_epochs: int) -> RunState | None:
+        """Restore the newest state of a run that has begun, on every rank; return None if the run is new.
 
         Args:
             step: the step, which is restored.
-            allowed: keys that may differ from before.
             n_epochs: the last epoch.
 
         Raises:
-            ConfigError: the state is of another version; another key has changed, ``val`` after losses on it were
-                saved, an epoch has a different number of steps, or ``epochs`` is below what the run has done.
-            RunError: there are states, but none can be read; a DimredError on the other ranks.
+            ConfigError: something that the run depends on has changed, or ``epochs`` is below what the run has done.
+            RunError: no state can be read, or records are lost; a DimredError on the other ranks.
             CheckpointError: the state belongs to a different network.
         """
-        newest = self.ranks.run_on_rank_zero(lambda: self.states.newest(_log.info))
+        newest = self.ranks.run_on_rank_zero(self._newest_state)
         state: RunState | None = share(newest, self.ranks, read_state)
         if state is None:
             return None
-        if state.values.get("layout") != _LAYOUT:
-            raise ConfigError(
-                f"{state.path} was saved by another version of dimred, whose states are laid out differently; go on "
-                "with that version, or begin a new run in another folder"
-            )
         self._records_length = state.values["metrics"]
-        if self.ranks.is_rank_zero:
-            # The totals of a search are made from the records of its steps.
-            n_bytes = length_left(self.folder / METRICS, self._records_length, needs_all=step.reads_each_step)
-            check_same_run(state, type(self.settings), self.identity, n_bytes, allowed)
-            self._records_length = n_bytes
-        progress, per_epoch = self.progress, self.task.steps_per_epoch
+        progress = self.progress
         progress.epoch, progress.done, progress.seconds = (state.values[key] for key in ("epoch", "done", "seconds"))
-        if state.step != progress.n_steps(per_epoch):
-            raise ConfigError(
-                f"an epoch has {per_epoch} steps, but the run came to step {progress.done} of epoch {progress.epoch} "
-                f"in {state.step} steps, and its rate, snapshots and states go by steps; give the data, the batch size "
-                "and the devices that it was begun with, or begin a new run in another folder"
-            )
         if n_epochs < progress.epoch:
             did = "done" if self.finished_epochs == progress.epoch else "begun"
             raise ConfigError(
                 f"epochs is {n_epochs}, but the run has {did} {progress.epoch}; --set epochs to that or more"
             )
-        _refuse_without_state(step, state)
         step.restore(state.arrays, str(state.path))
         _log.info(f"going on after step {progress.done} of epoch {progress.epoch}, from {state.path}")
         self.last = state.values["last"]
         self.divergence = DivergenceDetector(state.values["first_loss"])
+        return state
+
+    def _newest_state(self) -> RunState | None:
+        if self.begun is None:
+            return None
+        self.begun.check(self.pins)
+        state = self.states.newest(_log.info)
+        read_beginning(self.folder / METRICS, state.values["metrics"])
         return state
 
     def save(self, arrays: Mapping[str, np.ndarray], **values: Any) -> None:
@@ -148,7 +142,6 @@ class Run(Generic[Settings]):
         """
         progress = self.progress
         known = {
-            "layout": _LAYOUT, "run": self.identity,
             "epoch": progress.epoch, "done": progress.done, "seconds": progress.seconds,
             "metrics": self.records.mark(), "last": self.last, "first_loss": self.divergence.first_loss, **values,
         }  # fmt: skip
@@ -196,9 +189,14 @@ class Run(Generic[Settings]):
         return {"loss": loss, "parts": {part: record[part] for part in parts}}
 
     def write_configuration(self) -> None:
-        """Write ``config.yaml`` and ``versions.json``."""
+        """Write ``config.yaml`` and ``versions.json``, each rank into its own folder."""
         atomic_write(self.folder / CONFIG, config_text(self.settings))
         write_versions(self.folder)
+
+    def write_pins(self) -> None:
+        """Write ``pins.json`` once there is a state, each rank into its own folder; then the run has begun."""
+        before = {} if self.begun is None else self.begun.pins
+        write_pins(self.folder, before | self.pins)
 
     @contextmanager
     def open_records(self) -> Iterator[None]:
@@ -239,29 +237,16 @@ class Run(Generic[Settings]):
         return f"loss {shown}" + (f", {self.figures.metrics[0].name} {text}" if text else "")
 
 
-def _refuse_without_state(step: Step, state: RunState) -> None:
-    """Refuse a part of the step, or an optimizer, that a change was allowed to bring and that needs a state of its own.
-
-    Raises:
-        ConfigError: the run was begun without it, so the saved state has nothing of it.
-    """
-    of_optimizer = {parameter.name for parameter in state_parameters(step.optimizer)}
-    for name in (parameter.name for parameter in parameters_to_save(step) if parameter.name not in state.arrays):
-        section = "optimizer" if name in of_optimizer else name.partition(".")[0]
-        if section in ("optimizer", "ema", "loss_scale"):
-            raise ConfigError(
-                f"{section} can't change like this on the way, because the run was begun with another, and "
-                f"{state.path} has no {name!r}; leave the section {section} as it was, or begin in a new folder"
-            )
-
-
 @contextmanager
-def open_run(folder: Path, task: Task[Settings], fast_dev_run: bool = False) -> Iterator[Run[Settings]]:
+def open_run(
+    folder: Path, task: Task[Settings], begun: Begun[Settings] | None = None, fast_dev_run: bool = False
+) -> Iterator[Run[Settings]]:
     """Make or reopen the folder of a run, hold its lock, and turn the run's faults into errors with a remedy.
 
     Args:
         folder: the folder, which must have passed ``check_run_folder``.
         task: the task of the stage.
+        begun: what a run that is resumed has begun with; None for a new one.
         fast_dev_run: whether to run one step of it, and keep nothing.
 
     Raises:
@@ -279,7 +264,7 @@ def open_run(folder: Path, task: Task[Settings], fast_dev_run: bool = False) -> 
         StepProfiler(task.settings.profile, folder / PROFILE) as profiler,
     ):
         _log.debug("preparing the run")
-        yield Run(task, folder, signals, profiler, is_kept=not fast_dev_run)
+        yield Run(task, folder, signals, profiler, begun, is_kept=not fast_dev_run)
 
 
 def one_step_of(settings: Settings) -> Settings:

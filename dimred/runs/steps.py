@@ -176,7 +176,7 @@ def build_scores(config: StageConfig) -> Scores:
 
     The loss is the one that is trained, including label smoothing. A network trained with smoothed labels is
     underconfident, and an average of such networks a little less so. Measured by plain cross entropy, this difference
-    in calibration outweighed up to 0.9 points of accuracy on real images (tests/benchmarks/choice_study.md).
+    in calibration outweighed up to 0.9 points of accuracy on real images (tests/studies/choice.md).
 
     Args:
         config: configuration of either stage.

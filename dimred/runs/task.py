@@ -1,7 +1,6 @@
 """The task of a stage: its network, its data, what is trained and what is measured; built and checked in one place."""
 
 from collections.abc import Collection
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +11,7 @@ from mindspore import nn
 from dimred.config import StageConfig
 from dimred.data.batches import Batches
 from dimred.distributed.ranks import ALONE, Ranks
-from dimred.errors import ConfigError, DimredError, Problems
+from dimred.errors import ConfigError, Problems
 from dimred.evaluation.evaluator import Evaluator
 from dimred.evaluation.scores import Scores
 from dimred.io.metric import Metric, metrics_of
@@ -50,8 +49,8 @@ class Task(Generic[Settings]):
 
     @property
     def training_batches(self) -> Batches:
-        """Return the split whose batches the steps take."""
-        return self.images[self.settings.trained_split]
+        """Return the split ``train``, whose batches the steps take."""
+        return self.images["train"]
 
     @property
     def steps_per_epoch(self) -> int:
@@ -81,7 +80,7 @@ class Task(Generic[Settings]):
             ConfigError: there are fewer images than a batch needs; or network, loss or metric can't be used.
             DataError: the built-in loss or metric can't use the labels.
         """
-        if self.settings.trained_split in self.images:
+        if "train" in self.images:
             _check_ranks(self.ranks, self.settings, self.training_batches)
         check_scores(self.settings, self.network, self.scores, self.images)
         # A user's own network may draw its weights from another generator.
@@ -124,11 +123,7 @@ def build_task(
     network, scores = build_network(settings), build_scores(settings)
 
     def splits_of_task() -> dict[str, Batches]:
-        images = build_splits(settings, data, names, ranks=ranks, val_chooses=val_chooses)
-        for split in () if splits else settings.optional_splits:
-            with suppress(DimredError):
-                images |= build_splits(settings, data, [split], ranks=ranks)
-        return images
+        return build_splits(settings, data, names, ranks=ranks, val_chooses=val_chooses)
 
     problems = Problems()
     images = splits_of_task() if is_checked else problems.collect(splits_of_task) or {}

@@ -6,15 +6,13 @@ or not.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 import mindspore as ms
-from mindspore import Parameter, Tensor, nn, ops
+from mindspore import Parameter, Tensor, nn
 
-from dimred.errors import ConfigError
-from dimred.train_step.optimizers import check_optimizer
-from dimred.vectors.weights import Unflatten, Vectors
+from dimred.vectors.weights import Vectors
 
 
 class Line:
@@ -46,14 +44,7 @@ class Line:
 
 
 class MoveOutside(Protocol):
-    """A move outside the subspace; ``SearchStep`` takes any object that has this attribute and this method.
-
-    Attributes:
-        optimizer: the optimizer that makes it; None without one. With one, each step is a training step, whatever the
-            line search finds.
-    """
-
-    optimizer: nn.Optimizer | None
+    """A move outside the subspace; ``SearchStep`` takes any object that has this method."""
 
     def move(
         self, weights: Vectors, grad: Tensor, inside: Tensor, momentum: Tensor | None
@@ -70,8 +61,6 @@ class ResidualMomentum:
         gamma: momentum, 0 <= gamma < 1.
         alpha: step size, above 0.
     """
-
-    optimizer = None
 
     def __init__(self, gamma: float, alpha: float):
         self._gamma = gamma
@@ -94,42 +83,8 @@ class ResidualMomentum:
         return new, self._alpha * math.sqrt(square)
 
 
-class OptimizerOutside:
-    """The step of an ordinary optimizer from w + t d, with g - P' g_k as the gradient.
-
-    The optimizer's state is in its own parameters, so a skipped step leaves it alone.
-
-    Args:
-        optimizer: an optimizer of the trainable parameters, with its own schedule and decay groups.
-        trainable: the trainable parameters, in the order of the weight vector.
-
-    Raises:
-        ConfigError: the optimizer's parameters are not exactly the trainable ones, or not float32.
-    """
-
-    def __init__(self, optimizer: nn.Optimizer, trainable: Sequence[Parameter]):
-        check_optimizer(optimizer, trainable)
-        if len(optimizer.parameters) != len(trainable):
-            raise ConfigError(
-                f"optimizer has {len(optimizer.parameters)} parameters, but the network has {len(trainable)} trainable "
-                "ones; make it from network.trainable_params()"
-            )
-        self.optimizer = optimizer
-        self._update = _OptimizerOnVector(optimizer, trainable)
-
-    def move(self, weights: Vectors, grad: Tensor, inside: Tensor, momentum: Tensor | None) -> tuple[None, float]:
-        """Move the weights; arguments are as for ``ResidualMomentum.move``, of which ``momentum`` is not used.
-
-        Returns:
-            None, because the optimizer keeps its own momenta; and the distance moved.
-        """
-        before = weights.read()
-        self._update(grad - inside)
-        return None, math.sqrt(weights.squared_norm(weights.read() - before))
-
-
 class UnitRate(nn.Cell):
-    """A cell that stands where callbacks look for a step's optimizer, if the search applies its steps by itself.
+    """A cell that stands where callbacks look for a step's optimizer; a search applies its steps by itself.
 
     It has an optimizer's attributes as callbacks read them: the rate 1, no parameters, and the number of steps.
 
@@ -148,15 +103,3 @@ class UnitRate(nn.Cell):
     def global_step(self) -> Tensor:
         """Return the number of steps so far, (1,) int32."""
         return Tensor([self._n_steps()], ms.int32)
-
-
-class _OptimizerOnVector(nn.Cell):
-    """A cell that makes the optimizer's step for a gradient (M,)."""
-
-    def __init__(self, optimizer: nn.Optimizer, trainable: Sequence[Parameter]):
-        super().__init__(auto_prefix=False)
-        self.optimizer = optimizer
-        self.unflatten = Unflatten(trainable, optimizer.parameters)
-
-    def construct(self, vector: Tensor) -> bool:
-        return ops.depend(True, self.optimizer(self.unflatten(vector)))

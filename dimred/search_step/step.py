@@ -55,16 +55,13 @@ class SearchStep(StepCell):
 
     (Li et al., Low Dimensional Trajectory Hypothesis is True: DNNs can be Trained in Tiny Subspaces, 2022, algorithm 2;
     mindspore.boost's dim_reduce for the residual momentum.) This is the step with ``InverseBFGS``,
-    ``ArmijoBacktracking`` and ``ResidualMomentum``. With ``OptimizerOutside``, such as for a cooldown, the last two
-    lines are replaced by the optimizer's step, from w + t d on the gradient g - P' g_k.
+    ``ArmijoBacktracking`` and ``ResidualMomentum``.
 
     If no trial is accepted, t = 0, and H, g_prev and s_prev stay as they were. Trials change neither BatchNorm
     statistics nor any other untrained parameter. An accepted step leaves exactly the statistics of one ordinary
-    training step, a rejected one those from before it. A step with an optimizer is a training step whatever the
-    line search finds: statistics and EMA follow it, and it does not count as rejected, because a cooldown that ended
-    early would stop at a high rate. If the loss or gradient is not finite, the step is skipped and changes nothing, not
-    even the optimizer's state. Without a step outside the subspace, no backtracking step raises its batch's loss; a
-    step outside follows the line search and can raise it.
+    training step, a rejected one those from before it. If the loss or gradient is not finite, the step is skipped and
+    changes nothing. Without a step outside the subspace, no backtracking step raises its batch's loss; a step outside
+    follows the line search and can raise it.
 
     The step works in graph mode and PyNative. Call it, or hand it to ``mindspore.train.Model`` with its callbacks (but
     not in sink mode, as the search loop runs on the host). It replaces every dropout cell of the network, in place,
@@ -76,8 +73,7 @@ class SearchStep(StepCell):
         components: P, orthonormal rows (k, M) float32 over the network's trainable weights in their order.
         direction: chooses the direction in the subspace, such as ``InverseBFGS`` or ``ProjectedSGD``.
         line_search: chooses how far to go along it, such as ``ArmijoBacktracking`` or ``FixedStep``.
-        outside: makes the step outside the subspace, such as ``ResidualMomentum`` or ``OptimizerOutside``; None for
-            no such step.
+        outside: makes the step outside the subspace, such as ``ResidualMomentum``; None for no such step.
         max_rejected_steps: number of rejected steps in a row after which the search gives up.
         micro_batch_size: rows of a micro-batch. The gradient and every loss of the search are means over the whole
             batch, computed in parts of this many rows; None takes the batch whole.
@@ -87,7 +83,7 @@ class SearchStep(StepCell):
         loss_scale: ``StaticLossScale`` or ``DynamicLossScale``, which counts the gradients that are not finite. Such a
             step is skipped in any case.
         clipping: ``Clipping``, which clips the gradient g before it is used.
-        ema: ``EMA`` of the network, updated after each training step.
+        ema: ``EMA`` of the network, updated after each accepted step.
 
     Attributes:
         memory: ``SearchMemory``, what the search remembers from step to step.
@@ -136,9 +132,7 @@ class SearchStep(StepCell):
         self._max_rejected_steps = max_rejected_steps
         self.network = network
         self.loss_scale = loss_scale
-        optimizer = None if outside is None else outside.optimizer
-        self._moves_by_optimizer = optimizer is not None
-        self.optimizer = UnitRate(lambda: self.memory.n_steps) if optimizer is None else optimizer
+        self.optimizer = UnitRate(lambda: self.memory.n_steps)
         self.ema = ema
         self._draw_dropout_masks, self._ranks = make_replayable(network).draw, ranks
         trainable_ids = {id(parameter) for parameter in trainable}
@@ -234,17 +228,16 @@ class SearchStep(StepCell):
             self._untrained_parameters.restore(before)
             raise
 
-        is_training = line_result.accepted or self._moves_by_optimizer
-        self._untrained_parameters.restore(after if is_training else before)
+        self._untrained_parameters.restore(after if line_result.accepted else before)
         momentum, moved_outside = self.memory.residual_momentum, 0.0
         if self._outside is not None:
             momentum, moved_outside = self._outside.move(self._weights, here.grad, inside[0], momentum)
         direction_state = self.memory.direction
         if line_result.accepted:
             direction_state = self.direction.follow(proposal, subspace_grad, line_result.step_size)
-        if is_training and self.ema is not None:
-            self.ema()
-        self.memory = self.memory.after(is_training, direction=direction_state, residual_momentum=momentum)
+            if self.ema is not None:
+                self.ema()
+        self.memory = self.memory.after(line_result.accepted, direction=direction_state, residual_momentum=momentum)
         clock.lap("commit")
         return SearchResult(
             loss=here.loss,

@@ -2,20 +2,20 @@
 
 import logging
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 from mindspore import nn
 
-from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
-from dimred.checkpoints.states import RunStates, read_full_checkpoint
-from dimred.config import N_COMPONENTS, StageOneConfig, StageTwoConfig, stage_2_after
-from dimred.errors import CheckpointError, ConfigError
-from dimred.io.run_names import named_weights
+from dimred.checkpoints.states import read_full_checkpoint
+from dimred.config import N_COMPONENTS, StageOneConfig, StageTwoConfig
+from dimred.errors import ConfigError
+from dimred.io.run_names import BASIS, named_weights
 from dimred.models.factory import load_factory
-from dimred.runs.run_folder import check_run_folder, say_new_run
+from dimred.runs.begun import Begun
+from dimred.runs.run_folder import check_run_folder
 from dimred.runs.steps import build_optimizer, warn_of_idle_patterns
 from dimred.runs.task import Settings, Task
 from dimred.stages.cooldown import Cooldown, plan_cooldown
@@ -27,7 +27,12 @@ from dimred.vectors.parameters import check_arrays
 
 
 def check_stage_1(
-    task: Task[StageOneConfig], out: Path, go_on_from: Path | None = None, *, resume: bool = False
+    task: Task[StageOneConfig],
+    out: Path,
+    go_on_from: Path | None = None,
+    begun: Begun[StageOneConfig] | None = None,
+    *,
+    resume: bool = False,
 ) -> tuple[dict[str, np.ndarray], int] | None:
     """Check the folder, the free space, callback and optimizer, and the checkpoint to begin with; log the plan.
 
@@ -37,7 +42,8 @@ def check_stage_1(
         task: the task, not yet checked, whose problems are reported with the others.
         out: folder of the run.
         go_on_from: a full checkpoint of another run to begin with; None for a new network.
-        resume: whether the run may be resumed.
+        begun: the run in ``out`` that is resumed; None for a new one.
+        resume: whether ``out`` may hold a start that was killed before the run had begun.
 
     Returns:
         The arrays of that checkpoint with its epoch; None without one.
@@ -49,15 +55,13 @@ def check_stage_1(
     disk, problems = disk_of_stage_1(task.settings, task.network), task.problems
     _check_run(task, out, disk, resume=resume)
     problems.collect(lambda: build_optimizer(task.settings.optimizer, task.network, [0.0]))
-    problems.collect(lambda: stage_2_after(task.settings))  # whose command stands at the end of the run
     problems.collect(lambda: _refuse_names(task.network))
     first = None
     if go_on_from is not None:
         first = problems.collect(lambda: read_full_checkpoint(go_on_from, named_weights("--from", go_on_from)))
     problems.refuse()
     task.check()
-    goes_on = task.ranks.any(task.ranks.is_rank_zero and resume and not RunStates(out).is_empty)
-    if first is not None and not goes_on:
+    if first is not None and begun is None:
         _check_begin(task, *first)
     warn_of_idle_patterns(task.settings.optimizer, task.network)
     say_plan_of_stage_1(task.settings, task.steps_per_epoch, disk)
@@ -82,9 +86,9 @@ def check_stage_2(
     parent: StageOneRun,
     pca_mat: Path | None,
     out: Path,
+    begun: Begun[StageTwoConfig] | None = None,
     *,
     resume: bool = False,
-    allowed: Collection[str] = (),
 ) -> tuple[Cooldown | None, SubspaceBasis | CheckpointSeries | None]:
     """Check the folder, the free space, the callback, the weights, and what a search needs; plan the cooldown.
 
@@ -95,55 +99,44 @@ def check_stage_2(
         parent: the run that WEIGHTS come from.
         pca_mat: PCA_MAT, or None.
         out: folder of the run.
-        resume: whether the run may be resumed.
-        allowed: keys that may differ from stage 1's.
+        begun: the run in ``out`` that is resumed, whose basis is taken if PCA_MAT is None; None for a new one.
+        resume: whether ``out`` may hold a start that was killed before the run had begun.
 
     Returns:
-        The cooldown as it begins, on every rank; None without one. And the basis of a search, or the snapshots to fit
-        one on, on rank 0; None elsewhere, and without a search.
+        The cooldown as it begins, on every rank, None for a search; and the basis of a search, or the snapshots to fit
+        one on, on rank 0, None elsewhere.
 
     Raises:
         ConfigError: a check failed on this rank or on rank 0; the message lists all problems.
         DimredError, DataError: as ``Task.check``, which comes last.
     """
     settings, network, ranks, problems = task.settings, task.network, task.ranks, task.problems
+    is_cooldown = settings.method == "cooldown"
 
     def plan() -> Cooldown | None:
-        if parent.fault is not None:
-            raise CheckpointError(parent.fault)
-        return None if settings.cooldown is None else plan_cooldown(settings.cooldown, network, parent)
+        return plan_cooldown(settings.cooldown, network, parent) if is_cooldown else None
 
     def check_weights() -> None:
-        if parent.fault is not None or (cooldown is None and settings.cooldown is not None):
-            return  # which is one of the problems already
         if cooldown is not None:
             cooldown.check_state(network)
-        refuse_gradient_point(parent.names, parent.title)
-        if not parent.is_gone:
-            check_arrays(network.get_parameters(), parent.arrays, parent.title)
-        parent.check_continued_by(settings, allowed)
-        if not goes_on and settings.starts_from_file:
-            try:
-                first = read_checkpoint(settings.start)
-            except CheckpointError as error:
-                raise CheckpointError(f"start is {settings.start!r}: {error}") from None
-            refuse_gradient_point(first, f"start is {settings.start!r}, which")
-            check_arrays(network.get_parameters(), first, f"start {settings.start!r}")
+        refuse_gradient_point(parent.arrays, parent.title)
+        check_arrays(network.get_parameters(), parent.arrays, parent.title)
+        parent.check_continued_by(settings)
 
-    goes_on = resume and not RunStates(out).is_empty
+    if begun is not None and pca_mat is None and (pin := begun.pins.get("PCA_MAT")) is not None:
+        pca_mat = out / BASIS if pin.path is None else Path(pin.path)
     disk = disk_of_stage_2(settings, network, pca_mat)
     _check_run(task, out, disk, resume=resume)
     cooldown = problems.collect(plan)
     problems.collect(lambda: ranks.run_on_rank_zero(check_weights))
     basis = None
-    if (search := settings.search) is None:
+    if is_cooldown:
         problems.collect(lambda: _refuse_matrix(pca_mat))
     else:
         from dimred.stages.search import check_search_memory, find_basis
 
-        basis = problems.collect(
-            lambda: ranks.run_on_rank_zero(lambda: find_basis(search, network, parent, pca_mat, out, resume=resume))
-        )
+        search = settings.search
+        basis = problems.collect(lambda: ranks.run_on_rank_zero(lambda: find_basis(search, network, parent, pca_mat)))
         problems.collect(lambda: check_search_memory(settings, network, ranks))
     problems.refuse()
     task.check()
@@ -165,16 +158,14 @@ def _refuse_names(network: nn.Cell) -> None:
 def _refuse_matrix(pca_mat: Path | None) -> None:
     if pca_mat is not None:
         raise ConfigError(
-            f"PCA_MAT is {str(pca_mat)!r}, but search is null, so it has no use; leave PCA_MAT out, or search in "
-            "it, such as --set search.n_components=32"
+            f"PCA_MAT is {str(pca_mat)!r}, but method is cooldown, which has no use for it; leave PCA_MAT out, or "
+            "search in it with --set method=search"
         )
 
 
 def _check_run(task: Task[Settings], out: Path, disk: int, *, resume: bool) -> None:
     """Collect problems with the folder, the callback, and the room for ``disk`` bytes."""
     callback, problems = task.settings.callback, task.problems
-    if resume and task.ranks.is_rank_zero and RunStates(out).is_empty:
-        problems.collect(lambda: say_new_run(out))
     problems.collect(lambda: check_run_folder(out, resume=resume))
     if task.ranks.is_rank_zero:  # other ranks save no checkpoints, and may lack what a resumed run has already
         problems.collect(lambda: check_space(out, disk))
@@ -241,8 +232,9 @@ def disk_of_stage_2(config: StageTwoConfig, network: nn.Cell, pca_mat: Path | No
     The basis is not counted if ``pca_mat``, PCA_MAT, is given, as then none is fitted.
     """
     weights, everything = _sizes(network)
-    state = 2 * everything + (1 if config.cooldown is None else 2) * weights  # AdamW keeps two moments
-    basis = (config.search.n_components + 2) * weights if config.search and pca_mat is None else 0
+    is_search = config.method == "search"
+    state = 2 * everything + (1 if is_search else 2) * weights  # AdamW keeps two moments
+    basis = (config.search.n_components + 2) * weights if is_search and pca_mat is None else 0
     return _FLOAT * ((config.n_epochs + 4) * 2 * everything + _STATES * state + basis)
 
 

@@ -9,7 +9,6 @@ from mindspore import nn
 
 from dimred.config import CooldownConfig, OptimizerConfig, StageTwoConfig
 from dimred.curves import CurveName
-from dimred.distributed.ranks import Ranks
 from dimred.errors import ConfigError
 from dimred.io.run_names import full_checkpoint_beside
 from dimred.runs.steps import build_optimizer, join_step
@@ -39,7 +38,7 @@ class Cooldown:
         taken_from: where optimizer and rate come from, in words.
         steps_per_epoch: stage 1's, to notice batches of a different size; None if the settings give the rate, or the
             name of WEIGHTS does not tell.
-        parent: the run that WEIGHTS come from, whose arrays rank 0 has.
+        parent: the run that WEIGHTS come from.
     """
 
     factor: float
@@ -70,19 +69,19 @@ class Cooldown:
         }
 
     def check_state(self, network: nn.Cell) -> None:
-        """Check on rank 0 that the optimizer's state in WEIGHTS fits this network, if it is to go on.
+        """Check that the optimizer's state in WEIGHTS fits this network, if it is to go on.
 
         Raises:
             CheckpointError: it belongs to a different network.
         """
-        if self._takes_arrays:
+        if self.continues:
             state = state_parameters(build_optimizer(self.optimizer, network, [0.0]))
             check_arrays(state, self.parent.arrays, self.parent.title)
 
     def build_optimizer(self, task: Task[StageTwoConfig]) -> nn.Optimizer:
         """Build the optimizer, with its state if that goes on; its rates fall from ``factor * rate`` to 0.
 
-        Warn if stage 1's epochs had a different length. All ranks call this.
+        Warn if stage 1's epochs had a different length.
 
         Args:
             task: the task, with stage 2's number of steps.
@@ -97,30 +96,23 @@ class Cooldown:
         constant = np.full(self.updates + 1, self.factor * self.rate)
         rates = with_cooldown(constant, self.updates, task.settings.n_epochs * now, self.schedule)
         optimizer = build_optimizer(self.optimizer, task.network, rates.tolist())
-        self._take_over(state_parameters(optimizer), task.ranks)
+        self._take_over(state_parameters(optimizer))
         return optimizer
 
-    def take_over_parts(self, step: nn.Cell, ranks: Ranks) -> None:
+    def take_over_parts(self, step: nn.Cell) -> None:
         """Set the loss scale and the EMA of a step to their state from stage 1, if the optimizer's state goes on, too.
 
         Args:
             step: the step; a part whose state WEIGHTS lack stays as it is.
-            ranks: the ranks of the job, all of which call this.
         """
         for prefix in _PARTS_STATE:
             part = [parameter for parameter in step.get_parameters() if parameter.name.startswith(prefix)]
-            if self.parent.names.issuperset(parameter.name for parameter in part):
-                self._take_over(part, ranks)
+            if self.parent.arrays.keys() >= {parameter.name for parameter in part}:
+                self._take_over(part)
 
-    @property
-    def _takes_arrays(self) -> bool:
-        return self.continues and not self.parent.is_gone  # else a state of stage 2 has them
-
-    def _take_over(self, parameters: list[Any], ranks: Ranks) -> None:
-        if self._takes_arrays:
-            if ranks.is_rank_zero:
-                from_arrays(parameters, self.parent.arrays, self.parent.title)
-            ranks.broadcast(parameters)
+    def _take_over(self, parameters: list[Any]) -> None:
+        if self.continues:
+            from_arrays(parameters, self.parent.arrays, self.parent.title)
 
 
 def plan_cooldown(config: CooldownConfig, network: nn.Cell, parent: StageOneRun) -> Cooldown:
@@ -143,7 +135,7 @@ def plan_cooldown(config: CooldownConfig, network: nn.Cell, parent: StageOneRun)
     if replacement is None and parent.n_updates is None:
         raise ConfigError(
             f"{parent.title} has the weights but not the state of an optimizer; a cooldown needs a full checkpoint, "
-            f"such as {full_checkpoint_beside(parent.weights)}. Or set cooldown.optimizer.name and cooldown.rate, to "
+            f"such as {full_checkpoint_beside(parent.path)}. Or set cooldown.optimizer.name and cooldown.rate, to "
             "begin anew"
         )
     if replacement is not None and replacement.name == "schedule_free":
@@ -164,14 +156,14 @@ def plan_cooldown(config: CooldownConfig, network: nn.Cell, parent: StageOneRun)
     has_state = True
     if replacement is not None:
         state = state_parameters(build_optimizer(replacement, network, [0.0]))
-        has_state = parent.names.issuperset(parameter.name for parameter in state)
+        has_state = parent.arrays.keys() >= {parameter.name for parameter in state}
     if parent.n_updates is None or not has_state:
         return replace(cooldown, taken_from=f"{source}; its state begins anew")
     return replace(cooldown, updates=parent.n_updates)
 
 
 def build_cooldown_step(task: Task[StageTwoConfig], cooldown: Cooldown) -> TrainStep:
-    """Build stage 2's step without a search: stage 1's step, whose rate is brought to 0.
+    """Build stage 2's step of a cooldown: stage 1's step, whose rate is brought to 0.
 
     The optimizer goes on with its state from WEIGHTS, if these have it; then so do the loss scale and the EMA, each if
     WEIGHTS have its state. What does not go on begins anew.
@@ -184,5 +176,5 @@ def build_cooldown_step(task: Task[StageTwoConfig], cooldown: Cooldown) -> Train
         ConfigError: the loss can't be built, see ``build_loss``.
     """
     step = join_step(task.settings, task.network, cooldown.build_optimizer(task), task.ranks)
-    cooldown.take_over_parts(step, task.ranks)
+    cooldown.take_over_parts(step)
     return step

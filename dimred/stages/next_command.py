@@ -5,7 +5,7 @@ from pathlib import Path
 from mindspore import get_context
 
 from dimred.checkpoints.series import CheckpointSeries
-from dimred.config import StageOneConfig, stage_2_after
+from dimred.config import StageOneConfig
 from dimred.errors import DimredError
 from dimred.io.run_names import BASIS, SNAPSHOTS
 from dimred.runs.splits import build_data
@@ -16,7 +16,7 @@ def commands_after_stage_1(task: Task[StageOneConfig], weights: Path, run_folder
     """Return the words of the commands that come next: a PCA, if stage 2 searches, and stage 2; or else the report.
 
     It is the report if there are too few snapshots to search, or the schedule has left no rate to cool down.
-    Stage 2 takes over the rest from the run of stage 1. A search has no more directions than the snapshots give, and
+    Stage 2 reads the rest in the run of stage 1. A search has no more directions than the snapshots give, and
     its batches are no larger than the data.
 
     Args:
@@ -25,11 +25,11 @@ def commands_after_stage_1(task: Task[StageOneConfig], weights: Path, run_folder
         run_folder: folder of the run.
     """
     folder, one = run_folder.absolute(), task.settings
-    two = stage_2_after(one)
+    two = one.following
     snapshots, options = weights.absolute().parent / SNAPSHOTS, list[str]()
     train = ["train", "stage-2", str(task.data.absolute()), str(weights.absolute())]
     commands = []
-    if two.search is not None:
+    if two.method == "search":
         n_snapshots = len(CheckpointSeries.open(snapshots)) if any(snapshots.glob("*")) else 0
         n_components = min(two.search.n_components, n_snapshots - 1)
         if n_components < 1:
@@ -45,10 +45,10 @@ def commands_after_stage_1(task: Task[StageOneConfig], weights: Path, run_folder
     elif one.schedule.falls_to_zero and one.epochs >= one.schedule.total_epochs:
         return [["report", str(folder)]]  # nothing is left to cool down
     of_rank = task.training_batches.n_images // task.ranks.group_size
-    if two.trained_split == "train" and two.data.batch_size > of_rank:
+    if two.data.batch_size > of_rank:
         options += ["--set", f"data.batch_size={of_rank}"]
     if two.uses_val and not _has_val(task):
-        options += ["--set", "keep_best=false"]
+        options += ["--set", "cooldown.keep_best=false"]
     devices = ["--device-target", get_context("device_target"), "--devices", str(task.ranks.group_size)]
     return [*commands, [*train, *options, "--out", str(folder.parent), *devices]]
 

@@ -1,154 +1,88 @@
-"""The run of stage 1 that WEIGHTS come from: what its files tell, read once and shared with every rank."""
+"""The run of stage 1 that WEIGHTS come from: what its files tell, read once."""
 
 import json
-import logging
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from mindspore import nn
 
 from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.layout import arrays_digest
 from dimred.checkpoints.series import CheckpointSeries
-from dimred.checkpoints.states import RunStates
-from dimred.config import (
-    StageOneConfig,
-    StageTwoConfig,
-    complete,
-    difference_in_words,
-    following_stage_2,
-    load_config,
-)
-from dimred.distributed.ranks import ALONE, Ranks
-from dimred.errors import CheckpointError, ConfigError
+from dimred.config import StageOneConfig, StageTwoConfig, load_config
+from dimred.errors import ConfigError
 from dimred.io.run_names import (
     CONFIG,
     SNAPSHOTS,
     STAGE_1_CHECKPOINTS,
-    STATES,
     epochs_of_checkpoint,
     named_weights,
     without_dots,
 )
 from dimred.runs.steps import build_rates
 from dimred.train_step.optimizers import UPDATES
-from dimred.vectors.parameters import from_arrays
 
-_log = logging.getLogger(__name__)
-
-_FACTS = "parent"  # name in a state of stage 2
 _USED_UP = 1e-3  # fraction of the peak below which nothing is left to cool down
-_ALLOWED = ("data.image_size",)  # keys that may differ from stage 1's if the user allows it
 
 
 @dataclass(frozen=True, eq=False)
 class StageOneRun:
     """The run of stage 1 that WEIGHTS come from, as far as it is known.
 
-    ``open`` finds what this host's files and the name of WEIGHTS tell, which is needed before the ranks join.
-    ``share`` reads WEIGHTS on rank 0; then every rank knows the same.
-
     Attributes:
-        weights: WEIGHTS, a path.
+        path: WEIGHTS.
+        arrays: every array of WEIGHTS by name.
         epoch: the epoch after which they were written; None if their name does not tell.
         steps_per_epoch: stage 1's; None if their name does not tell.
         config: stage 1's configuration; None if WEIGHTS are not in the folder of a run.
-        names: names of the arrays in WEIGHTS.
-        n_updates: updates that their optimizer has made; None if they have no state of an optimizer.
-        digest: digest of all arrays in WEIGHTS; None if they can't be read.
-        fault: why WEIGHTS can't be read; None if they can.
-        is_gone: whether WEIGHTS are gone, and the rest is known from a state of the stage 2 that continues them.
-        arrays: every array of WEIGHTS by name, on rank 0, which alone has the file for sure.
     """
 
-    weights: Path
+    path: Path
+    arrays: Mapping[str, np.ndarray] = field(repr=False)
     epoch: int | None = None
     steps_per_epoch: int | None = None
     config: StageOneConfig | None = None
-    names: frozenset[str] = frozenset()
-    n_updates: int | None = None
-    digest: str | None = None
-    fault: str | None = None
-    is_gone: bool = False
-    arrays: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
 
     @classmethod
     def open(cls, weights: Path) -> "StageOneRun":
-        """Find the run of WEIGHTS in this host's files.
+        """Read WEIGHTS, and find their run.
 
         Raises:
+            CheckpointError: WEIGHTS can't be read.
             ConfigError: stage 1's configuration can't be read.
         """
-        weights = without_dots(weights)
-        if weights.is_symlink() and weights.parent.name != STAGE_1_CHECKPOINTS:
-            weights = weights.resolve()
-        name, run = epochs_of_checkpoint(weights), cls(weights)
-        is_in_run = weights.parent.name == STAGE_1_CHECKPOINTS and run.config_file.is_file()
-        config = load_config(StageOneConfig, run.config_file) if is_in_run else None
-        return cls(weights, name and name.epoch, name and name.steps_per_epoch, config)
+        path = _in_its_run(weights)
+        name, file = epochs_of_checkpoint(path), _config_file(path)
+        config = load_config(StageOneConfig, file) if file else None
+        return cls(path, read_checkpoint(path), name and name.epoch, name and name.steps_per_epoch, config)
 
-    def share(self, ranks: Ranks = ALONE, stage_2: Path | None = None) -> "StageOneRun":
-        """Read WEIGHTS on rank 0, and tell the other ranks; all of them call this.
+    @property
+    def n_updates(self) -> int | None:
+        """Return how many updates the optimizer has made; None if WEIGHTS have no state of an optimizer."""
+        return int(self.arrays[UPDATES].item()) if UPDATES in self.arrays else None
 
-        Args:
-            ranks: the ranks of the job.
-            stage_2: folder of a stage 2 that is resumed. Its state tells what it needs to know if WEIGHTS are gone.
-
-        Returns:
-            The run, the same on every rank, but the arrays; a file that can't be read is its ``fault``.
-        """
-        of_rank_zero = ranks.run_on_rank_zero(lambda: self._with_weights(stage_2))
-        facts = json.loads(ranks.broadcast_bytes(json.dumps(of_rank_zero and of_rank_zero.facts()).encode()))
-        return of_rank_zero or self._with_facts(facts)
-
-    def _with_weights(self, stage_2: Path | None) -> "StageOneRun":
-        if not self.weights.exists() and stage_2 is not None and (stage_2 / STATES).is_dir():
-            state = RunStates(stage_2).newest(lambda _: None)
-            if state is not None and _FACTS in state.values:  # else it is a state of stage 1
-                return replace(self._with_facts(state.values[_FACTS]), is_gone=True)
-        try:
-            arrays = read_checkpoint(self.weights)
-        except CheckpointError as fault:
-            return replace(self, fault=str(fault))
-        n_updates = int(arrays[UPDATES].item()) if UPDATES in arrays else None
-        digest = arrays_digest(arrays)
-        return replace(self, arrays=arrays, names=frozenset(arrays), n_updates=n_updates, digest=digest)
-
-    def facts(self) -> dict[str, Any]:
-        """Return all but ``weights`` and ``arrays`` as plain JSON values, for a state and for the other ranks."""
-        return {
-            "epoch": self.epoch,
-            "steps_per_epoch": self.steps_per_epoch,
-            "config": self.config and self.config.model_dump(mode="json"),
-            "names": sorted(self.names),
-            "n_updates": self.n_updates,
-            "digest": self.digest,
-            "fault": self.fault,
-            "is_gone": self.is_gone,
-        }
-
-    def _with_facts(self, facts: Mapping[str, Any]) -> "StageOneRun":
-        config = facts["config"] and StageOneConfig.checked(facts["config"])
-        return replace(self, **{**facts, "config": config, "names": frozenset(facts["names"])})
+    @cached_property
+    def digest(self) -> str:
+        """Return the digest of all arrays in WEIGHTS."""
+        return arrays_digest(self.arrays)
 
     @property
     def title(self) -> str:
         """Return the beginning of a message about WEIGHTS."""
-        return named_weights("WEIGHTS", self.weights)
+        return named_weights("WEIGHTS", self.path)
 
     @property
     def config_file(self) -> Path:
         """Return the path of stage 1's configuration."""
-        return self.weights.parent.parent / CONFIG
+        return self.path.parent.parent / CONFIG
 
     @property
     def has_snapshots(self) -> bool:
         """Return whether stage 1 kept a snapshot up to the epoch of WEIGHTS."""
-        folder = self.weights.parent / SNAPSHOTS
+        folder = self.path.parent / SNAPSHOTS
         if not (folder.is_dir() and any(folder.iterdir())):
             return False
         return self.epoch is None or any(one.epoch <= self.epoch for one in CheckpointSeries.open(folder).entries)
@@ -159,15 +93,8 @@ class StageOneRun:
         Raises:
             SeriesError: there are no snapshots, they can't be read, or all are later.
         """
-        series = CheckpointSeries.open(self.weights.parent / SNAPSHOTS)
+        series = CheckpointSeries.open(self.path.parent / SNAPSHOTS)
         return series if self.epoch is None or not len(series) else series.select(until_epoch=self.epoch)
-
-    def put_weights(self, network: nn.Cell, ranks: Ranks) -> None:
-        """Set the network to WEIGHTS on every rank, unless they are gone; all ranks call this."""
-        if not self.is_gone:
-            if ranks.is_rank_zero:
-                from_arrays(network.get_parameters(), self.arrays, self.title)
-            ranks.broadcast(list(network.get_parameters()))
 
     def known_config(self) -> StageOneConfig:
         """Return stage 1's configuration.
@@ -191,7 +118,7 @@ class StageOneRun:
         schedule, per_epoch = self.known_config().schedule, self.steps_per_epoch
         if self.epoch is None or per_epoch is None:
             raise ConfigError(
-                f"WEIGHTS is {str(self.weights)!r}, not NAME-EPOCH_STEPS.ckpt, so stage 1's rate there is not known; "
+                f"WEIGHTS is {str(self.path)!r}, not NAME-EPOCH_STEPS.ckpt, so stage 1's rate there is not known; "
                 "set cooldown.rate"
             )
         rates = build_rates(schedule, per_epoch, self.epoch + 1)
@@ -206,74 +133,14 @@ class StageOneRun:
             )
         return rate
 
-    def config_of_stage_2(self, out: Path, *, resume: bool) -> Path | None:
-        """Find the configuration of a stage 2 that is started without ``--config``.
+    def check_continued_by(self, settings: StageTwoConfig) -> None:
+        """Check that a stage 2 goes on with stage 1's loss and normalisation, if its run is known.
 
-        A run that is resumed has its own; a new one takes the stage 2 of the recipe that stage 1 was run with.
-
-        Args:
-            out: folder of stage 2.
-            resume: whether it may be resumed.
-
-        Returns:
-            The file; None for a cooldown by the defaults.
-
-        Raises:
-            ConfigError: stage 1's configuration is not known on this host, and there is no stage 2 to resume.
-        """
-        if resume and (out / CONFIG).is_file():
-            return out / CONFIG
-        if self.config is None:
-            raise ConfigError(
-                f"{self.title} is in no run of stage 1 that this host can read, so its configuration is not known; "
-                "give a whole one by --config, see dimred init stage-2"
-            )
-        return following_stage_2(self.config)
-
-    def whole_config(self, difference: StageTwoConfig) -> StageTwoConfig:
-        """Return stage 2's whole configuration, with what it takes over from this run; log what that is.
-
-        Args:
-            difference: what stage 2 sets itself.
-
-        Returns:
-            The configuration, in which ``epochs`` is a number.
-
-        Raises:
-            ConfigError: the keys of both stages do not go together, or the number of epochs can't be known.
-        """
-        settings = difference
-        if settings.starts_from_file:  # a run that is resumed elsewhere must find it
-            settings = settings.model_copy(update={"start": str(Path(settings.start).absolute())})
-        if self.config is not None:
-            settings = complete(settings, self.config)
-            _log.info(f"taken over from {self.config_file}: {difference_in_words(difference, settings)}")
-        return settings.with_epochs_after(self.epoch)
-
-    def check_same_weights(self, facts: Mapping[str, Any], weights: str) -> None:
-        """Check that WEIGHTS are those that a stage 2 began with.
-
-        Args:
-            facts: what ``facts`` returned then; a state of an early version has no digest in them.
-            weights: the path of WEIGHTS then.
-
-        Raises:
-            ConfigError: they are others.
-        """
-        digest = facts.get("digest")
-        if None not in (digest, self.digest) and digest != self.digest:
-            raise ConfigError(
-                f"{self.title} has other weights than {weights} had when the run began; give those, or begin in a new "
-                "folder"
-            )
-
-    def check_continued_by(self, settings: StageTwoConfig, allowed: Collection[str] = ()) -> None:
-        """Check that a stage 2 goes on with stage 1's loss, normalisation and size of images, if its run is known.
+        The size of images may differ, as a network without a fixed size may be brought to its end on larger ones
+        (Touvron et al., FixRes, 2019).
 
         Args:
             settings: the whole configuration of stage 2.
-            allowed: keys that may differ; of those checked here only ``data.image_size``, as a network without a
-                fixed size may be brought to its end on larger images (Touvron et al., FixRes, 2019).
 
         Raises:
             ConfigError: the loss, the label smoothing of the cross entropy, or one of the keys of the data differs.
@@ -281,18 +148,39 @@ class StageOneRun:
         one = self.config
         if one is None:
             return
-        but_weights = f"but WEIGHTS {str(self.weights)!r} were trained with"
+        but_weights = f"but WEIGHTS {str(self.path)!r} were trained with"
         if one.loss != settings.loss:
             value, of_stage_1 = (stage.loss or "null, cross entropy" for stage in (settings, one))
             raise ConfigError(f"loss is {value}, {but_weights} {of_stage_1}; set the same loss")
-        for key in _task_keys(settings):
+        keys = [] if settings.loss else ["label_smoothing"]
+        keys += [] if settings.data.dataset else ["data.mean", "data.std"]
+        for key in keys:
             value, of_stage_1 = (json.dumps(attrgetter(key)(stage)) for stage in (settings, one))
-            if value != of_stage_1 and not (key in allowed and key in _ALLOWED):
-                on_purpose = f", or --allow-change {key}" if key in _ALLOWED else ""
-                raise ConfigError(f"{key} is {value}, {but_weights} another; --set '{key}={of_stage_1}'{on_purpose}")
+            if value != of_stage_1:
+                raise ConfigError(f"{key} is {value}, {but_weights} another; --set '{key}={of_stage_1}'")
 
 
-def _task_keys(settings: StageTwoConfig) -> Sequence[str]:
-    """Return the keys, beside ``loss``, that must be stage 1's."""
-    keys = [] if settings.loss else ["label_smoothing"]
-    return keys if settings.data.dataset else [*keys, "data.mean", "data.std", "data.image_size"]
+def config_beside(weights: Path) -> Path:
+    """Return the path of the configuration in the run of stage 1 that WEIGHTS are in.
+
+    Raises:
+        ConfigError: they are in no run.
+    """
+    file = _config_file(_in_its_run(weights))
+    if file is None:
+        raise ConfigError(
+            f"{named_weights('WEIGHTS', weights)} is in no run of stage 1 that this host can read, so its "
+            "configuration is not known; give one by --config, see dimred init"
+        )
+    return file
+
+
+def _config_file(weights: Path) -> Path | None:
+    file = weights.parent.parent / CONFIG
+    return file if weights.parent.name == STAGE_1_CHECKPOINTS and file.is_file() else None
+
+
+def _in_its_run(weights: Path) -> Path:
+    """Return the absolute path of WEIGHTS; a link from elsewhere is followed to the run that they are in."""
+    path = without_dots(weights)
+    return path.resolve() if path.is_symlink() and path.parent.name != STAGE_1_CHECKPOINTS else path

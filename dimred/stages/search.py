@@ -17,7 +17,7 @@ from dimred.config import SearchConfig, StageTwoConfig
 from dimred.distributed.ranks import Ranks
 from dimred.distributed.share import share
 from dimred.errors import ConfigError, DimredError
-from dimred.io.run_names import BASIS, STATES
+from dimred.io.run_names import BASIS
 from dimred.stages.parent import StageOneRun
 from dimred.subspace.basis import SubspaceBasis, load_basis
 from dimred.subspace.fit import fit_basis
@@ -25,11 +25,12 @@ from dimred.subspace.spectrum import check_enough
 
 _log = logging.getLogger(__name__)
 
+_VECTORS = 8  # of a step, each as long as the weights
 _LEAST_INSIDE = 0.05  # fraction of the snapshots' way that their own directions surely hold
 
 
 def find_basis(
-    search: SearchConfig, network: nn.Cell, parent: StageOneRun, pca_mat: Path | None, out: Path, *, resume: bool
+    search: SearchConfig, network: nn.Cell, parent: StageOneRun, pca_mat: Path | None
 ) -> SubspaceBasis | CheckpointSeries:
     """Find the basis to search in, on rank 0; nothing is fitted yet.
 
@@ -37,9 +38,7 @@ def find_basis(
         search: stage 2's section ``search``.
         network: the network that the basis must fit.
         parent: the run that WEIGHTS come from, with its snapshots.
-        pca_mat: PCA_MAT, or None.
-        out: folder of the run. A run that is resumed has its basis there, whatever became of the snapshots.
-        resume: whether the run may be resumed.
+        pca_mat: PCA_MAT, or the basis that a run which is resumed has begun with; None for neither.
 
     Returns:
         The basis, or the snapshots to fit one on.
@@ -49,9 +48,6 @@ def find_basis(
         SeriesError: the snapshots are too few, or can't be read.
         BasisMismatchError: the basis is missing or damaged, or belongs to a different network.
     """
-    run_basis = out / BASIS
-    if pca_mat is None and resume and (out / STATES).is_dir() and run_basis.exists():
-        pca_mat = run_basis
     if pca_mat is not None:
         basis = load_basis(pca_mat, network=network)
         if search.n_components > basis.n_components:
@@ -60,8 +56,7 @@ def find_basis(
                 f"search.n_components={basis.n_components}, or make a larger basis: dimred pca --n-components "
                 f"{search.n_components}"
             )
-        if pca_mat != run_basis:
-            _warn_of_other_snapshots(basis, pca_mat, parent, WeightLayout.from_network(network))
+        _warn_of_other_snapshots(basis, pca_mat, parent, WeightLayout.from_network(network))
         return basis
     snapshots = parent.snapshots()
     check_enough(len(snapshots), search.n_components, search.basis, snapshots.directory)
@@ -85,12 +80,12 @@ def _warn_of_other_snapshots(basis: SubspaceBasis, pca_mat: Path, parent: StageO
         if not beside & fitted_on:
             why = (
                 f"which was fitted on {len(basis.snapshots)} snapshots, none of which is beside WEIGHTS "
-                f"{str(parent.weights)!r}: its directions seem to be another run's"
+                f"{str(parent.path)!r}: its directions seem to be another run's"
             )
     elif (fraction := _fraction_inside(basis, snapshots, layout)) is not None and fraction < _LEAST_INSIDE:
         why = (
             f"whose directions hold {100 * fraction:.2g} % of the way from the first to the last snapshot beside "
-            f"WEIGHTS {str(parent.weights)!r}: they seem to be another run's, or to have their columns in another order"
+            f"WEIGHTS {str(parent.path)!r}: they seem to be another run's, or to have their columns in another order"
         )
     if why:
         _log.warning(f"PCA_MAT is {str(pca_mat)!r}, {why}. Leave PCA_MAT out to search in this run's own")
@@ -145,10 +140,8 @@ def search_memory(config: StageTwoConfig, network: nn.Cell, group_size: int) -> 
         network: the network, whose trainable weights a row of the basis and a vector have.
         group_size: number of ranks, each of which has an equal part of the rows.
     """
-    n_components = config.search.n_components if config.search else 0
-    vectors = 8 if config.cooldown is None else 11
     n_weights = sum(weight.size for weight in network.trainable_params())
-    return 4 * (-(-n_components // group_size) + vectors) * n_weights
+    return 4 * (-(-config.search.n_components // group_size) + _VECTORS) * n_weights
 
 
 def fit_and_share(
@@ -173,9 +166,9 @@ def fit_and_share(
         if not isinstance(basis, CheckpointSeries):
             return basis
         _log.debug("fitting the basis")
-        is_unused = not (out / STATES).is_dir()  # then a killed start has left the one that is there
+        # A run that has begun has a basis, so one that is there was left by a start that was killed.
         return fit_basis(
-            basis, search.n_components, out=out / BASIS, kind=search.basis, network=network, overwrite=is_unused
+            basis, search.n_components, out=out / BASIS, kind=search.basis, network=network, overwrite=True
         )
 
     def load(path: Path) -> SubspaceBasis:

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -26,8 +26,6 @@ from dimred.vectors.parameters import preserved, to_arrays
 
 _log = logging.getLogger(__name__)
 
-_ENDS = ("epochs", "stop")  # keys that say where a run ends, not how it gets there
-
 
 class StageOne:
     """Stage 1: it has a run, a series of snapshots, and perhaps an early stop.
@@ -47,30 +45,31 @@ class StageOne:
         if self._settings.stop is not None:
             self.stop = EarlyStop(self._settings.stop, self._task.network, run.evaluator, run.ranks)
 
-    def go(self, first: tuple[dict[str, np.ndarray], int] | None = None, allowed: Sequence[str] = ()) -> None:
+    def go(self, first: tuple[dict[str, np.ndarray], int] | None = None) -> None:
         """Begin or resume, train the remaining epochs, and log the result, the network's file, and the next command.
 
         Args:
-            first: what ``check_stage_1`` returned; used unless there is a state to resume from.
-            allowed: keys that may differ from before.
+            first: what ``check_stage_1`` returned; used by a new run.
 
         Raises:
-            ConfigError: another key has changed, or ``epochs`` is below what the run has done.
+            ConfigError: ``epochs`` is below what the run has done, or what the run depends on has changed.
             RunError, CheckpointError: the state can't be restored, see ``Run.restore``.
         """
-        self._restore(first, allowed)
+        is_new = self._restore(first)
         self.run.write_configuration()
         self._snapshots = self._ranks.run_on_rank_zero(self._rewind)
         with self.run.open_records():
+            if is_new:
+                self._save_state(self.run.arrays_of(self.step))
+            self.run.write_pins()
             if self._is_to_measure(self._progress) or self._lacks_last_checkpoint():  # left undone when it was stopped
                 self.save(self._progress)
             self.run.loop("stage 1", self.step, self._settings.epochs).run(self._progress, self)
         self._end()
 
-    def _restore(self, first: tuple[dict[str, np.ndarray], int] | None, allowed: Sequence[str]) -> None:
-        """Restore the newest state, or else ``first``; at a constant rate ``epochs`` and ``stop`` may differ."""
-        ends = _ENDS if self._settings.schedule.last_epoch is None else ()
-        state = self.run.restore(self.step, [*allowed, *ends], self._settings.epochs)
+    def _restore(self, first: tuple[dict[str, np.ndarray], int] | None) -> bool:
+        """Restore the newest state; return whether there is none, as the run is new. Then begin with ``first``."""
+        state = self.run.restore(self.step, self._settings.epochs)
         if state is not None and self.stop is not None:
             self.stop.restore(state)
         elif state is None and first is not None:
@@ -78,6 +77,7 @@ class StageOne:
             self.step.restore(arrays, "--from")
             if self.run.is_kept:  # a trial has only one epoch
                 self._progress.epoch = epoch + 1
+        return state is None
 
     def _end(self) -> None:
         run, stop = self.run, self.stop

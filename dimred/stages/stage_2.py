@@ -1,10 +1,8 @@
-"""Stage 2: continue a run of stage 1 by a cooldown or a search, and keep the network that ``val`` chooses."""
+"""Stage 2: continue a run of stage 1 by a search or a cooldown, and keep its end, or what ``val`` chooses."""
 
 import logging
 import time
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from mindspore import Parameter
@@ -13,25 +11,25 @@ from dimred.checkpoints.series import CheckpointSeries
 from dimred.checkpoints.states import RunState
 from dimred.config import StageTwoConfig
 from dimred.data.batches import STAGE_2_EPOCHS_FROM
-from dimred.errors import ConfigError, NothingAcceptedError
-from dimred.evaluation.averages import from_rank_zero
+from dimred.errors import NothingAcceptedError
 from dimred.io.atomic import retry
 from dimred.io.metric import AS_TRAINED
 from dimred.io.metrics_file import loss_text, read_metrics
-from dimred.io.run_names import METRICS, RESULT, STAGE_2_CHECKPOINTS
-from dimred.io.stage_two_result import AVERAGE, BEST_AVERAGE, FINAL, START, MetricResult, StageTwoResult
+from dimred.io.run_names import BASIS, METRICS, RESULT, STAGE_2_CHECKPOINTS
+from dimred.io.stage_two_result import AVERAGE, FINAL, START, MetricResult, StageTwoResult
 from dimred.launch.environment import say_commands
+from dimred.runs.begun import Pin
 from dimred.runs.loop import Progress
 from dimred.runs.run import Run
 from dimred.runs.task import Task
-from dimred.stages.candidates import BestAverage, Candidates, mean_of, put_file
+from dimred.stages.candidates import Candidates, new_choice, put_best_average
 from dimred.stages.cooldown import Cooldown, build_cooldown_step
 from dimred.stages.parent import StageOneRun
 from dimred.stages.start_figure import say_start
 from dimred.subspace.basis import SubspaceBasis
 from dimred.train_step.optimizers import state_parameters
 from dimred.train_step.protocol import Result, Step, parameters_to_save
-from dimred.vectors.parameters import preserved
+from dimred.vectors.parameters import from_arrays, preserved
 
 _log = logging.getLogger(__name__)
 
@@ -39,15 +37,15 @@ _log = logging.getLogger(__name__)
 class StageTwo:
     """Stage 2 from its start to the network that is kept: it has a run and candidates.
 
-    The candidates are the start, the best average of stage 1's snapshots (unless that was a choice for the start), the
-    last epoch, and the mean of the epochs; without a cooldown they are the start, every epoch, and the mean.
+    A search keeps what it ends with. After a cooldown, ``val`` chooses between the last epoch and the best average of
+    stage 1's snapshots, or WEIGHTS themselves if no average is better than these.
 
     Args:
         run: the run.
         step: the step. Each step of a search is recorded; other steps are recorded by epochs.
         parent: the run of stage 1 that is continued.
-        cooldown: the cooldown as it begins; None without one.
-        basis: the basis that the step searches in, on every rank; None without one.
+        cooldown: the cooldown as it begins; None for a search.
+        basis: the basis that the step searches in, on every rank; None for a cooldown.
     """
 
     def __init__(
@@ -63,41 +61,35 @@ class StageTwo:
         self._per_epoch, self._n_epochs = run.task.steps_per_epoch, run.settings.n_epochs
         self._progress.epoch = 0
         self._step_records: list[dict[str, Any]] = []  # of the steps of a search
-        self._averages = BestAverage(run, parent)
         self.candidates = Candidates(
             run.folder / STAGE_2_CHECKPOINTS, self._settings.model.file_prefix, self._per_epoch, self._ranks,
-            self._averages.new_choice(),
+            new_choice(run),
         )  # fmt: skip
-        sources = {"data": run.task.data, "weights": parent.weights, "basis": basis and basis.path}
+        run.pins["WEIGHTS"] = Pin(parent.digest, str(parent.path.resolve()))
+        if basis is not None:
+            outside = None if basis.path == run.folder / BASIS else basis.path
+            run.pins["PCA_MAT"] = Pin(str(basis.digest), str(outside.resolve()) if outside else None)
+        sources = {"data": run.task.data, "weights": parent.path, "basis": basis and basis.path}
         self.result = StageTwoResult(
-            start=self._settings.start, epochs=self._n_epochs,
+            epochs=self._n_epochs,
             sources={name: str(path.resolve()) if path else None for name, path in sources.items()},
-            digests={"weights": parent.digest, "data": run.identity["DATA"]},
+            digests={name: pin.digest for name, pin in run.pins.items()},
             metrics=[MetricResult(metric) for metric in run.figures.metrics],
         )  # fmt: skip
         if cooldown is not None:
             self.result.cooldown = cooldown.summary()
-            by = f"{cooldown.updates} updates by {cooldown.optimizer.name}"
-            run.identity["WEIGHTS"] = f"{by}, at the rate {cooldown.rate:g}"
-        if basis is not None:
-            run.identity["PCA_MAT"] = basis.digest
 
-    def go(self, allowed: Sequence[str] = ()) -> None:
-        """Begin or resume, train the remaining epochs, keep the best candidate, and write the result.
-
-        Args:
-            allowed: keys that may differ from before.
+    def go(self) -> None:
+        """Begin or resume, train the remaining epochs, put the network to keep in place, and write the result.
 
         Raises:
-            ConfigError: another key or the metric has changed, see ``Run.restore``.
+            ConfigError: ``epochs`` is below what the run has done, or what the run depends on has changed.
             RunError, CheckpointError: the state can't be restored, see there.
             FaultError: no candidate has a finite loss on ``val``.
         """
         run, progress = self.run, self._progress
-        state = run.restore(self.step, allowed, self._n_epochs)
-        if state is None:
-            self._put_start()
-        else:
+        state = run.restore(self.step, self._n_epochs)
+        if state is not None:
             self._restore(state)
         if (cooldown := self.cooldown) is not None:
             _log.info(
@@ -105,9 +97,13 @@ class StageTwo:
                 f"{cooldown.rate:.4g}, {cooldown.schedule} to 0 ({cooldown.taken_from})"
             )
         run.write_configuration()
-        self._ranks.run_on_rank_zero(self._remove_earlier_end)
+        # It stands only beside a run that has ended, and this one may go on for more epochs.
+        self._ranks.run_on_rank_zero(lambda: (run.folder / RESULT).unlink(missing_ok=True))
         with run.open_records():
             self._ranks.run_on_rank_zero(lambda: run.states.forget_after(run.n_steps))
+            if state is None:
+                self.save(progress)
+            run.write_pins()
             if progress.epoch == 0:
                 self._add_average()
                 self._record_point(START)
@@ -117,54 +113,23 @@ class StageTwo:
             self._train()
         self._keep()
 
-    def _remove_earlier_end(self) -> None:
-        """Remove what stands only beside the result of a run that has ended; it may go on for more epochs."""
-        (self.run.folder / RESULT).unlink(missing_ok=True)
-        if self._settings.looks_for_average:
-            self.candidates.path(AVERAGE).unlink(missing_ok=True)
-
     def _restore(self, state: RunState) -> None:
         """Restore from a state what stage 2 has measured and chosen."""
         before = StageTwoResult.from_json(state.values["result"], str(state.path))
-        names = [result.main.metric.name for result in (before, self.result)]
-        if names[0] != names[1]:
-            raise ConfigError(
-                f"metric is {names[1]}, but the run has measured {names[0]}; a metric can't change on the way: leave "
-                "it, or begin in a new folder"
-            )
-        self.parent.check_same_weights(state.values["parent"], str(before.sources["weights"]))
-        # These may have been allowed to change.
-        self.result = replace(before, epochs=self.result.epochs, cooldown=self.result.cooldown)
+        self.result = replace(before, epochs=self.result.epochs)
         self.candidates.restore(state.arrays, state.values)
 
-    def _put_start(self) -> None:
-        """Set the network to the weights that stage 2 begins with."""
-        start, network = self._settings.start, self._task.network
-        if start == "mean" and self.basis is not None:
-            basis, layout = self.basis, self.run.evaluator.layout
-            # Rank 0's mean, because a different host may have only the rows, not the file beside them that has it.
-            mean = self._ranks.run_on_rank_zero(lambda: mean_of(basis))
-            self.run.evaluator.put(from_rank_zero(mean, layout, self._ranks))
-            n_snapshots = len(basis.snapshots) if self._ranks.is_rank_zero else 0
-            self.result.start_effective_size = float(self._ranks.sum([n_snapshots])[0])
-        elif start == "best":
-            best, self.result.choices["start"] = self._averages.put("start")
-            self.result.start_effective_size = best.effective_size
-        elif self._settings.starts_from_file:
-            put_file(list(network.get_parameters()), Path(start), f"start {start!r}", self._ranks)
-        if self.step.ema is not None and start != "last":
-            self.step.ema.restart()
-
     def _add_average(self) -> None:
-        """Make the best average of the snapshots a candidate, if it is better than the start; change no weights."""
-        if not (self._settings.adds_average and self._averages.has_snapshots):
+        """Make the best average of the snapshots a candidate, or the start if that is better; change no weights."""
+        if not self._settings.uses_val:
             return
         with preserved(list(self._task.network.get_parameters())):
-            best, self.result.choices["average"] = self._averages.put("average")
-            if best.name != "last":
+            best, self.result.choices["average"] = put_best_average(self.run, self.parent)
+            point = START if best.name == "last" else AVERAGE
+            if point == AVERAGE:
                 self.candidates.save(AVERAGE, self._parameters())
-                self.candidates.add_average(best)
                 self.result.put(AVERAGE, self.run.figures.of_average())
+            self.candidates.add_before(point, best)
 
     def _parameters(self) -> list[Parameter]:
         """Return the network's parameters, and those of the step's parts: the EMA and the loss scale."""
@@ -214,7 +179,7 @@ class StageTwo:
         """Save the state to resume from."""
         arrays = self.run.arrays_of(self.step) | self.candidates.state_arrays()
         values = self.candidates.state_values()
-        self.run.save(arrays, result=self.result.as_json(), parent=self.parent.facts(), **values)
+        self.run.save(arrays, result=self.result.as_json(), **values)
 
     def after_epoch(self, progress: Progress) -> str:
         """Save and measure the point that was reached, record the epoch, and return a status for the progress bar."""
@@ -232,41 +197,31 @@ class StageTwo:
         return run.say_epoch(self.step, self._n_epochs)
 
     def _record_point(self, point: str | int) -> None:
-        """Save a point and measure it, also on ``val`` if it is a candidate."""
+        """Save a point and measure it, the last epoch of a cooldown also on ``val``."""
         run = self.run
         run.average_statistics(self.step)
         self.candidates.save(point, self._parameters())
-        size = self.result.start_effective_size if point == START else 1.0
-        is_candidate = self.cooldown is None or point in (START, self._n_epochs)  # else its rate is not yet 0
-        chooses = self._settings.keep_best and is_candidate
-        run.measure(self.step, (lambda: self.candidates.measure(point, size, run.evaluator)) if chooses else None)
+        chooses = self._settings.uses_val and point == self._n_epochs
+        run.measure(self.step, (lambda: self.candidates.measure(point, run.evaluator)) if chooses else None)
         self.result.put(point, run.figures.values)
 
     def _keep(self) -> None:
         """Choose the network to keep, measure and save it, and write ``result.json``."""
-        run, settings, result = self.run, self._settings, self.result
+        run, result = self.run, self.result
         result.totals, result.steps = self.step.totals(self._step_records), run.n_steps
         if self.basis is not None:
-            n_components = settings.search.n_components if settings.search else self.basis.n_components
-            result.basis = self.basis.in_short(n_components)
-        if settings.keep_best:
-            result.choices["kept"] = self.candidates.put_chosen(run.evaluator, list(result.by_epoch))
+            result.basis = self.basis.in_short(self._settings.search.n_components)
+        if self._settings.uses_val:
+            result.choices["kept"] = self.candidates.put_chosen(run.evaluator)
         run.figures.measure_final()
         result.put(FINAL, run.figures.values)
-        result.warning = settings.eval_split_warning()
+        result.warning = self._settings.eval_split_warning()
         file = self.candidates.path(FINAL)
         self.candidates.save(FINAL, list(self._task.network.get_parameters()))
-        average_line = ""
-        if settings.looks_for_average and "val" in self._task.images and self._averages.has_snapshots:
-            choice, average_line = self._averages.save_if_better(self.candidates)
-            if choice is not None:
-                result.choices[BEST_AVERAGE] = choice
         if self._ranks.is_rank_zero:
             retry(lambda: result.write(run.folder / RESULT))
         run.figures.say_end(file, run.figures.reestimates, run.is_kept)
         if run.is_kept:
-            if average_line:
-                _log.info(average_line)
             say_commands(["report", str(run.folder.absolute())])
 
 
@@ -288,13 +243,12 @@ def build_stage_2(
     Raises:
         CheckpointError: the arrays of WEIGHTS do not fit the network.
     """
-    parent.put_weights(task.network, task.ranks)
-    if (search := task.settings.search) is None:
-        assert cooldown is not None, "StageTwoConfig asks for a cooldown or a search"
+    from_arrays(task.network.get_parameters(), parent.arrays, parent.title)
+    if cooldown is not None:
         return StageTwo(run, build_cooldown_step(task, cooldown), parent, cooldown)
-    # A cooldown alone, which is the default, loads nothing of the search.
+    # A cooldown loads nothing of the search.
     from dimred.stages.search import fit_and_share
     from dimred.stages.subspace_train_step import build_search_step
 
-    search_basis = fit_and_share(basis, search, task.network, run.folder, task.ranks)
-    return StageTwo(run, build_search_step(task, search, cooldown, search_basis), parent, cooldown, search_basis)
+    search_basis = fit_and_share(basis, task.settings.search, task.network, run.folder, task.ranks)
+    return StageTwo(run, build_search_step(task, search_basis), parent, basis=search_basis)

@@ -28,8 +28,8 @@ def say_start(run: Run[StageTwoConfig], parent: StageOneRun) -> None:
         parent: the run of stage 1 that WEIGHTS come from.
     """
     settings, figures = run.settings, run.figures
-    _log.info(f"stage 2 starts from {settings.start!r}: {figures.metrics[0].name} {figures.text(2)}")
-    if settings.start != "last" or not run.ranks.is_rank_zero or not run.is_kept:  # a trial measures few samples
+    _log.info(f"stage 2 starts from WEIGHTS: {figures.metrics[0].name} {figures.text(2)}")
+    if not run.ranks.is_rank_zero or not run.is_kept:  # a trial measures few samples
         return
     n_samples = run.task.images[settings.data.eval_split].n_images
     before = _recorded(parent, settings)

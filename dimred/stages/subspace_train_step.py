@@ -7,15 +7,14 @@ import numpy as np
 from mindspore import nn
 
 from dimred.checkpoints.layout import WeightLayout
-from dimred.config import SearchConfig, SearchOptions, StageTwoConfig
+from dimred.config import SearchOptions, StageTwoConfig
 from dimred.errors import ConfigError
 from dimred.runs.steps import build_loss, build_parts
 from dimred.runs.task import Task
 from dimred.search_step.direction import Direction, InverseBFGS, ProjectedSGD
 from dimred.search_step.line_search import ArmijoBacktracking, FixedStep, LineSearch
-from dimred.search_step.moves import MoveOutside, OptimizerOutside, ResidualMomentum
+from dimred.search_step.moves import MoveOutside, ResidualMomentum
 from dimred.search_step.step import SearchStep
-from dimred.stages.cooldown import Cooldown
 from dimred.subspace.basis import SubspaceBasis, load_basis
 from dimred.train_step.parts import Parts, make_parts
 from dimred.train_step.schedule import make_rates
@@ -34,29 +33,23 @@ class SubspaceTrainStep(SearchStep):
         network: network and loss in one cell; returns the scalar mean loss of a batch, or (sum, count), see
             ``TrainStep``.
         basis: a ``SubspaceBasis`` of the network's trainable weights, or the path of one.
-        optimizer: an optimizer of the network's trainable parameters, which makes the step outside the subspace in
-            place of ``gamma`` and ``alpha``, with a learning rate and schedule of its own.
         options: rule, n_components, rho, gamma, alpha, sigma, max_trials, initial_scaling, min_cosine, learning_rate,
             momentum, max_rejected_steps, see ``SearchOptions``; the parts loss_scale, clipping, ema, see
             ``make_parts``; and micro_batch_size, ranks, see ``SearchStep``.
 
     Raises:
-        ConfigError: an option is unknown, outside its range, or does not go with the others; or the optimizer's
-            parameters are not exactly the trainable ones, or not float32.
+        ConfigError: an option is unknown, outside its range, or does not go with the others; or an optimizer is given.
         BasisMismatchError: the basis does not fit the network's trainable weights.
     """
 
-    def __init__(
-        self,
-        network: nn.Cell,
-        basis: SubspaceBasis | str | os.PathLike[str],
-        optimizer: nn.Optimizer | None = None,
-        **options: Any,
-    ):
+    def __init__(self, network: nn.Cell, basis: SubspaceBasis | str | os.PathLike[str], **options: Any):
+        if "optimizer" in options or isinstance(basis, nn.Optimizer):
+            raise ConfigError(
+                "optimizer is given, but a search applies its steps by itself. The SGD(learning_rate=1) of boost's "
+                "tutorial adds the update as it is, and so does this step: leave optimizer out"
+            )
         parts = {name: options.pop(name) for name in _PARTS if name in options}
         search = SearchOptions.checked(options, exact=True, other_keys=_PARTS)
-        if optimizer is not None and (name := search.without_effect_beside_an_optimizer):
-            raise ConfigError(f"{name} has no effect beside an optimizer, which moves outside; leave it out")
         values = (parts.get(name) for name in Parts._fields)
         parts |= make_parts(network, *values)._asdict()
         if isinstance(basis, str | os.PathLike):
@@ -71,7 +64,7 @@ class SubspaceTrainStep(SearchStep):
             raise ConfigError(f"n_components is {n_components}; the basis has {k}, so 1 to {k} are allowed")
         rows = np.ascontiguousarray(basis.components[:n_components], dtype=np.float32)  # a view wherever it can be
         direction, line_search = build_rule(search, len(rows))
-        outside = build_outside(search, network, optimizer)
+        outside: MoveOutside | None = ResidualMomentum(search.gamma, search.alpha) if search.alpha > 0 else None
         parts["max_rejected_steps"] = search.max_rejected_steps
         super().__init__(network, rows, direction, line_search, outside, **parts)
 
@@ -89,31 +82,11 @@ def build_rule(options: SearchOptions, n_components: int) -> tuple[Direction, Li
     return direction, ArmijoBacktracking(options.rho, options.sigma, options.max_trials)
 
 
-def build_outside(options: SearchOptions, network: nn.Cell, optimizer: nn.Optimizer | None) -> MoveOutside | None:
-    """Build the step outside the subspace: by the optimizer if one is given, otherwise by ``gamma`` and ``alpha``.
-
-    Args:
-        options: the options of the search.
-        network: the network, whose trainable weights move.
-        optimizer: the optimizer, or None.
-
-    Returns:
-        The step; None if there is no optimizer and ``alpha`` is 0.
-    """
-    if optimizer is not None:
-        return OptimizerOutside(optimizer, network.trainable_params())
-    return ResidualMomentum(options.gamma, options.alpha) if options.alpha > 0 else None
-
-
-def build_search_step(
-    task: Task[StageTwoConfig], search: SearchConfig, cooldown: Cooldown | None, basis: SubspaceBasis
-) -> SubspaceTrainStep:
-    """Build stage 2's step with a search.
+def build_search_step(task: Task[StageTwoConfig], basis: SubspaceBasis) -> SubspaceTrainStep:
+    """Build stage 2's step of a search.
 
     Args:
         task: the task of stage 2, whose network has the weights to begin from.
-        search: its section ``search``, which says whether the rate of ``sgd`` is constant or falls linearly to 0.
-        cooldown: the cooldown outside the subspace as it begins; None without one.
         basis: a basis of the network's trainable weights.
 
     Raises:
@@ -121,13 +94,10 @@ def build_search_step(
         BasisMismatchError: the basis does not fit the network.
     """
     settings, network = task.settings, task.network
-    optimizer = None if cooldown is None else cooldown.build_optimizer(task)
+    search = settings.search
     options = search.model_dump(include={*SearchOptions.model_fields})
     if search.rule == "sgd" and search.learning_rate_schedule == "linear":
         n_steps = settings.n_epochs * task.steps_per_epoch
         options["learning_rate"] = make_rates("linear", search.learning_rate, 0, n_steps)
     parts, loss = build_parts(settings, network), build_loss(settings, network)
-    step = SubspaceTrainStep(loss, basis, optimizer=optimizer, ranks=task.ranks, **parts, **options)
-    if cooldown is not None:
-        cooldown.take_over_parts(step, task.ranks)
-    return step
+    return SubspaceTrainStep(loss, basis, ranks=task.ranks, **parts, **options)

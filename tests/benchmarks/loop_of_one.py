@@ -98,7 +98,7 @@ def main(program: str, network: str, out: str, weights: str = "") -> None:
     one = StageOneConfig.model_validate(
         task(network) | {"schedule": {"peak": 0.01, "warmup_epochs": 0, "total_epochs": EPOCHS + 1}}
     )
-    two = StageTwoConfig.model_validate(task(network) | {"start": "last"})
+    two = StageTwoConfig.model_validate(task(network) | {"method": "cooldown"})
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     ms.set_context(mode=ms.GRAPH_MODE)
     with patch("time.perf_counter", time.process_time):  # the clock of a run's records, too

@@ -9,99 +9,75 @@ import pytest
 import yaml
 
 from dimred.cli.init import commented_configuration, configuration_schema
-from dimred.config import StageConfig, StageOneConfig, StageTwoConfig, complete, config_file, config_text, load_config
+from dimred.config import StageConfig, StageOneConfig, StageTwoConfig, config_text, load_config
 from dimred.errors import ConfigError
 from tests.helpers.commands import CONFIGS, dimred_here
 
-STAGES = pytest.mark.parametrize(("stage", "model"), [("1", StageOneConfig), ("stage-2", StageTwoConfig)])
 
-
-@STAGES
-@pytest.mark.parametrize("recipe", [None, "digits"])
+@pytest.mark.parametrize("every", [False, True])
+@pytest.mark.parametrize("recipe", [None, "digits", "imagenet_cooldown"])
 def test_it_reads_back_to_the_defaults_or_to_a_recipe_and_names_other_defaults(
-    stage: str, model: type[StageConfig], recipe: str | None, tmp_path: Path
+    recipe: str | None, every: bool, tmp_path: Path
 ) -> None:
     file = tmp_path / "made.yaml"
-    dimred_here("init", stage, file, *(["--config", recipe] if recipe else []), status=0)
-    assert load_config(model, file) == (load_config(model, config_file(model, Path(recipe))) if recipe else model())
-    if recipe:
-        lines = {
-            "1": "# [averaged, null] (default: null)\nstop:\n\n  # ",
-            "2": f"(default: {StageTwoConfig().data.workers})\n  workers: 1\n",
-        }
-        assert lines[stage[-1]] in file.read_text()
-        assert file.read_text().count("(default: ") < 20
+    options = [*(["--config", recipe] if recipe else []), *(["--all"] if every else [])]
+    dimred_here("init", file, *options, status=0)
+    for stage in (StageOneConfig, StageTwoConfig):
+        made, source = load_config(stage, file), load_config(stage, recipe and Path(recipe))
+        no_file = {"stage_2": {}} if stage is StageOneConfig else {}
+        assert made.model_copy(update=no_file) == source.model_copy(update=no_file)
+    text = file.read_text()
+    if recipe == "digits":
+        assert "(default: 0.8)\n    peak: 0.4\n" in text
+        assert text.count("(default: ") < 20
+    assert ("evaluate_every_epochs" in text) == (every or recipe == "imagenet_cooldown")
+    assert text.count("\n") < (500 if every else 160)
 
 
-@pytest.mark.parametrize("model", [StageOneConfig, StageTwoConfig])
-def test_every_key_has_its_meaning_above_it(model: type[StageConfig]) -> None:
-    lines = commented_configuration(model()).splitlines()
-    keys = [number for number, line in enumerate(lines) if re.match(r" *(#|#  )?\w+:( |$)", line)]
-    assert len(keys) > 20
+def test_without_a_name_the_file_is_dimred_yaml_and_is_not_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    dimred_here("init", status=0)
+    assert load_config(StageTwoConfig, tmp_path / "dimred.yaml").method == "search"
+    dimred_here("init", status=2)
+
+
+@pytest.mark.parametrize("recipe", ["digits", "digits_cooldown"])
+def test_every_key_has_its_meaning_above_it(recipe: str) -> None:
+    lines = commented_configuration(load_config(StageOneConfig, Path(recipe)), every=True).splitlines()
+    keys = [number for number, line in enumerate(lines) if re.match(r" *(#   )?[a-z]\w*:( |$)", line)]
+    assert len(keys) > 60
     for number in keys:
-        assert re.match(r" *#? *# \S+", lines[number - 1]), f"{lines[number]!r} has no docstring below it in config.py"
+        if not re.match("stage_", lines[number]):
+            assert re.match(r" *#+ +\S+", lines[number - 1]), f"{lines[number]!r} has no docstring"
 
 
-def test_values_and_ranges_allowed_are_named() -> None:
-    text = re.sub(r"(?<=[\w,])\n# (?=\w)", " ", commented_configuration(StageTwoConfig()))
-    assert re.search(r"# .*\[linear, cosine, 1-sqrt\]\n  schedule: linear\n", text)
-    assert re.search(r"# .*\[>= 0 and < 1\]\n#label_smoothing: 0.1\n", text)
-    assert re.search(r"\nsearch: null\n#   rule: bfgs: .*\n", text)
+def test_values_and_ranges_allowed_are_named_and_the_other_method_is_a_comment() -> None:
+    text = commented_configuration(load_config(StageOneConfig, Path("digits_cooldown")), every=True)
+    text = re.sub(r"(?<=[\w,])\n *# (?=\w)", " ", text)
+    assert re.search(r"# .*\[linear, cosine, 1-sqrt\]\n    schedule: linear\n", text)
+    assert re.search(r"# .*\[>= 0 and < 1\]\nlabel_smoothing: 0.1\n", text)
+    assert re.search(r"\n  # search:\n? *#?   rule: bfgs: ", text)
 
 
-OTHER: dict[str, Any] = {
-    "model": {"name": "resnet_small", "n_classes": 7, "initialisation": "kaiming"},
-    "data": {
-        "dataset": "a.b:c", "image_size": 8, "batch_size": 3, "augmentation": "none", "resize": False,
-        "mean": [1, 2, 3], "std": [4, 5, 6], "sink": True, "damaged": "replace", "eval_split": "test",
-    },
-    "loss": "a.b:d", "metric": "a.b:e", "label_smoothing": 0.2, "precision": {"level": "O2"},
-    "loss_scale": {"name": "dynamic"}, "clipping": {"norm": 2}, "ema": {"decay": 0.9},
-    "reestimate_batch_norm": False, "reestimate_batches": 3,
-}  # fmt: skip
-"""A stage 1 that has another value than the default for each key that stage 2 takes over, but for accumulation."""
+SECTION: dict[type[StageConfig], str] = {StageOneConfig: "stage_1", StageTwoConfig: "stage_2"}
 
 
-@pytest.mark.parametrize("other", [OTHER, {"accumulation": 4}], ids=["all but accumulation", "accumulation"])
-@pytest.mark.parametrize("recipe", [None, "digits_stage"])
-def test_a_stage_2_with_the_file_is_that_without_it(recipe: str | None, other: dict[str, Any], tmp_path: Path) -> None:
-    """What it takes over from stage 1 is a comment in the file; or else each default would replace stage 1's value."""
-    one, file = StageOneConfig.checked(other), tmp_path / "two.yaml"
-    dimred_here("init", "2", file, *(["--config", recipe] if recipe else []), status=0)
-    without = complete(load_config(StageTwoConfig, Path(recipe) if recipe else None), one)
-    assert without.label_smoothing == one.label_smoothing
-    assert complete(load_config(StageTwoConfig, file), one) == without
-
-
-def test_a_key_taken_over_becomes_stage_2s_own_without_its_sign(tmp_path: Path) -> None:
-    one, file = StageOneConfig.checked(OTHER), tmp_path / "two.yaml"
-    text = commented_configuration(StageTwoConfig())
-    for before, after in {
-        "#ema:\n": "ema:\n", "#  decay: null": "  decay: 0.5", "  #batch_size: 256": "  batch_size: 5",
-        "#label_smoothing: 0.1": "label_smoothing: 0.3",
-    }.items():  # fmt: skip
-        assert before in text
-        text = text.replace(before, after, 1)
-    file.write_text(text)
-    two = complete(load_config(StageTwoConfig, file), one)
-    assert (two.ema.decay, two.data.batch_size, two.label_smoothing) == (0.5, 5, 0.3)
-    assert (two.data.image_size, two.clipping.norm) == (8, 2)
-
-
-def in_schema(values: Any, model: type[StageConfig]) -> bool:
+def in_schema(values: Any) -> bool:
     """Return whether the schema allows what YAML files and ``--set`` made of these values."""
     jsonschema = pytest.importorskip("jsonschema")
     plain = json.loads(json.dumps(values))
-    return jsonschema.Draft202012Validator(configuration_schema(model)).is_valid(plain)
+    return jsonschema.Draft202012Validator(configuration_schema()).is_valid(plain)
 
 
 def test_an_editor_marks_no_shipped_recipe() -> None:
     recipes = sorted(CONFIGS.glob("*.yaml"))
-    assert len(recipes) == 8
+    assert len(recipes) == 4
     for recipe in recipes:
-        model = StageOneConfig if recipe.stem.endswith("_1") else StageTwoConfig
-        assert in_schema(yaml.safe_load(recipe.read_text()), model), recipe.name
-        assert in_schema(yaml.safe_load(config_text(load_config(model, recipe))), model), recipe.name
+        assert in_schema(yaml.safe_load(recipe.read_text())), recipe.name
+        for stage in (StageOneConfig, StageTwoConfig):
+            assert in_schema(yaml.safe_load(config_text(load_config(stage, recipe)))), recipe.name
 
 
 @pytest.mark.parametrize(
@@ -111,14 +87,14 @@ def test_an_editor_marks_no_shipped_recipe() -> None:
         (StageOneConfig, {"stop": None}),
         (StageOneConfig, {"stop": {"patience": 2}}),
         (StageTwoConfig, {"search": {"n_component": 8}}),
-        (StageTwoConfig, {"search": None, "cooldown": {"factor": 1}}),
+        (StageTwoConfig, {"method": "cooldown", "cooldown": {"factor": 1}}),
         (StageTwoConfig, {"epochs": "10%"}),
-        (StageTwoConfig, {"epochs": 2, "start": "other.ckpt"}),
+        (StageTwoConfig, {"epochs": 2, "data": {"batch_size": 3}}),
     ],
 )
 def test_an_editor_accepts_what_dimred_accepts(model: type[StageConfig], values: dict[str, Any]) -> None:
     model.checked(values)
-    assert in_schema(values, model)
+    assert in_schema({SECTION[model]: values})
 
 
 @pytest.mark.parametrize(
@@ -133,17 +109,20 @@ def test_an_editor_accepts_what_dimred_accepts(model: type[StageConfig], values:
 def test_an_editor_marks_what_dimred_refuses(model: type[StageConfig], values: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         model.checked(values)
-    assert not in_schema(values, model)
+    assert not in_schema({SECTION[model]: values})
 
 
-@STAGES
-def test_the_schema_knows_every_key_and_no_other(stage: str, model: type[StageConfig], tmp_path: Path) -> None:
+def test_the_schema_knows_every_key_and_no_other(tmp_path: Path) -> None:
     """An editor reads this schema and marks keys that are not in it."""
     file = tmp_path / "schema.json"
-    dimred_here("init", stage, file, "--schema", status=0)
+    dimred_here("init", file, "--schema", status=0)
     schema = json.loads(file.read_text())
-    assert set(schema["properties"]) == set(model.model_fields)
-    for section in (schema, *schema["$defs"].values()):
+    assert set(schema["properties"]) == {*StageConfig.model_fields, "stage_1", "stage_2"}
+    stages = [schema["properties"][name] for name in ("stage_1", "stage_2")]
+    assert [set(one["properties"]) for one in stages] == [
+        {*StageOneConfig.model_fields} - {"stage_2"}, {*StageTwoConfig.model_fields}
+    ]  # fmt: skip
+    for section in (schema, *stages, *schema["$defs"].values()):
         if "properties" in section:
             assert section["additionalProperties"] is False
             assert all("description" in key or "$ref" in str(key) for key in section["properties"].values())

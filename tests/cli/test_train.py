@@ -42,6 +42,10 @@ def test_devices_are_found_and_explicit_values_win(
         ),
         (("stage-2", "data", "resume/state-9.ckpt"), "a state for --resume (a full checkpoint is checkpoint_stage_1/"),
         (("stage-1", "data", "net-2_5.ckpt"), "WEIGHTS is 'net-2_5.ckpt', but stage-1 takes DATA alone; leave it out"),
+        (
+            ("stage-2", "data", "net-2_5.ckpt", "--from", "a.ckpt"),
+            "--from is 'a.ckpt', but stage-2 begins with WEIGHTS",
+        ),
         (("stage-1", "data", "--set", "epochs", "3"), "--set is 'epochs'; expected key=value, such as epochs=2 or "),
     ],
 )

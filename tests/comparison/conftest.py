@@ -16,14 +16,14 @@ from tests.helpers.tiny_task import TASK
 
 @pytest.fixture(scope="package")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make two stage 1 runs with different seeds, the second with few snapshots, and stage 2's configurations."""
+    """Make two stage 1 runs with different seeds, the second with few snapshots, and files with stage 2."""
     folder = tmp_path_factory.mktemp("compared")
     for seed, changed in ((3, {}), (4, FEW_SNAPSHOTS)):
         set_up(seed)
         settings = StageOneConfig.model_validate(TASK | STAGE_ONE | {"seed": seed} | changed)
         stage_1_run(settings)(folder / f"run_{seed}", False)
     for name, settings in (("two", STAGE_TWO), ("search", SEARCH)):
-        (folder / f"{name}.yaml").write_text(yaml.safe_dump(TASK | settings))
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(TASK | {"stage_2": settings}))
     return folder
 
 

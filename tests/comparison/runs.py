@@ -13,13 +13,14 @@ STAGE_ONE: dict[str, Any] = {
     "snapshots": {"per_epoch": 2},
 }
 FEW_SNAPSHOTS: dict[str, Any] = {"snapshots": {"per_epoch": 2, "keep": 5}}
-STAGE_TWO: dict[str, Any] = {"epochs": "20%", "reestimate_batches": 1}
-SEARCH: dict[str, Any] = STAGE_TWO | {"search": {"n_components": 2}, "start": "best"}
+STAGE_TWO: dict[str, Any] = {"method": "cooldown", "epochs": "20%", "reestimate_batches": 1}
+SEARCH: dict[str, Any] = {"epochs": 1, "reestimate_batches": 1, "search": {"n_components": 2}}
 AT, PASSES = 4, 1  # 20 % of all passes
 
 
 def copied(run: Path, to: Path, **changed: object) -> Path:
     shutil.copytree(run, to)
     config = to / "config.yaml"
-    config.write_text(yaml.safe_dump(yaml.safe_load(config.read_text()) | changed))
+    values = yaml.safe_load(config.read_text())
+    config.write_text(yaml.safe_dump(values | {"stage_1": values["stage_1"] | changed}))
     return to

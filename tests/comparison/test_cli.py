@@ -9,7 +9,7 @@ from dimred.cli.measure import compare
 from dimred.comparison.methods import METHODS
 from dimred.config import StageOneConfig, config_text, load_config
 from dimred.errors import ConfigError
-from tests.helpers.commands import STAGE_1, STAGE_2, dimred_here
+from tests.helpers.commands import DIGITS, dimred_here
 
 
 @pytest.mark.parametrize(
@@ -22,17 +22,17 @@ from tests.helpers.commands import STAGE_1, STAGE_2, dimred_here
 )
 def test_wrong_calls_train_nothing(tmp_path: Path, options: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        compare("data", STAGE_2, [tmp_path / "run"], out=tmp_path / "out", **options)
+        compare("data", [tmp_path / "run"], DIGITS, out=tmp_path / "out", **options)
     assert said in str(refused.value)
     assert not (tmp_path / "out").exists()
 
 
 def test_a_run_that_has_no_checkpoint_yet_is_to_be_finished_first(tmp_path: Path) -> None:
-    settings = load_config(StageOneConfig, STAGE_1, ["stop=averaged"])
+    settings = load_config(StageOneConfig, DIGITS, ["stop=averaged"])
     (tmp_path / "run" / "checkpoint_stage_1").mkdir(parents=True)
     (tmp_path / "run" / "config.yaml").write_text(config_text(settings))
     with pytest.raises(ConfigError, match=r"no full checkpoint of epoch 0 .*; finish stage 1 first"):
-        compare("data", STAGE_2, [tmp_path / "run"], out=tmp_path / "out")
+        compare("data", [tmp_path / "run"], DIGITS, out=tmp_path / "out")
 
 
 def test_the_help_names_every_method() -> None:

@@ -15,7 +15,6 @@ import pytest
 import dimred as library
 from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.cli.measure import compare
-from dimred.config import StageTwoConfig, config_text, load_config
 from dimred.errors import ConfigError, SeriesError, StoppedError
 from dimred.io.stage_two_result import StageTwoResult
 from tests.comparison.runs import AT, PASSES, STAGE_ONE, copied
@@ -57,7 +56,7 @@ def test_finished_methods_are_not_run_again(
     (place / "last.json").unlink()
     before = {path: path.stat().st_mtime_ns for path in place.glob("*.json")}
     assert len(before) == 3
-    compare("nowhere", folder / "two.yaml", [folder / "run_3"], folder / "out", methods="last,stage_2,average")
+    compare("nowhere", [folder / "run_3"], folder / "two.yaml", folder / "out", methods="last,stage_2,average")
     assert [text for text in caplog.messages if re.fullmatch(r"seed 3: \w+", text)] == ["seed 3: last"]
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
@@ -66,7 +65,7 @@ def test_a_curve_over_epochs_tells_who_lacks_the_snapshots_of_a_budget(
     folder: Path, compared: dict[str, Any], capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     runs = [folder / f"run_{seed}" for seed in (3, 4)]
-    compare("nowhere", folder / "two.yaml", runs, folder / "out", at="4,2", methods="last", as_json=True)
+    compare("nowhere", runs, folder / "two.yaml", folder / "out", at="4,2", methods="last", as_json=True)
     printed = capsys.readouterr().out
     summary = json.loads(printed[printed.index("{\n") :])
     assert (summary["seeds"], summary["at"]) == ([3, 4], [2, 4])
@@ -94,7 +93,11 @@ def test_what_does_not_go_together_is_refused_before_anything_is_run(folder: Pat
         ({"runs": [free]}, ConfigError, "trained with schedule_free, which leaves stage 2 nothing to do"),
         ({"methods": ["cooldown"]}, ConfigError, "--methods has 'cooldown', which takes the place of a search"),
         ({"at": [3]}, ConfigError, r"no full checkpoint of epoch 3 \(of these epochs: 2, 4\); finish stage 1"),
-        ({"overrides": ["search.n_components=9"]}, SeriesError, "n_components is 9, which needs at least 10 snapshots"),
+        (
+            {"overrides": ["method=search", "search.n_components=9"]},
+            SeriesError,
+            "n_components is 9, which needs at least 10 snapshots",
+        ),
         ({"runs": [ended], "methods": ["stage_2"]}, ConfigError, "nothing is left to cool down"),
         (
             {"out": ended / "config.yaml" / "out"},
@@ -112,17 +115,14 @@ def test_what_does_not_go_together_is_refused_before_anything_is_run(folder: Pat
 def test_rows_of_another_run_or_configuration_do_not_mix(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder / "run_3", tmp_path / "run_3")
     options: dict[str, Any] = {"out": tmp_path / "out", "methods": "last"}
-    compare("nowhere", folder / "two.yaml", [folder / "run_3"], **options)
+    compare("nowhere", [folder / "run_3"], folder / "two.yaml", **options)
     with pytest.raises(ConfigError, match=rf"RUN is '{tmp_path}/run_3', but .* has rows of '{folder}/run_3'"):
-        compare("nowhere", folder / "two.yaml", [tmp_path / "run_3"], **options)
+        compare("nowhere", [tmp_path / "run_3"], folder / "two.yaml", **options)
     with pytest.raises(ConfigError, match=r"DATA is 'elsewhere', but .* has rows of '.*nowhere'"):
-        compare("elsewhere", folder / "two.yaml", [folder / "run_3"], **options)
-    for override in ("epochs=2", "clipping.norm=null"):  # the default, which was stage 1's before
+        compare("elsewhere", [folder / "run_3"], folder / "two.yaml", **options)
+    for override in ("epochs=2", "clipping.norm=2"):
         with pytest.raises(ConfigError, match="other settings"):
-            compare("nowhere", folder / "two.yaml", [folder / "run_3"], overrides=[override], **options)
-    whole = config_text(load_config(StageTwoConfig, folder / "two.yaml"))  # as an early version wrote it
-    (tmp_path / "out" / "config.yaml").write_text(whole)
-    compare("nowhere", folder / "two.yaml", [folder / "run_3"], **options)
+            compare("nowhere", [folder / "run_3"], folder / "two.yaml", overrides=[override], **options)
 
 
 @pytest.mark.usefixtures("compared")
@@ -135,7 +135,7 @@ def test_rows_of_other_weights_or_data_at_the_same_paths_do_not_mix(folder: Path
         other = "another" if argument == "RUN" else {**digest, "test": "another"}
         row.write_text(json.dumps(record | {"digests": {**record["digests"], argument: other}}))
         with pytest.raises(ConfigError, match=f"{argument} has other contents than when the rows in"):
-            compare("nowhere", folder / "two.yaml", [folder / "run_3"], out=folder / "out", methods="schedule_free")
+            compare("nowhere", [folder / "run_3"], folder / "two.yaml", out=folder / "out", methods="schedule_free")
     row.write_text(before)
 
 
@@ -150,7 +150,7 @@ def test_a_signal_is_told_with_what_to_do(folder: Path, tmp_path: Path) -> None:
 
     threading.Thread(target=interrupt).start()
     with pytest.raises(StoppedError) as stopped:
-        compare("nowhere", folder / "two.yaml", [folder / "run_3"], out, methods="stage_2")
+        compare("nowhere", [folder / "run_3"], folder / "two.yaml", out, methods="stage_2")
     assert str(stopped.value) == f"stopped by SIGTERM; what is finished is in {out}; the same command goes on"
     assert stopped.value.exit_status == 143
     assert soon(lambda: nothing_is_left(out))

@@ -12,43 +12,103 @@ from dimred.config import (
     StageTwoConfig,
     StopConfig,
     config_text,
-    following_stage_2,
-    load_any_config,
     load_config,
 )
 from dimred.errors import ConfigError
 
 CONFIGS = Path(__file__).parents[2] / "pipelines" / "configs"
-OF_STUDIES = Path(__file__).parents[1] / "benchmarks"
+OF_STUDIES = Path(__file__).parents[1] / "studies"
 
-STAGES = pytest.mark.parametrize(("stage", "number"), [(StageOneConfig, 1), (StageTwoConfig, 2)])
-
-
-@STAGES
-def test_a_saved_configuration_reads_back_equal(stage: type[StageConfig], number: int, tmp_path: Path) -> None:
-    recipes = list(CONFIGS.glob(f"*_{number}.yaml"))
-    assert len(recipes) == 4
-    for recipe in recipes:
-        config = load_config(stage, recipe, ["seed=11", "data.batch_size=8"])
-        assert (config.seed, config.data.batch_size) == (11, 8)
-        (tmp_path / "saved.yaml").write_text(config_text(config))
-        assert load_config(stage, tmp_path / "saved.yaml") == config
+STAGES = pytest.mark.parametrize("stage", [StageOneConfig, StageTwoConfig])
+RECIPES = ["digits", "digits_cooldown", "imagenet", "imagenet_cooldown"]
 
 
 @STAGES
-def test_the_recipes_of_the_studies_have_no_unknown_key(stage: type[StageConfig], number: int) -> None:
-    recipes = list(OF_STUDIES.glob(f"*_{number}.yaml"))
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_saved_configuration_reads_back_equal(
+    recipe: str, stage: type[StageOneConfig | StageTwoConfig], tmp_path: Path
+) -> None:
+    config = load_config(stage, Path(recipe), ["seed=11", "data.batch_size=8"])
+    assert (config.seed, config.data.batch_size) == (11, 8)
+    (tmp_path / "saved.yaml").write_text(config_text(config))
+    assert load_config(stage, tmp_path / "saved.yaml") == config
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_stage_2_reads_in_the_folder_of_stage_1_what_stage_1_was_told(recipe: str, tmp_path: Path) -> None:
+    """Its own values of the shared keys are stage 1's, unless its section has others."""
+    one = load_config(StageOneConfig, Path(recipe), ["seed=11", "data.workers=3", "accumulation=2", "ema.decay=0.9"])
+    (tmp_path / "config.yaml").write_text(config_text(one))
+    two = load_config(StageTwoConfig, tmp_path / "config.yaml")
+    assert two == one.following
+    assert (two.seed, two.data.workers, two.accumulation, two.ema.decay) == (11, 3, 2, 0.9)
+    assert two.model_copy(update={key: getattr(one, key) for key in ("seed", "accumulation", "ema", "data")}) == (
+        load_config(StageTwoConfig, Path(recipe)).model_copy(
+            update={"seed": 11, "accumulation": 2, "ema": one.ema, "data": one.data}
+        )
+    )
+
+
+def test_a_stage_s_section_lies_over_the_shared_part_key_by_key(tmp_path: Path) -> None:
+    file = tmp_path / "own.yaml"
+    file.write_text(
+        "precision: {level: O2, dtype: bfloat16}\ndata: {batch_size: 8, workers: 5}\n"
+        "stage_1: {data: {batch_size: 4}, epochs: 9}\nstage_2: {precision: {level: O0}, search: {rho: 0.5}}\n"
+    )
+    one, two = load_config(StageOneConfig, file), load_config(StageTwoConfig, file, ["data.workers=7"])
+    assert (one.precision.level, one.data.batch_size, one.data.workers, one.epochs) == ("O2", 4, 5, 9)
+    assert (two.precision.level, two.precision.dtype) == ("O0", "bfloat16")
+    assert (two.data.batch_size, two.data.workers, two.method, two.epochs) == (8, 7, "search", 2)
+    assert load_config(StageConfig, file).data.batch_size == 8
+
+
+@pytest.mark.parametrize(("recipe", "method"), [("digits", "cooldown"), ("digits_cooldown", "search")])
+def test_the_other_method_takes_its_defaults_and_nothing_of_the_file_s_stage_2(recipe: str, method: str) -> None:
+    two = load_config(StageTwoConfig, Path(recipe), [f"method={method}"])
+    one = load_config(StageOneConfig, Path(recipe))
+    shared = {key: getattr(one, key) for key in StageConfig.model_fields}
+    assert two == StageTwoConfig(method=method).model_copy(update=shared)
+    assert two.epochs == {"search": 2, "cooldown": "10%"}[method]
+    same = load_config(StageTwoConfig, Path(recipe), [f"method={load_config(StageTwoConfig, Path(recipe)).method}"])
+    assert same == load_config(StageTwoConfig, Path(recipe))
+
+
+def test_the_recipes_of_the_studies_have_no_unknown_key() -> None:
+    recipes = list(OF_STUDIES.glob("*.yaml"))
     assert len(recipes) > 1
     for recipe in recipes:
-        assert load_config(stage, recipe).data.dataset
+        assert load_config(StageOneConfig, recipe).following.data.dataset
 
 
-def refusal(recipe: str, *overrides: str) -> str:
+def refusal(recipe: str, *overrides: str, stage: type[StageConfig] = StageTwoConfig) -> str:
     """Return the error about a recipe with these overrides."""
-    stage = StageOneConfig if recipe.endswith("_1") else StageTwoConfig
     with pytest.raises(ConfigError) as refused:
-        load_config(stage, CONFIGS / f"{recipe}.yaml", overrides)
+        load_config(stage, Path(recipe), overrides)
     return str(refused.value)
+
+
+def test_a_file_is_refused_with_every_mistake_in_either_section(tmp_path: Path) -> None:
+    """Stage 1 would otherwise train for a week before stage 2 finds its own."""
+    file = tmp_path / "own.yaml"
+    file.write_text(
+        "label_smoothin: 0.1\nepochs: 3\nschedule: {peak: 1}\nboost_level: O1\ndim_reduce: {rho: 0.5, timeout: 9}\n"
+        "stage_1: {epoch: 3, data: {batchsize: 3}}\nstage_2: {serach: {}, cooldown: {factor: 1}, keep_best: true}\n"
+    )
+    assert refusal(str(file), stage=StageOneConfig).splitlines() == [
+        "unknown key 'label_smoothin'; did you mean 'label_smoothing'?",
+        "epochs is no shared key; write it below stage_1 or stage_2",
+        "schedule is no shared key; write it below stage_1",
+        "boost_level is no key: leave it out; stage_2.method says what stage 2 does",
+        "dim_reduce.rho is no key: set search.rho of stage_2",
+        "dim_reduce.timeout is no key: use dimred train --stall-timeout",
+        "unknown key 'data.batchsize'; did you mean 'data.batch_size'?",
+        "unknown key 'epoch'; did you mean 'epochs'?",
+        "stage_2: unknown key 'serach'; did you mean 'search'?",
+        "stage_2: keep_best is no key: set cooldown.keep_best; a search keeps what it ends with",
+        f"(in {str(file)!r})",
+    ]
+    file.write_text("stage_2: digits_stage\n")
+    assert "stage_2 is 'digits_stage'; it must be a section of keys and values" in refusal(str(file))
 
 
 @pytest.mark.parametrize(
@@ -60,19 +120,20 @@ def refusal(recipe: str, *overrides: str) -> str:
         ("batch_size=3", "unknown key 'batch_size'; did you mean 'data.batch_size'?"),
         ("data.colour=3", "unknown key 'data.colour'; allowed in data: dataset, image_size, batch_size, "),
         ("lr=3", "unknown key 'lr'; allowed: seed, model, data, "),
-        ("schedule.peak=3", "--set is 'schedule.peak=3', but schedule is a key of stage 1; leave it out here"),
-        (
-            "optimizer.name=sgd",
-            "--set is 'optimizer.name=sgd', but optimizer is a key of stage 1; set cooldown.optimizer",
-        ),
+        ("schedule.peak=3", "--set is 'schedule.peak=3', but schedule is a key of stage_1; leave it out here"),
+        ("stage_2.search.rho=1", "--set takes keys of the stage that runs, such as search.rho=..., and stage 2's with"),
+        ("optimizer.name=sgd", "optimizer is no key: set cooldown.optimizer"),
+        ("keep_best=false", "keep_best is no key: set cooldown.keep_best; a search keeps what it ends with"),
+        ("start=best", "start is no key: stage 2 starts from the argument WEIGHTS, which may be any checkpoint"),
+        ("search.split=val", "search.split is no key: leave it out; a search takes its batches from train"),
+        ("cooldown.factor=0.1", "cooldown.factor: for the method cooldown, but method is search; leave it out, or use"),
+        ("method=both", "method is 'both'; it must be 'search' or 'cooldown'"),
         ("search.rho=1", "search.rho is 1; it must be less than 1"),
         ("epochs=0%", "epochs is '0%'; it must be a whole number of at least 1, or a fraction of all passes below"),
-        ("start=frist", "start is 'frist'; it must be best, mean, last, or the path of a .ckpt or .safetensors file"),
         ("search.n_components=0", "search.n_components is 0; it must be greater than or equal to 1"),
-        ("read_every=5", "read_every is now read_every_steps"),
         ("n_components=32", "unknown key 'n_components'; did you mean 'search.n_components'?"),
         ("search=sgd", "search is 'sgd'; it must be a section of keys and values"),
-        ("search=null", "cooldown and search are both null, so stage 2 would do nothing; set one of them"),
+        ("search=null", "search is None; it must be a section of keys and values"),
         ("search.alpha=.nan", "search.alpha is nan; it must be a finite number"),
         ("search.rule=newton", "search.rule is 'newton'; it must be 'bfgs' or 'sgd'"),
         ("model=resnet50", "model is 'resnet50'; it must be a section of keys and values"),
@@ -83,11 +144,12 @@ def refusal(recipe: str, *overrides: str) -> str:
         ("search.learning_rate=[0.1]", "search.learning_rate is [0.1]; it must be a valid number"),
         ("data.mean=[true, 1, 2]", "data.mean is [True, 1, 2]; true and false are no entries of this list"),
         ("all_reduce_split=[on]", "all_reduce_split is [True]; true and false are no entries"),
-        ("cooldown.optimizer.no_decay=[off]", "cooldown.optimizer.no_decay is [False]; true and false are no entr"),
-        ("dim_reduce.rho=0.5", "unknown key 'dim_reduce.rho'; did you mean 'search.rho'?"),
-        ("dim_reduce={n_component: 8}", "unknown key 'dim_reduce.n_component'; did you mean 'search.n_components'?"),
+        ("dim_reduce.rho=0.5", "dim_reduce.rho is no key: set search.rho of stage_2"),
+        ("dim_reduce={n_component: 8}", "dim_reduce.n_component is no key: set search.n_component of stage_2"),
         ("boost.dim_reduce.sigma=0.4", "unknown key 'boost.dim_reduce.sigma'; did you mean 'search.sigma'?"),
-        ("dim_reduce.pca_mat_path=a.npy", "dim_reduce.pca_mat_path is now the argument PCA_MAT"),
+        ("search.pca_mat_path=a.npy", "search.pca_mat_path is no key: give the argument PCA_MAT of dimred train stag"),
+        ("dim_reduce.weight_load_dir=a", "dim_reduce.weight_load_dir is no key: give it to dimred pca --ckpt-dir"),
+        ("device_number=8", "device_number is no key: use dimred train --devices"),
         ("dat={batch_size: 3}", "unknown key 'dat'; did you mean 'data'?"),
         ("search.n_component=0", "search.n_components is 0; it must be greater than or equal to 1"),
         ("data.mean=[1, 2]", "data.mean is [1, 2]; the list must be longer"),
@@ -103,51 +165,51 @@ def refusal(recipe: str, *overrides: str) -> str:
     ],
 )
 def test_a_wrong_override_is_refused_by_name(override: str, said: str) -> None:
-    assert said in refusal("digits_stage_2", override)
+    assert said in refusal("digits", override)
 
 
 @pytest.mark.parametrize(
     ("recipe", "overrides", "said"),
     [
-        ("digits_stage_1", ["epochs=91"], "epochs is 91, past schedule.total_epochs, 90; raise that"),
-        ("digits_stage_1", ["data.std=[0, 1, 1]"], "data.std is [0, 1, 1]; it must be greater than 0"),
-        ("digits_stage_1", ["data.mean=[300, 1, 1]"], "data.mean is [300, 1, 1]; it must be less than"),
-        ("digits_stage_1", ["epochs=900001"], "epochs is 900001; it must be less than or equal to 900000"),
-        ("digits_anytime_1", ["epochs=2"], "and epochs is 2; keep at least two and begin by then, or set stop"),
-        ("digits_stage_1", ["stage_2=my.yaml"], "stage_2 is 'my.yaml'; it must be the name of a recipe"),
-        ("digits_stage_1", ["data.sink=true", "accumulation=2"], "data.sink needs batches of one shape"),
-        ("digits_stage_1", ["stop=val"], "stop.name is 'val'; it must be 'averaged'"),
-        ("digits_stage_1", ["stop=averaged", "snapshots.keep=1"], "stop averages snapshots"),
-        ("digits_stage_1", ["stop=averaged", "snapshots.first_epoch=71"], "stop averages snapshots"),
-        ("digits_anytime_2", ["start=mean"], "start is mean, that of a search's basis, but search is null"),
-        ("digits_anytime_2", ["search.split=val"], "search.split is val, but a cooldown trains all weights"),
-        ("digits_stage_2", ["search.split=val", "keep_best=true"], "keep_best would choose by the samples that were"),
-        ("digits_stage_2", ["search.learning_rate=5"], "learning_rate is an option of the rule sgd, but rule is bfgs"),
-        ("digits_stage_2", ["search.rule=sgd", "search.rho=0.6"], "rho is an option of the rule bfgs, but rule is sgd"),
-        ("digits_anytime_2", ["search.alpha=0.1"], "search.alpha has no effect beside a cooldown"),
+        ("digits_1", ["epochs=91"], "epochs is 91, past schedule.total_epochs, 90; raise that"),
+        ("digits_1", ["data.std=[0, 1, 1]"], "data.std is [0, 1, 1]; it must be greater than 0"),
+        ("digits_1", ["data.mean=[300, 1, 1]"], "data.mean is [300, 1, 1]; it must be less than"),
+        ("digits_1", ["epochs=900001"], "epochs is 900001; it must be less than or equal to 900000"),
+        ("digits_cooldown_1", ["epochs=2"], "and epochs is 2; keep at least two and begin by then, or set stop"),
+        ("digits_1", ["data.sink=true", "accumulation=2"], "data.sink needs batches of one shape"),
+        ("digits_1", ["stop=val"], "stop.name is 'val'; it must be 'averaged'"),
+        ("digits_1", ["stop=averaged", "snapshots.keep=1"], "stop averages snapshots"),
+        ("digits_1", ["stop=averaged", "snapshots.first_epoch=71"], "stop averages snapshots"),
+        ("digits_2", ["search.learning_rate=5"], "learning_rate is an option of the rule sgd, but rule is bfgs"),
+        ("digits_2", ["search.rule=sgd", "search.rho=0.6"], "rho is an option of the rule bfgs, but rule is sgd"),
+        ("digits_cooldown_2", ["search.alpha=0.1"], "search.alpha: for the method search, but method is cooldown"),
+        (
+            "digits_2",
+            ["cooldown.optimizer.name=sgd"],
+            "cooldown.optimizer.name: for the method cooldown, but me",
+        ),
     ],
 )
 def test_keys_that_do_not_go_together_are_refused(recipe: str, overrides: list[str], said: str) -> None:
-    assert said in refusal(recipe, *overrides)
+    stage = StageOneConfig if recipe.endswith("_1") else StageTwoConfig
+    assert said in refusal(recipe[:-2], *overrides, stage=stage)
 
 
 def test_a_text_in_place_of_a_number_is_refused_without_the_words_of_the_parser() -> None:
-    assert refusal("digits_stage_2", "save_every_steps=two") == "save_every_steps is 'two'; it must be a valid integer"
+    assert refusal("digits", "save_every_steps=two") == "save_every_steps is 'two'; it must be a valid integer"
 
 
 def test_every_problem_is_named_at_once() -> None:
-    lines = refusal("digits_stage_2", "search.rho=2", "search.gamma=-1", "search.aplha=0").splitlines()
+    lines = refusal("digits", "search.rho=2", "search.gamma=-1", "search.aplha=0").splitlines()
     assert {line.split()[0] for line in lines} == {"search.rho", "search.gamma", "unknown"}
 
 
 def test_the_name_that_boost_users_know_is_accepted() -> None:
     assert SearchConfig.model_validate({"n_component": 7}).n_components == 7
-    recipe = CONFIGS / "digits_stage_2.yaml"  # which has n_components
+    recipe = Path("digits")  # which has n_components
     for overrides in (["search.n_component=5"], ["search.n_components=9", "search.n_components=5"]):
-        search = load_config(StageTwoConfig, recipe, overrides).search
-        assert search is not None
-        assert search.n_components == 5
-    said = refusal("digits_stage_2", "search.n_component=5", "search.n_components=8")
+        assert load_config(StageTwoConfig, recipe, overrides).search.n_components == 5
+    said = refusal("digits", "search.n_component=5", "search.n_components=8")
     assert said == "--set is 'search.n_component=5' and 'search.n_components=8', but the two are one key; leave one out"
     with pytest.raises(ConfigError, match=r"search\.n_components is -1; it must be greater than or equal to 1"):
         StageTwoConfig.checked({"search": {"n_component": -1}})
@@ -156,11 +218,10 @@ def test_the_name_that_boost_users_know_is_accepted() -> None:
 @pytest.mark.parametrize("in_file", ["n_component", "n_components"])
 @pytest.mark.parametrize("typed", ["n_component", "n_components"])
 def test_an_override_reaches_the_key_by_whichever_name_the_file_has(in_file: str, typed: str, tmp_path: Path) -> None:
-    (tmp_path / "own.yaml").write_text(f"search: {{{in_file}: 32, rho: 0.5}}")
+    (tmp_path / "own.yaml").write_text(f"stage_2: {{search: {{{in_file}: 32, rho: 0.5}}}}")
     search = load_config(StageTwoConfig, tmp_path / "own.yaml", [f"search.{typed}=4", "search.sigma=0.3"]).search
-    assert search is not None
     assert (search.n_components, search.rho, search.sigma) == (4, 0.5, 0.3)
-    (tmp_path / "both.yaml").write_text("search: {n_component: 32, n_components: 32}")
+    (tmp_path / "both.yaml").write_text("stage_2: {search: {n_component: 32, n_components: 32}}")
     with pytest.raises(ConfigError, match=r"unknown key 'search\.n_component'; did you mean 'search\.n_components'"):
         load_config(StageTwoConfig, tmp_path / "both.yaml")
 
@@ -176,7 +237,7 @@ def test_every_key_of_a_wrong_type_has_one_line() -> None:
 
 def test_a_constant_rate_has_no_end() -> None:
     constant = ["schedule.name=constant", "schedule.total_epochs=1", "epochs=500"]
-    config = load_config(StageOneConfig, CONFIGS / "digits_stage_1.yaml", constant)
+    config = load_config(StageOneConfig, Path("digits"), constant)
     assert (config.schedule.last_epoch, config.schedule.horizon(config.epochs)) == (None, 500)
     assert config.schedule.horizon(1) == 6  # the warm-up of 5 epochs must end
 
@@ -194,10 +255,10 @@ def test_the_rule_that_ends_stage_1_is_a_name_or_a_section_that_any_of_its_keys_
 
 def test_a_key_that_is_there_twice_is_refused_but_not_one_that_an_anchor_gives(tmp_path: Path) -> None:
     file = tmp_path / "twice.yaml"
-    file.write_text("snapshots: {per_epoch: 4}\nseed: 2\nsnapshots: {keep: 50}\n")
-    with pytest.raises(ConfigError, match=r"the key 'snapshots' is there twice .*line 3"):
+    file.write_text("ema: {decay: 0.9}\nseed: 2\nema: {ramp: true}\n")
+    with pytest.raises(ConfigError, match=r"the key 'ema' is there twice .*line 3"):
         load_config(StageOneConfig, file)
-    file.write_text("snapshots: &a {per_epoch: 4}\ncheckpoints: &b {<<: {keep: 3, every_epochs: 1}, keep: 2}\n")
+    file.write_text("stage_1: {checkpoints: &b {<<: {keep: 3, every_epochs: 1}, keep: 2}}\n")
     assert load_config(StageOneConfig, file).checkpoints.keep == 2
 
 
@@ -235,7 +296,7 @@ def test_checkpoints_are_named_without_the_colon_of_an_own_network(name: str, pr
 
 def test_the_length_of_stage_2_is_a_number_or_a_share_of_all_passes() -> None:
     def epochs(text: str, after: int | None) -> int:
-        config = load_config(StageTwoConfig, CONFIGS / "digits_stage_2.yaml", [f"epochs={text}"])
+        config = load_config(StageTwoConfig, Path("digits"), [f"epochs={text}"])
         return config.with_epochs_after(after).n_epochs
 
     assert [epochs("10%", after) for after in (1, 45, 46)] == [1, 5, 6]
@@ -248,40 +309,15 @@ def test_the_length_of_stage_2_is_a_number_or_a_share_of_all_passes() -> None:
 
 
 @STAGES
-def test_a_recipe_goes_by_its_name(
-    stage: type[StageConfig], number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_recipe_goes_by_its_name(stage: type[StageConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert load_config(stage, Path("digits_stage"), ["seed=3"]).seed == 3
-    assert load_config(stage, Path("digits_stage")) == load_config(stage, CONFIGS / f"digits_stage_{number}.yaml")
-    assert load_config(stage, Path("digits")) == load_config(stage, CONFIGS / f"digits_anytime_{number}.yaml")
-    with pytest.raises(ConfigError, match=r"'digit', which is not a file; .* a recipe: digits, digits_stage, imagenet"):
+    of_file = load_config(stage, CONFIGS / "digits.yaml")
+    assert load_config(stage, Path("digits")) == of_file
+    known = ", ".join(RECIPES)
+    with pytest.raises(ConfigError, match=rf"'digit', which is not a file; give a YAML file, or a recipe: {known}"):
         load_config(stage, Path("digit"))
     Path("digits").mkdir()  # the data, perhaps
-    assert load_config(stage, Path("digits")) == load_config(stage, CONFIGS / f"digits_anytime_{number}.yaml")
+    assert load_config(stage, Path("digits")) == of_file
     Path("digits").rmdir()
-    Path("digits").write_text("epochs: 7\n")  # a file of that name is meant before a recipe
-    assert load_config(stage, Path("digits")).epochs == 7
-
-
-@STAGES
-def test_a_configuration_of_the_other_stage_is_named_as_such(stage: type[StageConfig], number: int) -> None:
-    with pytest.raises(ConfigError, match=f"a configuration of stage {3 - number}; give one of stage {number}"):
-        load_config(stage, CONFIGS / f"digits_stage_{3 - number}.yaml", ["epoch=3"])  # whatever else is wrong
-
-
-@STAGES
-def test_either_stage_is_told_by_its_keys(stage: type[StageConfig], number: int, tmp_path: Path) -> None:
-    path = CONFIGS / f"digits_stage_{number}.yaml"
-    assert load_any_config(path, ["seed=7"]) == load_config(stage, path, ["seed=7"])
-    (tmp_path / "saved.yaml").write_text(config_text(stage()))
-    assert load_any_config(tmp_path / "saved.yaml") == stage()
-    assert isinstance(load_any_config(Path("digits")), StageOneConfig)
-
-
-def test_the_stage_2_that_follows_is_that_of_the_recipe() -> None:
-    for recipe in ("digits_anytime", "digits_stage", "imagenet_anytime", "imagenet_stage"):
-        followed = following_stage_2(load_config(StageOneConfig, CONFIGS / f"{recipe}_1.yaml"))
-        assert followed is not None
-        assert followed.samefile(CONFIGS / f"{recipe}_2.yaml")
-    assert following_stage_2(StageOneConfig(epochs=3)) is None
+    Path("digits").write_text("seed: 7\n")  # a file of that name is meant before a recipe
+    assert load_config(stage, Path("digits")).seed == 7

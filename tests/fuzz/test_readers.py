@@ -61,8 +61,7 @@ def _examples() -> dict[str, bytes]:
             "pca_mat.h5": folder / "pca_mat.h5",
             "metrics.jsonl": folder / "metrics.jsonl",
             "rank_table.json": RANK_TABLE,
-            "stage_1.yaml": CONFIGS / "digits_stage_1.yaml",
-            "stage_2.yaml": CONFIGS / "digits_stage_2.yaml",
+            "digits.yaml": CONFIGS / "digits.yaml",
         }
         return {name: file.read_bytes() for name, file in files.items()}
 
@@ -117,8 +116,7 @@ READERS = [
     Reader("pca_mat.h5", _read_metadata),
     Reader("metrics.jsonl", read_metrics),
     Reader("rank_table.json", read_rank_table),
-    Reader("stage_1.yaml", lambda path: load_config(StageOneConfig, path)),
-    Reader("stage_2.yaml", lambda path: load_config(StageTwoConfig, path)),
+    Reader("digits.yaml", lambda path: (load_config(StageOneConfig, path), load_config(StageTwoConfig, path))),
 ]
 
 AS_IT_IS = [pytest.param(reader, False, id=reader.name) for reader in READERS]

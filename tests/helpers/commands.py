@@ -15,8 +15,7 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[2]
 CONFIGS = REPOSITORY / "pipelines" / "configs"
-STAGE_1 = CONFIGS / "digits_stage_1.yaml"
-STAGE_2 = CONFIGS / "digits_stage_2.yaml"
+DIGITS = CONFIGS / "digits.yaml"
 N_SNAPSHOTS = 36
 SHORT = [f"--set={option}" for option in ("epochs=3", "snapshots.per_epoch=12", "snapshots.first_epoch=1")]
 DIMRED = Path(sys.executable).with_name("dimred")

@@ -58,19 +58,19 @@ def write_run(folder: Path, epochs: int, per_epoch: int, first_epoch: int) -> Ru
     step |= {"captured_fraction": 0.1, "subspace_step": [0.1, 0.2]}
     step |= {"step_size": 1.0, "moved_inside": 0.05**0.5, "moved_outside": 0.001}
     _write_metrics(files.stage_2, [{"step": number} | step for number in (1, 2)])
-    (files.stage_2 / "config.yaml").write_text("cooldown: null\nsearch: {n_components: 2}\ndata: {eval_split: test}\n")
+    (files.stage_2 / "config.yaml").write_text("data: {eval_split: test}\nstage_2: {search: {n_components: 2}}\n")
     sources = {"data": folder, "weights": weights, "basis": folder / "pca_mat.npy"}
     (files.stage_2 / "checkpoint_stage_2").mkdir()
     (files.stage_2 / "checkpoint_stage_2" / "net-final.ckpt").touch()
     average = "uniform of 3 snapshots"
     candidates = [_candidate("last", 1, 0.6, 0.1), _candidate(average, 3, 0.5, 0.0)]
-    chosen = [_candidate("start", 3, 0.5, 0.1), _candidate("1", 1, 0.4, 0.0)]
+    chosen = [_candidate("average", 3, 0.5, 0.1), _candidate("1", 1, 0.4, 0.0)]
     points = {"start": {"as_trained": 0.6}, "1": {"as_trained": 0.65}, "final": accuracy(0.65, 0.7)["accuracy"]}
     StageTwoResult(
-        start="best", epochs=1, sources={name: str(path) for name, path in sources.items()},
-        metrics=[MetricResult(ACCURACY, points)], start_effective_size=3.0,
+        epochs=1, sources={name: str(path) for name, path in sources.items()},
+        metrics=[MetricResult(ACCURACY, points)],
         choices={
-            "start": ChoiceResult(average, 3.0, candidates, 2, 0.9, 1.2),
+            "average": ChoiceResult(average, 3.0, candidates, 2, 0.9, 1.2),
             "kept": ChoiceResult("1", 1.0, chosen, 2, 0.9, 1.2)
         },
         basis=basis.in_short(2) | {"explained_variance": 0.9},
@@ -116,4 +116,4 @@ def _write_metrics(folder: Path, records: list[dict[str, Any]]) -> None:
     folder.mkdir(exist_ok=True)
     (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     (folder / "versions.json").write_text('{"dimred": "0"}')
-    (folder / "config.yaml").write_text("epochs: 1\n")
+    (folder / "config.yaml").write_text("stage_1: {epochs: 1}\n")

@@ -1,6 +1,6 @@
 """Run both stages on the tiny task, inside this process."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -9,6 +9,7 @@ import pytest
 
 from dimred.checkpoints.states import read_full_checkpoint
 from dimred.config import StageOneConfig, StageTwoConfig
+from dimred.runs.begun import Begun
 from dimred.runs.run import Run, open_run
 from dimred.runs.steps import build_train_step
 from dimred.runs.task import build_task
@@ -24,12 +25,11 @@ from tests.helpers.results import differences, results
 RunStage = Callable[[Path, bool], object]  # the folder, and whether to resume
 
 
-def stage_1_run(settings: StageOneConfig, allowed: Sequence[str] = (), begin: Path | None = None) -> RunStage:
+def stage_1_run(settings: StageOneConfig, begin: Path | None = None) -> RunStage:
     """Make a function that runs stage 1 with the same cells, compiled once, and the same values at the beginning.
 
     Args:
         settings: configuration of the run.
-        allowed: keys that may differ from the earlier run's.
         begin: a full checkpoint to begin with.
     """
     ms.set_seed(settings.seed)
@@ -39,40 +39,34 @@ def stage_1_run(settings: StageOneConfig, allowed: Sequence[str] = (), begin: Pa
 
     def run_stage(out: Path, resume: bool) -> None:
         step.restore(first, "the beginning")
-        with open_run(out, task) as run:
-            StageOne(run, step).go(None if begin is None else read_full_checkpoint(begin, "--from"), allowed)
+        with open_run(out, task, Begun.open(out, StageOneConfig) if resume else None) as run:
+            StageOne(run, step).go(None if begin is None else read_full_checkpoint(begin, "--from"))
 
     return run_stage
 
 
-def stage_2_run(
-    settings: StageTwoConfig, weights: Path, matrix: Path | None = None, allowed: Sequence[str] = ()
-) -> RunStage:
+def stage_2_run(settings: StageTwoConfig, weights: Path, matrix: Path | None = None) -> RunStage:
     """Make a function that runs stage 2, as ``stage_1_run`` does.
 
     Args:
         settings: configuration of the run; ``epochs`` is a number.
         weights: the full checkpoint to begin with, in its run.
         matrix: the basis of a search; None without one.
-        allowed: keys that may differ from the earlier run's.
     """
-    task, parent = build_task(settings, Path()), StageOneRun.open(weights).share()
+    task, parent = build_task(settings, Path()), StageOneRun.open(weights)
     network = task.network
-    cooldown = None if settings.cooldown is None else plan_cooldown(settings.cooldown, network, parent)
+    cooldown = plan_cooldown(settings.cooldown, network, parent) if settings.method == "cooldown" else None
     basis = None if matrix is None else load_basis(matrix, network=network)
-    parent.put_weights(network, task.ranks)
-    if settings.search is None:
-        step = build_cooldown_step(task, cooldown)
-    else:
-        step = build_search_step(task, settings.search, cooldown, basis)
+    from_arrays(network.get_parameters(), parent.arrays, parent.title)
+    step = build_search_step(task, basis) if cooldown is None else build_cooldown_step(task, cooldown)
     begin, first = to_arrays(step.get_parameters()) | parent.arrays, getattr(step, "memory", None)
 
     def run_stage(out: Path, resume: bool) -> None:
         if first is not None:
             step.memory = first
         from_arrays(step.get_parameters(), begin, "the beginning")  # the rates too
-        with open_run(out, task) as run:
-            StageTwo(run, step, parent, cooldown, basis).go(allowed)
+        with open_run(out, task, Begun.open(out, StageTwoConfig) if resume else None) as run:
+            StageTwo(run, step, parent, cooldown, basis).go()
 
     return run_stage
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from dimred.data.image_tree import write_digits
-from tests.helpers.commands import SHORT, STAGE_1, STAGE_2, TwoStages, dimred, program
+from tests.helpers.commands import DIGITS, SHORT, TwoStages, dimred, program
 
-DIGITS = "digits with ü and blanks"
+DIGITS_FOLDER = "digits with ü and blanks"
 
 
 class Shared:
@@ -42,12 +42,12 @@ def digits(shared: Shared) -> Path:
     """Write the digits with a quarter of the 4,000 test images, because every run of a program measures them."""
 
     def fill(folder: Path) -> None:
-        write_digits(folder / DIGITS, seed=7)
-        for of_a_class in (folder / DIGITS / "test").iterdir():
+        write_digits(folder / DIGITS_FOLDER, seed=7)
+        for of_a_class in (folder / DIGITS_FOLDER / "test").iterdir():
             for image in [one for number, one in enumerate(sorted(of_a_class.iterdir())) if number % 4]:
                 image.unlink()
 
-    return shared("digits", fill) / DIGITS
+    return shared("digits", fill) / DIGITS_FOLDER
 
 
 @pytest.fixture(scope="session")
@@ -68,7 +68,7 @@ def few_digits(digits: Path, shared: Shared) -> Path:
 def two_stages(digits: Path, shared: Shared) -> TwoStages:
     def fill(folder: Path) -> None:
         run = TwoStages(folder, digits)
-        done = program("stage_1", digits, "--config", STAGE_1, "--out", run.stage_1, *SHORT, cwd=folder, status=0)
+        done = program("stage_1", digits, "--config", DIGITS, "--out", run.stage_1, *SHORT, cwd=folder, status=0)
         (folder / "shown").write_text(done.stdout)
         dimred("pca", "--ckpt-dir", run.snapshots, "--out", run.matrix, cwd=folder, status=0)
 
@@ -77,12 +77,12 @@ def two_stages(digits: Path, shared: Shared) -> TwoStages:
 
 @pytest.fixture(scope="session")
 def searched(two_stages: TwoStages, shared: Shared) -> Path:
-    """Run stage 2 from the mean with alpha = 0, on the given matrix."""
+    """Run a search with alpha = 0, on the given matrix."""
 
     def fill(out: Path) -> None:
         done = program(
-            "stage_2", two_stages.data, two_stages.weights, two_stages.matrix, "--config", STAGE_2, "--out", out,
-            "--set=search.alpha=0", "--set=start=mean", "--set=keep_best=true", cwd=two_stages.folder, status=0,
+            "stage_2", two_stages.data, two_stages.weights, two_stages.matrix, "--config", DIGITS, "--out", out,
+            "--set=search.alpha=0", cwd=two_stages.folder, status=0,
         )  # fmt: skip
         assert re.search(r"^\{'Accuracy': 0\.\d+\}$", done.stdout, re.MULTILINE)
 

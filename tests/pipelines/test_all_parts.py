@@ -30,19 +30,15 @@ ONE = {
     "epochs": EPOCHS, "snapshots": {"per_epoch": 3}, "checkpoints": {"every_epochs": 2, "keep": 9},
     "optimizer": {"name": "adamw"}, "schedule": {"name": "cosine", "peak": 0.02, "warmup_epochs": 1},
 }  # fmt: skip
-SEARCH = {"epochs": 2, "start": "last", "cooldown": None, "reestimate_batches": 2, "search": {"n_components": 4}}
-
-
-def configuration(file: Path, *parts: dict[str, Any]) -> Path:
-    file.write_text(yaml.safe_dump({key: value for part in (TASK, *parts) for key, value in part.items()}))
-    return file
+SEARCH = {"epochs": 2, "reestimate_batches": 2, "search": {"n_components": 4}}
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Run a stage 1 with the configuration ``one.yaml``."""
+    """Run a stage 1 with the configuration ``one.yaml``, whose stage 2 is a search."""
     folder = tmp_path_factory.mktemp("all_parts")
-    stage_1(folder, configuration(folder / "one.yaml", DATA, PARTS, ONE), folder / "one")
+    (folder / "one.yaml").write_text(yaml.safe_dump(TASK | DATA | PARTS | {"stage_1": ONE, "stage_2": SEARCH}))
+    stage_1(folder, folder / "one.yaml", folder / "one")
     return folder
 
 
@@ -75,9 +71,7 @@ def test_stage_1_begun_with_a_checkpoint_goes_on_as_if_it_had_not_stopped(run: P
 
 
 def test_a_search_has_all_parts_and_measures_the_average_beside_the_raw_weights(run: Path, tmp_path: Path) -> None:
-    stage_2(
-        run, checkpoint(run), config=configuration(tmp_path / "two.yaml", DATA, PARTS, SEARCH), out=tmp_path / "two"
-    )
+    stage_2(run, checkpoint(run), out=tmp_path / "two")
     result = StageTwoResult.read(tmp_path / "two" / "result.json")
     points = result.main.by_point
     assert [point for point, values in points.items() if "ema" in values] == ["start", "1", "2"]
@@ -94,9 +88,8 @@ def test_a_search_has_all_parts_and_measures_the_average_beside_the_raw_weights(
 def test_a_cooldown_takes_over_batches_and_the_parts_of_the_step(
     run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bare = {"data": {key: value for key, value in DATA["data"].items() if key != "batch_size"}}
-    config = configuration(tmp_path / "two.yaml", bare, {"epochs": 1, "reestimate_batches": 2})
-    stage_2(run, checkpoint(run, 2), config=config, out=tmp_path / "two")
+    options = ["method=cooldown", "epochs=1", "reestimate_batches=2"]
+    stage_2(run, checkpoint(run, 2), out=tmp_path / "two", overrides=options)
     settings = load_config(StageTwoConfig, tmp_path / "two" / "config.yaml")
     assert settings.data.batch_size == 3
     assert settings.model_dump(include={*PARTS}) == load_config(StageOneConfig, run / "one.yaml").model_dump(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dimred.io.run_names import ENVIRONMENT_LOG, LOCK, RANK_LOG
-from tests.helpers.commands import SHORT, STAGE_1, STAGE_2, TwoStages, dimred, program
+from tests.helpers.commands import DIGITS, SHORT, TwoStages, dimred, program
 
 
 def assert_said_once(done: CompletedProcess[str], *said: str) -> None:
@@ -30,14 +30,14 @@ def files_below(folder: Path) -> dict[str, bytes]:
 
 
 def test_a_program_started_directly_refuses_bad_input(tmp_path: Path) -> None:
-    done = program("stage_1", "nowhere", "--config", STAGE_1, "--out", "out", cwd=tmp_path)
+    done = program("stage_1", "nowhere", "--config", DIGITS, "--out", "out", cwd=tmp_path)
     assert_said_once(done, "nowhere", "not a folder")
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_an_error_that_every_rank_finds_is_printed_once(devices: int, digits: Path, tmp_path: Path) -> None:
-    command = ("train", "stage-1", digits, "--config", STAGE_1, "--device-target", "CPU", "--devices", devices)
+    command = ("train", "stage-1", digits, "--config", DIGITS, "--device-target", "CPU", "--devices", devices)
     for n_classes in ("8", "9"):  # the second attempt reports only its own error
         done = dimred(*command, f"--set=model.n_classes={n_classes}", "--out", "new/out", cwd=tmp_path)
         assert_said_once(done, "10 classes", f"n_classes {n_classes};")
@@ -48,7 +48,7 @@ def test_an_error_that_only_rank_0_finds_is_printed_once(two_stages: TwoStages, 
     np.save(tmp_path / "wrong.npy", np.zeros((32, 19953), np.float32))
     before = files_below(tmp_path)
     done = dimred(
-        "train", "stage-2", two_stages.data, two_stages.weights, "wrong.npy", "--config", STAGE_2, "--device-target",
+        "train", "stage-2", two_stages.data, two_stages.weights, "wrong.npy", "--config", DIGITS, "--device-target",
         "CPU", "--devices", 2, cwd=tmp_path,
     )  # fmt: skip
     assert_said_once(done, "wrong.npy", "19,953", "19,954")
@@ -62,12 +62,14 @@ def test_a_run_that_is_not_resumed_keeps_its_files(two_stages: TwoStages, tmp_pa
     shutil.copytree(two_stages.stage_1, run)
     (run / "train.log").write_text("error: of an earlier attempt\n")
     before = files_below(tmp_path)
-    command = ("train", "stage-1", two_stages.data, "--config", STAGE_1, "--device-target", "CPU", "--devices", 1)
+    command = ("train", "stage-1", two_stages.data, "--config", DIGITS, "--device-target", "CPU", "--devices", 1)
     assert_said_once(dimred(*command, cwd=tmp_path), "earlier results")
     done = dimred(*command, *SHORT, "--resume", "--set=seed=99", cwd=tmp_path, status=2)
     assert "error" not in done.stdout
-    assert done.stderr.splitlines()[:2] == ["error: the run was begun with other values:", "  seed: 1 -> 99"]
+    lines = done.stderr.splitlines()
+    assert lines[0].endswith("was begun with other values:")
+    assert lines[1] == "  seed: 1 -> 99"
     assert done.stderr.count("1 -> 99") == 1
     assert files_below(tmp_path) == before
     assert (run / "train.log").read_text().startswith("error: of an earlier attempt\n")
-    dimred(*command, *SHORT, "--resume", "--set=seed=99", "--allow-change=seed", cwd=tmp_path, status=0)
+    dimred("train", "stage-1", two_stages.data, "--resume", "--set=epochs=3", cwd=tmp_path, status=0)

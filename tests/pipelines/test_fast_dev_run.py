@@ -40,7 +40,7 @@ def weights(tmp_path: Path, config: Path) -> Path:
     options = ("stop=null", "epochs=4", "snapshots.format=safetensors")
     command = ("train", "stage-1", ".", "--config", config, *ONE_RANK, *(f"--set={option}" for option in options))
     dimred(*command, cwd=tmp_path, status=0)
-    (tmp_path / "two.yaml").write_text(yaml.safe_dump(TASK | {"start": "best", "search": {"n_components": 2}}))
+    (tmp_path / "two.yaml").write_text(yaml.safe_dump(TASK | {"stage_2": {"search": {"n_components": 2}}}))
     assert len(list(tmp_path.glob("*/checkpoint_stage_1/checkpoint_pca/*.safetensors"))) == 4
     return tmp_path / "device0_stage_1" / "checkpoint_stage_1" / "network-4_4.ckpt"
 

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 SHORT = ("--set=data.batch_size=2", "--set=data.workers=1", "--set=seed=3")
 STAGE_1 = ("epochs=1", "schedule.total_epochs=6", "snapshots.per_epoch=3", "snapshots.first_epoch=1")
 STAGE_2 = (
-    "epochs=1", "search.n_components=2", "reestimate_batches=1", "start=mean", "search.max_trials=2", "keep_best=false",
+    "epochs=1", "search.n_components=2", "reestimate_batches=1", "search.max_trials=2",
 )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from dimred.checkpoints.states import RunStates
-from tests.helpers.commands import REPOSITORY, STAGE_1, STAGE_2, run
+from tests.helpers.commands import DIGITS, REPOSITORY, run
 from tests.helpers.results import differences, results
 
 KILLS = int(os.environ.get("DIMRED_KILLS", "1"))
@@ -67,7 +67,7 @@ def uninterrupted(command: list[object], out_name: str, resume: list[str], folde
 @pytest.fixture(scope="module")
 def stage_1(few_digits: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Phase, Path]:
     folder = tmp_path_factory.mktemp("one")
-    command = ["dimred.pipelines.stage_1", few_digits, "--config", STAGE_1, *(f"--set={option}" for option in ONE)]
+    command = ["dimred.pipelines.stage_1", few_digits, "--config", DIGITS, *(f"--set={option}" for option in ONE)]
     return uninterrupted(command, "stage_1", ["--resume"], folder), folder / "run" / "stage_1"
 
 
@@ -87,7 +87,7 @@ def stage_2(
     folder = tmp_path_factory.mktemp("two")
     weights = stage_1[1] / "checkpoint_stage_1" / "resnet_small-3_10.ckpt"
     options = [f"--set={option}" for option in TWO]
-    command = ["dimred.pipelines.stage_2", few_digits, weights, "--config", STAGE_2, *options]
+    command = ["dimred.pipelines.stage_2", few_digits, weights, "--config", DIGITS, *options]
     return uninterrupted(command, "stage_2", ["--resume"], folder), folder / "run" / "stage_2"
 
 

@@ -18,7 +18,7 @@ from dimred.io.stage_two_result import StageTwoResult
 from dimred.pipelines.report import report
 from dimred.pipelines.stage_1 import stage_1
 from dimred.pipelines.stage_2 import stage_2
-from tests.helpers.commands import DIMRED, dimred_here
+from tests.helpers.commands import DIMRED
 from tests.helpers.results import differences, results
 from tests.helpers.tiny_regression import TASK, TOLD
 
@@ -26,7 +26,7 @@ ONE = {
     "epochs": 4, "snapshots": {"per_epoch": 4}, "schedule": {"name": "constant", "peak": 0.1, "warmup_epochs": 1},
     "stop": {"every_epochs": 2, "patience": 9},
 }  # fmt: skip
-TWO = {"epochs": 2, "start": "best", "search": {"n_components": 4}}
+TWO = {"method": "cooldown", "epochs": 2}
 
 
 class Shown(NamedTuple):
@@ -40,8 +40,7 @@ class Shown(NamedTuple):
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
     folder, said, logger = tmp_path_factory.mktemp("regression"), list[str](), logging.getLogger("dimred")
-    for name, options in (("one", ONE), ("two", TWO)):
-        (folder / f"{name}.yaml").write_text(yaml.safe_dump(TASK | options))
+    (folder / "one.yaml").write_text(yaml.safe_dump(TASK | {"stage_1": ONE, "stage_2": TWO}))
     handler, level = logging.Handler(), logger.level
     handler.emit = lambda record: said.append(record.getMessage())
     logger.addHandler(handler)
@@ -52,7 +51,6 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
     stage_2(
         folder,
         folder / "one" / "checkpoint_stage_1" / "network-4_4.ckpt",
-        config=folder / "two.yaml",
         out=folder / "two",
     )
     logger.removeHandler(handler)
@@ -71,7 +69,7 @@ def test_the_metric_has_its_own_name_everywhere(shown: Shown) -> None:
     assert result.choices["kept"].candidates[-1]["loss"] == pytest.approx(result.main.at("final") ** 2, rel=2)
     assert f"{{'absolute_error': {errors[-1]}}}" in shown.one.splitlines()
     assert f"{{'absolute_error': {result.main.at('final')}}}" in shown.two.splitlines()
-    assert re.search(r"^stage 2 starts from 'best': absolute_error 0\.\d{1,4}$", shown.two, re.MULTILINE)
+    assert re.search(r"^stage 2 starts from WEIGHTS: absolute_error 0\.\d{1,4}$", shown.two, re.MULTILINE)
     for said in (*shown[1:], json.dumps([records, result.as_json()])):
         assert "accuracy" not in said.lower()
 
@@ -92,12 +90,11 @@ def test_a_run_ends_with_its_value_its_network_and_the_next_command(shown: Shown
     ]  # fmt: skip
 
 
-def test_a_stage_2_with_the_file_of_init_computes_what_one_without_a_file_does(shown: Shown, tmp_path: Path) -> None:
-    weights, file = shown.folder / "one" / "checkpoint_stage_1" / "network-4_4.ckpt", tmp_path / "two.yaml"
-    dimred_here("init", "stage-2", file, status=0)
-    for out, config in (("without", None), ("with", file)):
+def test_stage_2_reads_in_the_folder_of_stage_1_what_its_file_says(shown: Shown, tmp_path: Path) -> None:
+    weights = shown.folder / "one" / "checkpoint_stage_1" / "network-4_4.ckpt"
+    for out, config in (("without", None), ("with", shown.folder / "one.yaml")):
         stage_2(shown.folder, weights, config=config, out=tmp_path / out)
-    assert len(read_metrics(tmp_path / "with" / "metrics.jsonl")) == 1
+    assert len(read_metrics(tmp_path / "with" / "metrics.jsonl")) == 2
     assert not differences(results(tmp_path / "with"), results(tmp_path / "without"))
 
 
@@ -119,7 +116,7 @@ def test_the_callback_was_told_the_records_of_both_runs(shown: Shown) -> None:
 
 def test_without_batch_norm_nothing_is_re_estimated_and_no_word_said_of_it(shown: Shown) -> None:
     result = StageTwoResult.read(shown.folder / "two" / "result.json")
-    assert result.choices["start"].n_measured == len(result.choices["start"].candidates)
+    assert result.choices["average"].n_measured == len(result.choices["average"].candidates)
     assert not result.is_reestimated
     assert "BatchNorm" not in shown.one + shown.two
 
@@ -128,9 +125,9 @@ def test_another_loss_than_stage_1_s_is_refused_by_stage_2_and_the_comparison(sh
     weights = shown.folder / "one" / "checkpoint_stage_1" / "network-4_4.ckpt"
     other = ["loss=mindspore.nn:L1Loss"]
     with pytest.raises(ConfigError, match=r"trained with mindspore\.nn:MSELoss; set the same loss"):
-        stage_2(shown.folder, weights, config=shown.folder / "two.yaml", out=tmp_path / "two", overrides=other)
+        stage_2(shown.folder, weights, out=tmp_path / "two", overrides=other)
     with pytest.raises(ConfigError, match=r"L1Loss, but .* trained with mindspore\.nn:MSELoss; set"):
-        compare(str(shown.folder), shown.folder / "two.yaml", [shown.folder / "one"], tmp_path / "out", overrides=other)
+        compare(str(shown.folder), [shown.folder / "one"], out=tmp_path / "out", overrides=other)
     assert list(tmp_path.iterdir()) == []
 
 

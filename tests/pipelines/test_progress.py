@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.commands import STAGE_1, STAGE_2, TwoStages, run
+from tests.helpers.commands import DIGITS, TwoStages, run
 
 TERMINAL = {"TERM": "xterm", "COLUMNS": "120"}
 
@@ -19,9 +19,9 @@ def in_a_terminal(*command: object, cwd: Path, log: Path | None = None, **enviro
 
 
 def test_stage_2_in_a_terminal(two_stages: TwoStages, few_digits: Path, tmp_path: Path) -> None:
-    options = ("--set=epochs=1", "--set=start=mean", "--set=reestimate_batches=2", "--set=data.batch_size=10")
+    options = ("--set=epochs=1", "--set=reestimate_batches=2", "--set=data.batch_size=10")
     out, files = tmp_path / "two", (few_digits, two_stages.weights, two_stages.matrix)
-    program = (sys.executable, "-m", "dimred.pipelines.stage_2", *files, "--config", STAGE_2)
+    program = (sys.executable, "-m", "dimred.pipelines.stage_2", *files, "--config", DIGITS)
     # Without GLOG_v=3 MindSpore's C++ code warns about many things.
     shown = in_a_terminal(*program, "--out", out, *options, "--set=tensorboard=true", cwd=tmp_path, GLOG_v="2")
     assert re.search(r"stage 2 .*20/20.*/s.*loss \d\.\d+, accuracy \d+\.\d %", shown)
@@ -44,7 +44,7 @@ def test_the_launcher_shows_its_ranks_bar_and_keeps_the_lines_apart(few_digits: 
     log = tmp_path / "log"
     options = ("--set=epochs=2", "--set=data.batch_size=5", "--set=data.eval_split=val")
     command = (
-        Path(sys.executable).with_name("dimred"), "train", "stage-1", few_digits, "--config", STAGE_1, "--devices", "2",
+        Path(sys.executable).with_name("dimred"), "train", "stage-1", few_digits, "--config", DIGITS, "--devices", "2",
         "--device-target", "CPU",
     )  # fmt: skip
     shown = in_a_terminal(*command, *options, cwd=tmp_path, log=log)

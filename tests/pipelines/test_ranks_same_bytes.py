@@ -24,7 +24,7 @@ from dimred.checkpoints.states import RunStates
 from dimred.checkpoints.trainable import is_statistic
 from dimred.launch.job import make_job
 from dimred.launch.rank_table import make_rank_table
-from tests.helpers.commands import STAGE_1, STAGE_2, TWO_RANKS, TwoStages, next_lines, run, script
+from tests.helpers.commands import DIGITS, TWO_RANKS, TwoStages, next_lines, run, script
 from tests.helpers.processes import nothing_is_left, others, soon
 from tests.helpers.results import differences, differing, results
 
@@ -34,9 +34,8 @@ ONE_OPTIONS = [
     "data.eval_split=val", "stop.patience=9", "reestimate_batches=2", "loss=mindspore.nn:CrossEntropyLoss",
 ]  # fmt: skip
 TWO_OPTIONS = [
-    "epochs=2", "data.batch_size=5", "search.n_components=4", "save_every_steps=3", "start=mean",
-    "reestimate_batches=2", "data.eval_split=val", "cooldown.optimizer.name=momentum", "cooldown.rate=0.05",
-    "keep_best=true",
+    "epochs=2", "data.batch_size=5", "search.n_components=4", "save_every_steps=3",
+    "reestimate_batches=2", "data.eval_split=val",
 ]  # fmt: skip
 
 
@@ -65,7 +64,7 @@ def uninterrupted(stage: int, command: list[str], out: Path) -> RanksJob:
 def job_1(few_digits: Path, tmp_path_factory: pytest.TempPathFactory) -> RanksJob:
     options = [f"--set={option}" for option in ONE_OPTIONS]
     return uninterrupted(
-        1, script(1, few_digits, "--config", STAGE_1, *TWO_RANKS, *options), tmp_path_factory.mktemp("two ranks ü")
+        1, script(1, few_digits, "--config", DIGITS, *TWO_RANKS, *options), tmp_path_factory.mktemp("two ranks ü")
     )
 
 
@@ -74,7 +73,7 @@ def job_2(few_digits: Path, two_stages: TwoStages, tmp_path_factory: pytest.Temp
     options = [f"--set={option}" for option in TWO_OPTIONS]
     paths = (few_digits, two_stages.weights, two_stages.matrix)
     return uninterrupted(
-        2, script(2, *paths, "--config", STAGE_2, *TWO_RANKS, *options), tmp_path_factory.mktemp("two ranks again")
+        2, script(2, *paths, "--config", DIGITS, *TWO_RANKS, *options), tmp_path_factory.mktemp("two ranks again")
     )
 
 
@@ -107,7 +106,6 @@ def test_rank_0_alone_saves(stage: int, request: pytest.FixtureRequest) -> None:
     assert result["steps"] == 2 * 20
     assert result["totals"]["accepted_steps"] > 0
     assert result["totals"]["moved_outside"] > 0
-    assert len(result["choices"]["average"]["candidates"]) > 5
 
 
 def test_the_printed_commands_of_two_ranks_run_as_they_are_in_another_folder(job_1: RanksJob, tmp_path: Path) -> None:
@@ -215,7 +213,7 @@ def test_two_hosts_give_the_bytes_of_one(
     job: RanksJob = request.getfixturevalue(f"job_{stage}")
     paths = {str(two_stages.weights): "weights.ckpt", str(two_stages.matrix): "pca_mat.npy"}
     if stage == 2:  # these WEIGHTS are in no run, so that nothing can be taken over from stage 1
-        paths[str(STAGE_2)] = str(job.folder / "device0_stage_2" / "config.yaml")
+        paths[str(DIGITS)] = str(job.folder / "device0_stage_2" / "config.yaml")
     command = [paths.get(word, word) for word in job.command]
     hosts, port = two_hosts(tmp_path)
     if by == "--nodes":

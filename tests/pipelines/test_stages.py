@@ -19,11 +19,9 @@ from dimred.report.record import read_stage_2
 from dimred.report.run_page import write_report
 from dimred.subspace.basis import load_basis
 from tests.helpers.commands import (
-    CONFIGS,
+    DIGITS,
     N_SNAPSHOTS,
     SHORT,
-    STAGE_1,
-    STAGE_2,
     TwoStages,
     dimred_here,
     next_lines,
@@ -50,7 +48,7 @@ def test_the_series_is_ordered_by_step_and_holds_the_trainable_weights_only(two_
 
 def test_the_resolved_configuration_lies_beside_the_run(two_stages: TwoStages) -> None:
     saved = load_config(StageOneConfig, two_stages.stage_1 / "config.yaml")
-    assert saved == load_config(StageOneConfig, STAGE_1, [option.removeprefix("--set=") for option in SHORT])
+    assert saved == load_config(StageOneConfig, DIGITS, [option.removeprefix("--set=") for option in SHORT])
 
 
 def test_the_printed_commands_run_as_they_are_in_another_folder(two_stages: TwoStages, tmp_path: Path) -> None:
@@ -71,8 +69,7 @@ def test_the_printed_commands_run_as_they_are_in_another_folder(two_stages: TwoS
 
 def test_the_result_says_what_was_done(searched: Path) -> None:
     result = StageTwoResult.read(searched / "result.json")
-    assert (result.start, result.start_effective_size) == ("mean", N_SNAPSHOTS)
-    assert [one["name"] for one in result.choices["kept"].candidates] == ["start", "1", "2", "mean of epochs 1 to 2"]
+    assert not result.choices
     assert (result.epochs, result.steps) == (EPOCHS, EPOCHS * STEPS)
     assert 0 < result.totals["accepted_steps"] <= result.steps
     assert result.basis["n_snapshots"] == N_SNAPSHOTS
@@ -90,41 +87,16 @@ def test_every_step_is_told_and_every_accepted_one_decreased_its_loss_sufficient
         assert step["moved_inside"] > 0
 
 
-def test_without_the_residual_the_weights_stay_in_the_mean_plus_the_span_of_the_basis(
+def test_without_the_residual_the_weights_stay_in_weights_plus_the_span_of_the_basis(
     two_stages: TwoStages, searched: Path
 ) -> None:
     basis = load_basis(two_stages.matrix)
-    final = read_checkpoint(searched / "checkpoint_stage_2" / "resnet_small-2_18.ckpt")
-    moved = basis.layout.flatten(final).astype(np.float64) - basis.mean
+    final = read_checkpoint(searched / "checkpoint_stage_2" / "resnet_small-final.ckpt")
+    begun = basis.layout.flatten(read_checkpoint(two_stages.weights))
+    moved = basis.layout.flatten(final).astype(np.float64) - begun
     inside = np.linalg.norm(basis.project(moved))
     assert inside > 1e-3
     assert np.linalg.norm(moved) == pytest.approx(inside, rel=1e-4)
-
-
-@pytest.mark.slow
-def test_the_best_start_is_the_one_that_val_chose(two_stages: TwoStages, few_digits: Path, tmp_path: Path) -> None:
-    """A search that does not move keeps it."""
-    done = program(
-        "stage_2", few_digits, two_stages.weights, two_stages.matrix, "--set=start=best", "--set=keep_best=true",
-        "--out", tmp_path / "out", "--config", STAGE_2, "--set=epochs=1",
-        "--set=search={rule: sgd, learning_rate: 1.0e-12, alpha: 0}",
-        "--set=reestimate_batches=2", "--set=data.batch_size=50", cwd=tmp_path, status=0,
-    )  # fmt: skip
-    result = StageTwoResult.read(tmp_path / "out" / "result.json")
-    candidates = {record["name"]: record for record in result.choices["start"].candidates}
-    chosen = candidates[result.choices["start"].name]
-    assert chosen["behind"] == 0
-    assert chosen["loss"] == pytest.approx(min(record["loss"] for record in candidates.values()), rel=1e-6)
-    assert "last" in candidates
-    assert {name.partition(" ")[0] for name in candidates} == {"last", "uniform", "linear"}
-    samples = {split: len(list((few_digits / split).glob("*/*.png"))) for split in ("train", "val")}
-    passes = len(candidates) * (samples["val"] + 2 * 50) / samples["train"]
-    assert result.choices["start"].n_measured == len(candidates)
-    assert result.choices["start"].forward_passes == pytest.approx(passes)
-    assert f"start: {result.choices['start'].name}, the lowest loss on 'val'" in done.stdout
-    assert result.choices["kept"].candidates[0]["loss"] == pytest.approx(chosen["loss"], rel=1e-6)
-    start = read_checkpoint(tmp_path / "out" / "checkpoint_stage_2" / "resnet_small-start.ckpt")
-    assert _is_average(two_stages, start, result.choices["start"].name)
 
 
 def _is_average(two_stages: TwoStages, weights: dict[str, np.ndarray], name: str) -> bool:
@@ -143,15 +115,14 @@ def _is_average(two_stages: TwoStages, weights: dict[str, np.ndarray], name: str
 def test_a_search_that_accepts_nothing_stops_and_says_why(two_stages: TwoStages, tmp_path: Path) -> None:
     """It starts from the last weights, with a matrix fitted on the way, which must be the one that the command fits."""
     done = program(
-        "stage_2", two_stages.data, two_stages.weights, "--config", STAGE_2, "--out", tmp_path / "out",
-        "--set=keep_best=true", "--set=search={sigma: 0.999, max_trials: 1, max_rejected_steps: 3}",
+        "stage_2", two_stages.data, two_stages.weights, "--config", DIGITS, "--out", tmp_path / "out",
+        "--set=search={sigma: 0.999, max_trials: 1, max_rejected_steps: 3}",
         "--set=reestimate_batches=2", cwd=tmp_path, status=0,
     )  # fmt: skip
     assert "no step was accepted 3 times in a row" in done.stdout
     result = StageTwoResult.read(tmp_path / "out" / "result.json")
     assert "max_trials" in result.stopped
     assert result.epochs == result.steps / STEPS < 1  # only what was done counts as cost
-    assert [one["name"] for one in result.choices["kept"].candidates] == ["start", "1"]
     assert (tmp_path / "out" / "pca_mat.npy").read_bytes() == two_stages.matrix.read_bytes()
     last = read_metrics(two_stages.stage_1 / "metrics.jsonl")[-1]["metrics"]["accuracy"]
     assert result.main.by_point["start"]["as_trained"] == last["as_trained"]
@@ -160,32 +131,30 @@ def test_a_search_that_accepts_nothing_stops_and_says_why(two_stages: TwoStages,
 @pytest.mark.slow
 def test_trainable_averaging_searches_in_the_raw_snapshots(two_stages: TwoStages, tmp_path: Path) -> None:
     program(
-        "stage_2", two_stages.data, two_stages.weights, "--config", STAGE_2, "--out", tmp_path / "out",
-        "--set=epochs=1", "--set=search={rule: sgd, basis: snapshots, split: val}", "--set=start=last",
+        "stage_2", two_stages.data, two_stages.weights, "--config", DIGITS, "--out", tmp_path / "out",
+        "--set=epochs=1", "--set=search={rule: sgd, basis: snapshots}",
         "--set=reestimate_batches=2", cwd=tmp_path, status=0,
     )  # fmt: skip
     shown = dimred_here("show", tmp_path / "out" / "pca_mat.npy", cwd=tmp_path)
     assert "raw snapshots" in shown.stdout
-    assert len(read_metrics(tmp_path / "out" / "metrics.jsonl")) == 3  # of 256 images, from the 1,000 of val
+    assert len(read_metrics(tmp_path / "out" / "metrics.jsonl")) == STEPS
 
 
 @pytest.mark.slow
 def test_the_average_is_the_mean_of_the_snapshots_and_needs_its_own_statistics(
-    two_stages: TwoStages, searched: Path, tmp_path: Path
+    two_stages: TwoStages, tmp_path: Path
 ) -> None:
     averaged = tmp_path / "average.ckpt"
     made = dimred_here("merge", two_stages.snapshots, "--rest", two_stages.weights, "--out", averaged, cwd=tmp_path)
     worth = f"BatchNorm: 18 statistics are those of {two_stages.weights}, which do not belong to these"
     assert worth in made.stdout, made.stderr
-    done = dimred_here("eval", two_stages.data, averaged, "--config", STAGE_1, "--json", cwd=tmp_path, status=0)
+    done = dimred_here("eval", two_stages.data, averaged, "--config", DIGITS, "--json", cwd=tmp_path, status=0)
     average = json.loads(done.stdout)
     accuracy = average["metrics"]["accuracy"]
     assert accuracy["as_trained"] != accuracy["reestimated"]
-    start = StageTwoResult.read(searched / "result.json").main.by_point["start"]["as_trained"]
-    assert accuracy["reestimated"] == pytest.approx(start, abs=0.02)  # other batches for the statistics
     merged = tmp_path / "merged.ckpt"  # the same weights, without statistics
     assert dimred_here("merge", two_stages.snapshots, "--out", merged, cwd=tmp_path).returncode == 0
-    done = dimred_here("eval", two_stages.data, merged, "--config", STAGE_1, "--json", cwd=tmp_path)
+    done = dimred_here("eval", two_stages.data, merged, "--config", DIGITS, "--json", cwd=tmp_path)
     del accuracy["as_trained"]
     assert json.loads(done.stdout) == average
 
@@ -195,7 +164,7 @@ def test_the_cooldown_takes_over_from_stage_1_and_needs_no_basis(
 ) -> None:
     out = tmp_path / "out"
     done = program(
-        "stage_2", few_digits, two_stages.weights, "--config", CONFIGS / "digits_anytime_2.yaml", "--out", out,
+        "stage_2", few_digits, two_stages.weights, "--set=method=cooldown", "--out", out,
         "--set=reestimate_batches=3", "--set=data.eval_split=val", "--set=data.batch_size=10", cwd=tmp_path, status=0,
     )  # fmt: skip
     result = StageTwoResult.read(out / "result.json")
@@ -207,8 +176,7 @@ def test_the_cooldown_takes_over_from_stage_1_and_needs_no_basis(
     assert result.basis is None
     assert not (out / "pca_mat.npy").exists()
     losses = {record["name"]: record["loss"] for record in result.choices["kept"].candidates}
-    assert list(losses) == ["average", "start", "1"]  # the best average may be kept, wherever stage 2 begins
-    assert losses["1"] < losses["start"]
+    assert list(losses) == ["average", "1"]
     averages = {record["name"]: record["loss"] for record in result.choices["average"].candidates}
     assert losses["average"] == pytest.approx(averages[result.choices["average"].name], rel=1e-5)
     average = read_checkpoint(out / "checkpoint_stage_2" / "resnet_small-average.ckpt")

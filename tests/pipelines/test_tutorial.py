@@ -32,7 +32,7 @@ def run_commands(text: str, folder: Path) -> CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_a_strangers_network_goes_through_both_stages(tmp_path: Path) -> None:
-    assert write_files(TUTORIAL, tmp_path) == ["my_network.py", "my_data.py", "stage_1.yaml", "stage_2.yaml"]
+    assert write_files(TUTORIAL, tmp_path) == ["my_network.py", "my_data.py", "my_run.yaml"]
     done = run_commands(TUTORIAL, tmp_path)
     first, second = (float(found) for found in re.findall(r"^\{'Accuracy': (0\.\d+)\}$", done.stdout, re.MULTILINE))
     assert first > 0.3

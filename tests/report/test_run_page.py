@@ -12,7 +12,7 @@ import pytest
 from dimred.config import StageOneConfig, StageTwoConfig, load_config
 from dimred.errors import ConfigError
 from dimred.io.metric import ACCURACY, AS_TRAINED, TOP5
-from dimred.io.stage_two_result import ChoiceResult, MetricResult
+from dimred.io.stage_two_result import MetricResult
 from dimred.report.page import Page, details, figure, table
 from dimred.report.record import on_equal_terms, read_stage_1, read_stage_2
 from dimred.report.run_page import make_report_folder, write_report, write_stage_1_report
@@ -163,19 +163,6 @@ def test_top5_is_on_the_pages_of_both_stages(run: RunFiles, tmp_path: Path) -> N
     assert "<b>75.00 %</b><span>top5 on val after epoch 51, statistics as trained</span>" in page
 
 
-def test_a_look_at_averages_is_shown_with_its_cost_which_is_not_the_network_s(run: RunFiles, tmp_path: Path) -> None:
-    result = read_stage_2(run.stage_2).result
-    candidates = [
-        {"name": name, "effective_size": 3.0, "loss": loss, "metric": None, "behind": 0.0, "standard_error": None}
-        for name, loss in (("final", None), ("uniform of 3 snapshots", 0.5))
-    ]
-    look = ChoiceResult("uniform of 3 snapshots", 3.0, candidates, 2, 3.0, 9.0)
-    page = stage_2_page(run, tmp_path / "out", choices=result.choices | {"best_average": look}).read_text()
-    assert "Stage 2 cost 2.3 passes after the 50 of stage 1, and 6 s." in page
-    assert "A look at averages of the snapshots cost 1.0 passes more; on val, one is better: uniform of 3" in page
-    assert "<td>stage 2&#x27;s last weights</td><td>3</td><td>nan</td>" in page
-
-
 def test_the_files_of_another_version_say_what_they_are(run: RunFiles) -> None:
     line = '{"epoch": 1, "loss": 2.0, "accuracy": 0.5}\n'
     (run.stage_1 / "metrics.jsonl").write_text(line)
@@ -204,12 +191,12 @@ def test_a_figure_of_the_split_that_chose_is_said_to_be_too_good(run: RunFiles, 
     page = stage_2_page(run, tmp_path / "out", warning="'val' is the split that chooses.").read_text()
     assert "&#x27;val&#x27; is the split that chooses." in page
     assert "likely too good" not in stage_1_page(run, tmp_path / "out").read_text()
-    (run.stage_1 / "config.yaml").write_text("stop: averaged\n")
+    (run.stage_1 / "config.yaml").write_text("stage_1: {stop: averaged}\n")
     assert "this figure is likely too good" in stage_1_page(run, tmp_path / "out").read_text()
 
 
 def test_the_last_weights_have_one_figure_though_stage_2_began_there(run: RunFiles, tmp_path: Path) -> None:
-    page = stage_2_page(run, tmp_path / "out", start="last", choices={}, start_effective_size=1.0).read_text()
+    page = stage_2_page(run, tmp_path / "out", choices={}).read_text()
     assert "<b>55.00 %</b><span>stage 1&#x27;s last weights, epoch 50</span>" in page
     assert "where stage 2 began" not in page
 
@@ -234,16 +221,16 @@ def test_what_is_not_there_any_more_is_left_out_and_said(run: RunFiles, tmp_path
     ("options", "rows"),
     [
         (
-            "cooldown: null\nsearch: {n_components: 2, rho: 0.25, sigma: 0.1, max_trials: 7, gamma: 0.5, alpha: 0.1}",
+            "stage_2: {search: {n_components: 2, rho: 0.25, sigma: 0.1, max_trials: 7, gamma: 0.5, alpha: 0.1}}",
             [
-                ("search", "rule bfgs, k = 2 of 6 dimensions (n_components), on batches of &#x27;train&#x27;"),
+                ("search", "rule bfgs, k = 2 of 6 dimensions (n_components)"),
                 ("line search", "rho 0.25, sigma 0.1, max_trials 7"),
                 ("outside", "gamma 0.5, alpha 0.1"),
             ],
         ),
         (
-            "search: {rule: sgd, momentum: 0.5}",
-            [("rate", "learning_rate 0.1, linear; momentum 0.5"), ("outside", "cooldown")],
+            "stage_2: {search: {rule: sgd, momentum: 0.5}}",
+            [("rate", "learning_rate 0.1, linear; momentum 0.5"), ("outside", "gamma 0.9, alpha 0.001")],
         ),
     ],
 )
@@ -255,7 +242,7 @@ def test_the_first_table_has_the_options_of_the_search(
     first = text[: text.index("</table>")]
     for name, value in rows:
         assert f"<td>{name}</td><td>{value}</td>" in first
-    assert search_options(StageTwoConfig(), read_stage_2(run.stage_2).result) == {}
+    assert search_options(StageTwoConfig(), replace(read_stage_2(run.stage_2).result, basis=None)) == {}
 
 
 def test_the_pictures_of_a_search_say_what_it_did(run: RunFiles, tmp_path: Path) -> None:

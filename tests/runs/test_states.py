@@ -33,7 +33,7 @@ def small_disk(tmp_path: Path):
 
 def test_the_newest_two_stay_by_step_and_the_newest_whole_one_is_found(tmp_path: Path) -> None:
     states = RunStates(tmp_path)
-    assert states.newest(pytest.fail) is None
+    assert states.is_empty
     for step in (9, 10, 11):
         states.save(step, {"w": np.full(3, step, np.float32)}, {"epoch": step})
     assert sorted(path.name for path in states.directory.iterdir()) == ["state-10.ckpt", "state-11.ckpt"]
@@ -63,9 +63,19 @@ def test_a_truncated_state_is_skipped_and_named(tmp_path: Path) -> None:
         assert [str(path) in words for words in said] == [True]
 
 
-def test_unreadable_states_are_not_taken_for_no_states(tmp_path: Path) -> None:
+def test_a_state_of_an_unknown_version_is_named_and_no_older_one_taken(tmp_path: Path) -> None:
+    states = RunStates(tmp_path)
+    for step in (1, 2):
+        states.save(step, {"w": np.ones(3)}, {"version": step})
+    with pytest.raises(RunError, match=r"state-2\.ckpt is a state of version 2, and this dimred reads version 1"):
+        states.newest(pytest.fail)
+
+
+def test_states_that_are_unreadable_or_gone_are_refused(tmp_path: Path) -> None:
     """A run that began anew would remove its snapshots and checkpoints."""
     states = RunStates(tmp_path)
+    with pytest.raises(RunError, match=r"There is no state in .*resume\. .*restore one of .*resume"):
+        states.newest(pytest.fail)
     for step in (1, 2):
         states.save(step, {"w": np.ones(3)}, {})
         (states.directory / f"state-{step}.ckpt").write_bytes(b"")
@@ -115,7 +125,7 @@ def test_a_full_disk_is_waited_for_and_that_is_said_once_a_minute(
 
     monkeypatch.setattr("dimred.io.atomic.stop_waiting.wait", wait)
     retry(lambda: states.save(1, {"w": MEGABYTE}, {}))
-    assert states.newest(pytest.fail) is not None
+    assert states.newest(pytest.fail).step == 1
     assert waited == 150
     assert caplog.text.count("No space left on device; waiting until there is room") == 3
 
@@ -127,4 +137,4 @@ def test_a_disk_that_became_read_only_is_named(small_disk: Path) -> None:
     words = r"state-2\.ckpt: Read-only file system\. The last good state is .*state-1"
     with pytest.raises(FaultError, match=words), translate_errors(states):
         retry(lambda: states.save(2, {"w": np.ones(3)}, {}))
-    assert states.newest(pytest.fail) is not None
+    assert states.newest(pytest.fail).step == 1

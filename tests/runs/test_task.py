@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn
 
-from dimred.config import StageOneConfig, StageTwoConfig, config_text
+from dimred.config import StageOneConfig, StageTwoConfig
 from dimred.errors import ConfigError, DimredError
 from dimred.runs.splits import build_data
 from dimred.runs.steps import build_loss, build_scores, check_scores
@@ -76,17 +76,15 @@ def test_a_network_that_does_not_take_the_data_is_named() -> None:
         check(data=tiny_task.TASK["data"], loss=None, metric=None)
 
 
-def test_stage_2_goes_on_with_the_loss_of_stage_1(tmp_path: Path) -> None:
-    (tmp_path / "checkpoint_stage_1").mkdir()
-    weights = tmp_path / "checkpoint_stage_1" / "network-1_4.ckpt"
+def test_stage_2_goes_on_with_the_loss_of_stage_1() -> None:
     two = StageTwoConfig.model_validate(TASK)
-    StageOneRun.open(weights).share().check_continued_by(two)  # stage 1's loss is not known
-    (tmp_path / "config.yaml").write_text(config_text(StageOneConfig.model_validate(TASK | {"metric": None})))
-    StageOneRun.open(weights).share().check_continued_by(two)
+    StageOneRun(Path("network-1_4.ckpt"), {}).check_continued_by(two)  # stage 1's loss is not known
+    one = StageOneRun(Path("network-1_4.ckpt"), {}, config=StageOneConfig.model_validate(TASK | {"metric": None}))
+    one.check_continued_by(two)
     with pytest.raises(
         ConfigError, match=r"loss is null, cross entropy, but WEIGHTS .* trained with mindspore\.nn:MSE"
     ):
-        StageOneRun.open(weights).share().check_continued_by(StageTwoConfig.model_validate(TASK | {"loss": None}))
+        one.check_continued_by(StageTwoConfig.model_validate(TASK | {"loss": None}))
 
 
 @pytest.mark.parametrize(
@@ -97,14 +95,13 @@ def test_stage_2_goes_on_with_the_loss_of_stage_1(tmp_path: Path) -> None:
     ],
 )
 def test_stage_2_goes_on_with_the_label_smoothing_and_the_normalisation_of_stage_1(
-    trained: dict[str, Any], typed: dict[str, Any], value: str, remedy: str, tmp_path: Path
+    trained: dict[str, Any], typed: dict[str, Any], value: str, remedy: str
 ) -> None:
-    (tmp_path / "checkpoint_stage_1").mkdir()
-    weights = tmp_path / "checkpoint_stage_1" / "network-1_4.ckpt"
-    (tmp_path / "config.yaml").write_text(config_text(StageOneConfig.model_validate(tiny_task.TASK | trained)))
-    StageOneRun.open(weights).share().check_continued_by(StageTwoConfig.model_validate(tiny_task.TASK | trained))
+    """The size of the images may be another, on which a network may be brought to its end."""
+    one = StageOneRun(Path("network-1_4.ckpt"), {}, config=StageOneConfig.model_validate(tiny_task.TASK | trained))
+    one.check_continued_by(StageTwoConfig.model_validate(tiny_task.TASK | trained | {"data": {"image_size": 288}}))
     with pytest.raises(ConfigError) as refused:
-        StageOneRun.open(weights).share().check_continued_by(StageTwoConfig.model_validate(tiny_task.TASK | typed))
+        one.check_continued_by(StageTwoConfig.model_validate(tiny_task.TASK | typed))
     assert str(refused.value).startswith(value)
     assert str(refused.value).endswith(remedy)
 

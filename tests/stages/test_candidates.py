@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn
 
-from dimred.averaging.choice import Choice
+from dimred.averaging.choice import Candidate, Choice
 from dimred.data.own_dataset import OwnDataset
 from dimred.distributed.ranks import ALONE
 from dimred.evaluation.evaluator import Evaluator
@@ -39,41 +39,22 @@ def evaluator(network: nn.Cell, tmp_path: Path) -> Evaluator:
     return Evaluator(network, {"val": val}, Scores(distance, (distance,)), seed=1, n_batches=0)
 
 
-def save_and_measure(candidates: Candidates, evaluator: Evaluator, values: dict[str | int, float]) -> None:
-    """Save points whose weights are all one value."""
-    for point, value in values.items():
-        evaluator.network.weight.set_data(Tensor(np.full((3, 2), value, np.float32)))
+@pytest.mark.parametrize(("before", "end", "kept"), [(2.0, 3.0, "start"), (4.0, 2.5, "5"), (3.0, np.inf, "start")])
+def test_val_chooses_between_the_end_and_what_was_best_before_also_after_a_resume(
+    before: float, end: float, kept: str, tmp_path: Path, evaluator: Evaluator
+) -> None:
+    candidates, resumed, weight = points(tmp_path), points(tmp_path), evaluator.network.weight
+    for point, value in (("start", before), (5, end)):
+        weight.set_data(Tensor(np.full((3, 2), value, np.float32)))
         candidates.save(point, list(evaluator.network.get_parameters()))
-        candidates.measure(point, 1.0, evaluator)
-
-
-@pytest.mark.parametrize(
-    ("values", "kept", "weight"),
-    [
-        ({"start": 2.0, 1: 3.0, 2: 4.0}, "start", 2.0),
-        ({"start": 5.0, 1: 4.0, 2: 2.5}, "2", 2.5),
-        ({"start": 5.0, 1: 1.0, 2: 3.0}, "mean of epochs 1 to 2", 2.0),
-        ({"start": 5.0, 1: 3.0}, "1", 3.0),
-    ],
-)
-def test_start_epochs_and_their_means_are_candidates(
-    values: dict[str | int, float], kept: str, weight: float, tmp_path: Path, evaluator: Evaluator
-) -> None:
-    candidates = points(tmp_path)
-    save_and_measure(candidates, evaluator, values)
-    assert candidates.put_chosen(evaluator, range(1, len(values))).name == kept
-    np.testing.assert_array_equal(evaluator.network.weight.asnumpy(), np.full((3, 2), weight, np.float32))
-
-
-def test_a_mean_covers_the_epochs_in_its_name_those_too_that_could_not_be_measured(
-    tmp_path: Path, evaluator: Evaluator
-) -> None:
-    candidates, resumed = points(tmp_path), points(tmp_path)
-    save_and_measure(candidates, evaluator, {"start": 9.0, 1: 9.0, 2: np.inf, 3: 1.0, 4: 3.0})
+        if point == 5:
+            candidates.measure(point, evaluator)
+        else:
+            candidates.add_before(point, Candidate("last", 1.0, *evaluator.measure_val()))
     resumed.restore(candidates.state_arrays(), candidates.state_values())
     assert resumed.choice.seconds == candidates.choice.seconds > 0
-    result = resumed.put_chosen(evaluator, range(1, 5))
-    assert result.name == "3"
-    assert result.candidates[-1]["name"] == "mean of epochs 1 to 4"
-    assert not np.isfinite(result.candidates[-1]["loss"])
-    np.testing.assert_array_equal(evaluator.network.weight.asnumpy(), np.ones((3, 2), np.float32))
+    for one in (candidates, resumed):
+        weight.set_data(Tensor(np.zeros((3, 2), np.float32)))
+        result = one.put_chosen(evaluator)
+        assert (result.name, result.n_measured) == (kept, int(np.isfinite(end) or one is candidates))
+        np.testing.assert_array_equal(weight.asnumpy(), np.full((3, 2), min(before, end), np.float32))

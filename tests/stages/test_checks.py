@@ -1,6 +1,5 @@
 """Before the first step, bad input is refused and nothing is written."""
 
-import logging
 import shutil
 from collections.abc import Callable
 from functools import partial
@@ -13,11 +12,11 @@ from mindspore import Parameter, nn
 
 from dimred.checkpoints.checkpoint_io import write_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
-from dimred.checkpoints.states import RunStates
-from dimred.config import CooldownConfig, OptimizerConfig, StageOneConfig, StageTwoConfig, complete, load_config
+from dimred.config import StageOneConfig, StageTwoConfig, load_config
 from dimred.data.image_tree import write_image_tree
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import DimredError
+from dimred.runs.begun import Begun, Pin
 from dimred.runs.splits import build_data
 from dimred.runs.task import build_network, build_task
 from dimred.stages.checks import check_stage_1, check_stage_2
@@ -26,13 +25,17 @@ from dimred.subspace.basis import SubspaceBasis
 from dimred.subspace.fit import fit_basis
 from dimred.train_step.schedule_free import ScheduleFree
 from dimred.vectors.parameters import to_arrays
-from tests.helpers.commands import STAGE_1, STAGE_2
+from tests.helpers.commands import DIGITS
 from tests.helpers.networks import state_bytes
 
 SMALL = ["data.batch_size=4"]
-ONE = load_config(StageOneConfig, STAGE_1, SMALL)
-TWO = complete(load_config(StageTwoConfig, STAGE_2, [*SMALL, "keep_best=true"]), ONE)
-OWN_COOLDOWN = CooldownConfig(rate=0.1, optimizer=OptimizerConfig())
+ONE = load_config(StageOneConfig, DIGITS, SMALL)
+TWO = load_config(StageTwoConfig, DIGITS, SMALL)
+COOLDOWN = load_config(
+    StageTwoConfig,
+    DIGITS,
+    [*SMALL, "method=cooldown", "epochs=1", "cooldown.rate=0.1", "cooldown.optimizer.name=momentum"],
+)
 
 
 @pytest.fixture
@@ -68,8 +71,8 @@ def refusal(network: nn.Cell, data: Path, check: Callable[[Path], object]) -> st
     return str(refused.value)
 
 
-def check_1(data: Path, out: Path, settings: StageOneConfig, ranks: Ranks = ALONE, resume: bool = False) -> None:
-    check_stage_1(build_task(settings, data, ranks, is_checked=False), out, resume=resume)
+def check_1(data: Path, out: Path, settings: StageOneConfig, ranks: Ranks = ALONE) -> None:
+    check_stage_1(build_task(settings, data, ranks, is_checked=False), out)
 
 
 def check_2(
@@ -78,11 +81,10 @@ def check_2(
     out: Path,
     pca_mat: Path | None = None,
     settings: StageTwoConfig = TWO,
-    resume: bool = False,
+    begun: Begun[StageTwoConfig] | None = None,
 ) -> object:
     task = build_task(settings, data, is_checked=False)
-    parent = StageOneRun.open(weights).share(ALONE, out if resume else None)
-    return check_stage_2(task, parent, pca_mat, out, resume=resume)
+    return check_stage_2(task, StageOneRun.open(weights), pca_mat, out, begun, resume=begun is not None)
 
 
 def refusal_of_stage_2(
@@ -98,45 +100,15 @@ def refusal_of_stage_2(
         ("train/3/*", "", ["class '3'", "no images"]),
         ("val", "stop=averaged", ["val"]),
         ("", "model.n_classes=9", ["10 classes", "n_classes 9"]),
-        ("", "stage_2=digits_stgae", ["stage_2 is 'digits_stgae', which is not a file", "a recipe: digits"]),
         ("", "callback=nowhere.to_be:found", ["callback is 'nowhere.to_be:found', but 'nowhere.to_be' can't"]),
     ],
 )
 def test_what_stage_1_refuses(removed: str, override: str, said: list[str], data: Path, network: nn.Cell) -> None:
     for path in [data] if removed == "." else data.glob(removed) if removed else []:
         path.unlink() if path.is_file() else shutil.rmtree(path)
-    settings = load_config(StageOneConfig, STAGE_1, [override] if override else [])
+    settings = load_config(StageOneConfig, DIGITS, [override] if override else [])
     told = refusal(network, data, lambda out: check_1(data, out, settings))
     assert all(words in told for words in said), told
-
-
-def test_resuming_where_there_is_no_run_is_said(data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO):
-        check_1(data, tmp_path / "typo", ONE, resume=True)
-    assert f"--resume: there is no state in {tmp_path / 'typo'}; a new run begins" in caplog.messages
-
-
-@pytest.mark.parametrize("is_empty", [False, True])
-def test_a_run_whose_states_were_removed_is_not_begun_anew_over_its_checkpoints(
-    is_empty: bool, data: Path, weights: Path, checkpoints: Path, tmp_path: Path
-) -> None:
-    out = shutil.copytree(checkpoints.parent, tmp_path / "one")
-    shutil.rmtree(out / "resume")
-    if is_empty:
-        (out / "resume").mkdir()
-        (out / "resume" / "other.ckpt").touch()  # is no state
-    settings = TWO.model_copy(update={"search": None, "cooldown": OWN_COOLDOWN})
-    for check in (
-        lambda: check_1(data, out, ONE, resume=True),
-        lambda: check_2(data, weights, out, None, settings, resume=True),
-    ):
-        (out / "metrics.jsonl").write_bytes((checkpoints.parent / "metrics.jsonl").read_bytes())
-        with pytest.raises(DimredError, match=r"there is no state in .*resume' to go on from") as refused:
-            check()
-        assert refused.value.exit_status == 2
-        (out / "metrics.jsonl").unlink()
-        with pytest.raises(DimredError, match=r"whose checkpoint_stage_1/.*\.ckpt tells of a run, but there is no"):
-            check()
 
 
 def samples(n_in_val: int, data: Path, split: str, seed: int | None) -> list[tuple[np.ndarray, int]]:
@@ -153,7 +125,7 @@ def named_epoch() -> nn.Cell:
 
 
 def test_a_name_that_full_checkpoints_need_is_refused_before_training(data: Path, network: nn.Cell) -> None:
-    settings = load_config(StageOneConfig, STAGE_1, [f"model.name={__name__}:named_epoch"])
+    settings = load_config(StageOneConfig, DIGITS, [f"model.name={__name__}:named_epoch"])
     told = refusal(network, data, lambda out: check_1(data, out, settings))
     assert "a network with a parameter named 'epoch'" in told
 
@@ -161,85 +133,57 @@ def test_a_name_that_full_checkpoints_need_is_refused_before_training(data: Path
 def test_a_val_too_small_to_choose_by_is_refused_and_a_small_one_warned_of(
     data: Path, network: nn.Cell, weights: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told = {}
-    for name in ("one_in_val", "two_in_val"):
-        settings = TWO.model_copy(update={"data": TWO.data.model_copy(update={"dataset": f"{__name__}:{name}"})})
-        told[name] = refusal_of_stage_2(data, network, weights, None, settings) + caplog.text
-    assert "'val' chooses between networks by their losses, but has 1 sample" in told["one_in_val"]
-    assert "'val' chooses between networks, and has only 2 samples" in told["two_in_val"]
+    one, two = (
+        COOLDOWN.model_copy(update={"data": COOLDOWN.data.model_copy(update={"dataset": f"{__name__}:{name}"})})
+        for name in ("one_in_val", "two_in_val")
+    )
+    said = refusal_of_stage_2(data, network, weights, None, one)
+    assert "'val' chooses between networks by their losses, but has 1 sample" in said
+    check_2(data, weights, data.parent / "out", None, two)
+    assert "'val' chooses between networks, and has only 2 samples" in caplog.text
 
 
 def test_a_data_queue_is_refused_where_the_device_has_none(data: Path) -> None:
-    settings = load_config(StageOneConfig, STAGE_1, ["data.sink=true"])
+    settings = load_config(StageOneConfig, DIGITS, ["data.sink=true"])
     with pytest.raises(DimredError, match=r"data\.sink is true.*--set data\.sink=false"):
         build_data(settings.data, data, "train")
 
 
-def test_a_basis_without_a_search_is_refused(data: Path, network: nn.Cell, weights: Path) -> None:
-    settings = TWO.model_copy(update={"search": None, "cooldown": OWN_COOLDOWN})
+def test_a_basis_for_a_cooldown_is_refused(data: Path, network: nn.Cell, weights: Path) -> None:
+    settings = COOLDOWN
     said = refusal_of_stage_2(data, network, weights, data.parent / "pca_mat.npy", settings)
     assert "PCA_MAT is" in said
-    assert "search is null, so it has no use; leave PCA_MAT out, or search in it, such as --set search.n_comp" in said
-
-
-def test_a_start_that_cannot_be_used_is_refused(data: Path, network: nn.Cell, weights: Path) -> None:
-    (snapshot,) = (weights.parent / "checkpoint_pca").glob("*.ckpt")
-    for start, said in (("nowhere.ckpt", "nowhere.ckpt is not found"), (snapshot, f"start '{snapshot}' has no '")):
-        settings = TWO.model_copy(update={"start": str(start), "search": None, "cooldown": OWN_COOLDOWN})
-        assert said in refusal_of_stage_2(data, network, weights, None, settings)
-
-
-def test_a_start_that_is_gone_is_not_needed_to_go_on(data: Path, network: nn.Cell, weights: Path) -> None:
-    out = data.parent / "out"
-    (out / "resume").mkdir(parents=True)
-    (out / "resume" / "state-0.ckpt").touch()
-    (out / "config.yaml").touch()
-    settings = TWO.model_copy(update={"start": "gone.ckpt", "search": None, "cooldown": OWN_COOLDOWN})
-    check_2(data, weights, out, None, settings, resume=True)
+    assert (
+        "method is cooldown, which has no use for it; leave PCA_MAT out, or search in it with --set method=se" in said
+    )
 
 
 def test_the_point_of_schedule_free_gradients_is_no_start(data: Path, network: nn.Cell, weights: Path) -> None:
-    arrays = to_arrays(network.get_parameters())
-    for place, settings in ((weights, TWO), (weights.with_name("raw.ckpt"), None)):
-        write_checkpoint(place, arrays | to_arrays([ScheduleFree(network.trainable_params()).rates_squared]))
-        if settings is None:
-            write_checkpoint(weights, arrays)
-            settings = TWO.model_copy(update={"start": str(place)})
-        said = refusal_of_stage_2(data, network, weights, None, settings)
-        assert f"{str(place)!r}, which has the point at which schedule-free training takes its gradients" in said
-        assert "name the *-final.ckpt beside it" in said
+    free = to_arrays([ScheduleFree(network.trainable_params()).rates_squared])
+    write_checkpoint(weights, to_arrays(network.get_parameters()) | free)
+    said = refusal_of_stage_2(data, network, weights, None)
+    assert f"{str(weights)!r}, which has the point at which schedule-free training takes its gradients" in said
+    assert "name the *-final.ckpt beside it" in said
 
 
-def test_a_stage_2_that_goes_on_takes_its_own_basis_whatever_became_of_the_snapshots(
-    data: Path, network: nn.Cell, weights: Path
+@pytest.mark.parametrize("is_given", [False, True])
+def test_a_stage_2_that_goes_on_takes_the_basis_it_began_with_whatever_became_of_the_snapshots(
+    is_given: bool, data: Path, network: nn.Cell, weights: Path
 ) -> None:
     """Where it begins, one snapshot would be too few, and they can't be read any more."""
     out, folder = data.parent / "out", data.parent / "series"
     (weights.parent / "checkpoint_pca" / "manifest.json").write_text("{")
-    (out / "resume").mkdir(parents=True)
-    (out / "resume" / "state-0.ckpt").touch()
+    out.mkdir()
     series, rng = CheckpointSeries(folder), np.random.default_rng(0)
     for step in range(1, 34):
         noise = {weight.name: rng.normal(size=weight.shape).astype(np.float32) for weight in network.trainable_params()}
         series.append(noise, step, step)
-    fit_basis(series, 32, out=out / "pca_mat.npy")
+    basis = fit_basis(series, 32, out=(data.parent if is_given else out) / "pca_mat.npy")
     (out / "config.yaml").touch()
-    _, found = check_2(data, weights, out, resume=True)
+    pin = Pin(basis.digest, str(basis.path) if is_given else None)
+    _, found = check_2(data, weights, out, begun=Begun(TWO, {"PCA_MAT": pin}))
     assert isinstance(found, SubspaceBasis)
-    assert found.path == out / "pca_mat.npy"
-
-
-def test_a_state_of_stage_1_does_not_stand_for_weights_that_are_gone(
-    data: Path, network: nn.Cell, weights: Path
-) -> None:
-    out = data.parent / "out"
-    out.mkdir()
-    (out / "config.yaml").touch()
-    RunStates(out).save(1, to_arrays(network.get_parameters()), {"run": {}})
-    weights.unlink()
-    settings = TWO.model_copy(update={"search": None, "cooldown": OWN_COOLDOWN})
-    with pytest.raises(DimredError, match=rf"{weights.name} is not found"):
-        check_2(data, weights, out, None, settings, resume=True)
+    assert found.path == basis.path
 
 
 def test_weights_of_another_network_are_refused(data: Path, network: nn.Cell, weights: Path) -> None:

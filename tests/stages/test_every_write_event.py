@@ -32,12 +32,11 @@ STAGE_1: dict[str, Any] = {
 }
 ONE = StageOneConfig.model_validate(TASK | STAGE_1)
 TWO = StageTwoConfig.model_validate(
-    TASK
-    | {"epochs": 2, "reestimate_batches": 1, "start": "mean"}
-    | {"search": {"n_components": 2, "alpha": 0}, "cooldown": None}
+    TASK | {"epochs": 2, "reestimate_batches": 1, "search": {"n_components": 2, "alpha": 0}}
 )
-COOLDOWN = StageTwoConfig.model_validate(TASK | {"epochs": 2, "reestimate_batches": 1, "save_every_steps": 1})
-BOTH = TWO.model_copy(update={"cooldown": COOLDOWN.cooldown, "save_every_steps": 1})
+COOLDOWN = StageTwoConfig.model_validate(
+    TASK | {"method": "cooldown", "epochs": 2, "reestimate_batches": 1, "save_every_steps": 1}
+)
 
 
 class DeadError(BaseException):
@@ -69,7 +68,7 @@ def pca(finished: Path) -> RunStage:
 
 def stage_2(finished: Path, settings: StageTwoConfig = TWO) -> RunStage:
     weights = next((finished / "checkpoint_stage_1").glob("*.ckpt"))
-    return stage_2_run(settings, weights, settings.search and finished.parent / "pca_mat.npy")
+    return stage_2_run(settings, weights, None if settings is COOLDOWN else finished.parent / "pca_mat.npy")
 
 
 def events_of(run: RunStage, out: Path) -> tuple[int, dict[str, Any]]:
@@ -95,8 +94,8 @@ def die_at(event: int, run: RunStage, out: Path, dead_pid: int) -> None:
 
 @pytest.mark.parametrize(
     ("phase", "every"),
-    [("stage_1", 29), ("pca", 1), ("cooldown", 31), pytest.param("both", 61, marks=pytest.mark.slow)]
-    + [pytest.param(phase, 1, marks=pytest.mark.slow) for phase in ("stage_1", "stage_2", "cooldown", "both")],
+    [("stage_1", 29), ("pca", 1), ("cooldown", 31), ("search", 61)]
+    + [pytest.param(phase, 1, marks=pytest.mark.slow) for phase in ("stage_1", "search", "cooldown")],
 )
 def test_a_run_that_dies_at_a_write_event_is_resumed_to_the_same_bytes(
     phase: str, every: int, finished: Path, dead_pid: int, tmp_path: Path
@@ -104,9 +103,8 @@ def test_a_run_that_dies_at_a_write_event_is_resumed_to_the_same_bytes(
     run: RunStage = {
         "stage_1": lambda finished: stage_1_run(ONE),
         "pca": pca,
-        "stage_2": stage_2,
+        "search": stage_2,
         "cooldown": lambda finished: stage_2(finished, COOLDOWN),
-        "both": lambda finished: stage_2(finished, BOTH),
     }[phase](finished)
     n_events, expected = events_of(run, tmp_path / "whole" / "out")
     assert n_events > 10

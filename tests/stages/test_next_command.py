@@ -41,7 +41,7 @@ def commands(folder: Path, n_snapshots: int) -> list[list[str]]:
     series = CheckpointSeries(weights.parent / "checkpoint_pca", 40)
     for step in range(n_snapshots):
         series.append({"w": np.float32([step])}, step, 1)
-    settings = StageOneConfig.checked(TASK | {"stage_2": "digits_stage"})
+    settings = StageOneConfig.checked(TASK | {"stage_2": {"data": {"batch_size": 256}}})
     return commands_after_stage_1(build_task(settings, Path(), splits=["train", "val"]), weights, run_folder)
 
 
@@ -59,7 +59,7 @@ def test_the_basis_has_as_many_directions_as_the_recipe_or_the_snapshots_give(
 @pytest.mark.parametrize(("name", "next_one"), [("linear", "report"), ("step", "train"), ("constant", "train")])
 def test_a_cooldown_follows_where_the_schedule_has_left_a_rate(name: str, next_one: str, tmp_path: Path) -> None:
     schedule = {"name": name, "warmup_epochs": 0, "total_epochs": 4, "milestones": [2] if name == "step" else []}
-    one = StageOneConfig.checked(TASK | {"schedule": schedule, "epochs": 4})
+    one = StageOneConfig.checked(TASK | {"schedule": schedule, "epochs": 4, "stage_2": {"method": "cooldown"}})
     task = build_task(one, Path(), splits=["train", "val"])
     [[first, *_]] = commands_after_stage_1(task, tmp_path / "network-4_4.ckpt", tmp_path)
     assert first == next_one

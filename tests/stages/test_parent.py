@@ -1,6 +1,5 @@
 """What a cooldown takes over from a run of stage 1 or from the configuration, and what it refuses."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -9,18 +8,15 @@ import pytest
 
 from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
-from dimred.config import CooldownConfig, SearchConfig, StageOneConfig, StageTwoConfig, config_text, load_config
-from dimred.distributed.ranks import Ranks
+from dimred.config import CooldownConfig, StageOneConfig, StageTwoConfig, config_text
 from dimred.errors import ConfigError, SeriesError
 from dimred.runs.steps import build_optimizer
 from dimred.runs.task import Task, build_network, build_task
 from dimred.stages.cooldown import Cooldown, build_cooldown_step, plan_cooldown
-from dimred.stages.parent import StageOneRun
-from dimred.stages.subspace_train_step import build_search_step
+from dimred.stages.parent import StageOneRun, config_beside
 from dimred.train_step.optimizers import state_parameters
 from dimred.vectors.parameters import to_arrays
 from tests.helpers import tiny_task
-from tests.helpers.networks import basis_for
 
 MODEL = {"model": {"name": "tests.helpers.tiny_task:network", "n_classes": 3}}
 ONE = StageOneConfig.model_validate(
@@ -31,7 +27,7 @@ NETWORK = build_network(ONE)
 
 
 def settings(**options: object) -> StageTwoConfig:
-    return StageTwoConfig.model_validate(MODEL | {"epochs": 2} | options)
+    return StageTwoConfig.model_validate(MODEL | {"method": "cooldown", "epochs": 2} | options)
 
 
 def task(n_steps: int, **options: object) -> Task[StageTwoConfig]:
@@ -65,17 +61,13 @@ def after_updates(path: Path, count: int) -> Path:
 
 
 def read(path: Path, **options: object) -> Cooldown:
-    return plan_cooldown(CooldownConfig.model_validate(options), NETWORK, StageOneRun.open(path).share())
+    return plan_cooldown(CooldownConfig.model_validate(options), NETWORK, StageOneRun.open(path))
 
 
-def test_a_link_to_a_full_checkpoint_leads_to_its_run_and_a_start_is_known_by_its_whole_path(
-    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_link_to_a_full_checkpoint_leads_to_its_run(weights: Path, tmp_path: Path) -> None:
     (tmp_path / "link.ckpt").symlink_to(weights)
     run = StageOneRun.open(tmp_path / "link.ckpt")
-    assert (run.weights, run.epoch, run.config) == (weights, 4, ONE)
-    monkeypatch.chdir(tmp_path)
-    assert run.whole_config(settings(start="run/other.ckpt")).start == str(tmp_path / "run" / "other.ckpt")
+    assert (run.path, run.epoch, run.config) == (weights, 4, ONE)
 
 
 def test_a_full_checkpoint_gives_optimizer_state_and_the_rate_of_its_epoch(weights: Path) -> None:
@@ -97,64 +89,10 @@ def test_dropped_steps_do_not_count_for_the_rate(weights: Path) -> None:
     assert read(after_updates(weights, 9)).rate == pytest.approx(0.4 * (1 - 9 / 24))
 
 
-def test_what_stage_2_does_not_set_is_stage_1_s(weights: Path, tmp_path: Path) -> None:
-    parts = {"clipping": {"norm": 2.0}, "ema": {"decay": 0.9}, "loss_scale": {"name": "static"}, "accumulation": 3}
-    task = {"data": {"batch_size": 8, "mean": [1, 2, 3], "workers": 7}, "label_smoothing": 0.3, "reestimate_batches": 4}
-    one = StageOneConfig.checked(ONE.model_dump() | {"precision": {"level": "O2"}, "seed": 9} | parts | task)
-    (tmp_path / "run" / "config.yaml").write_text(config_text(one))
-    parent, file = StageOneRun.open(weights).share(), tmp_path / "two.yaml"
-    assert parent.config == one
-    file.write_text("epochs: 2\nema: {decay: 0.5}\ndata: {workers: 3}\n")
-    found = parent.whole_config(load_config(StageTwoConfig, file, ["data.batch_size=6"]))
-    for key in (
-        "model",
-        "precision",
-        "clipping",
-        "loss_scale",
-        "accumulation",
-        "label_smoothing",
-        "reestimate_batches",
-    ):
-        assert getattr(found, key) == getattr(one, key), key
-    assert (found.ema.decay, found.ema.ramp, found.seed) == (0.5, True, 1)
-    assert found.data == one.data.model_copy(update={"batch_size": 6, "workers": 3})
-    file.write_text("data: {sink: true}")
-    with pytest.raises(ConfigError, match="sink needs batches of one shape"):
-        parent.whole_config(load_config(StageTwoConfig, file))
-
-
-def test_what_is_taken_over_is_said_in_a_line(weights: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("INFO"):
-        StageOneRun.open(weights).whole_config(load_config(StageTwoConfig, None))
-    (said,) = caplog.messages
-    assert said.startswith("taken over from ")
-    assert said.endswith("run/config.yaml: model.name tests.helpers.tiny_task:network, model.n_classes 3")
-
-
-def test_the_recipe_of_stage_1_names_stage_2_s_file(weights: Path, tmp_path: Path) -> None:
-    assert StageOneRun.open(weights).config_of_stage_2(tmp_path / "two", resume=False) is None
-    named = ONE.model_copy(update={"stage_2": "digits_stage"})
-    (tmp_path / "run" / "config.yaml").write_text(config_text(named))
-    found = StageOneRun.open(weights).config_of_stage_2(tmp_path / "two", resume=False)
-    assert found is not None
-    assert found.name == "digits_stage_2.yaml"
-    (tmp_path / "two").mkdir()
-    (tmp_path / "two" / "config.yaml").touch()
-    resumed = StageOneRun.open(weights).config_of_stage_2(tmp_path / "two", resume=True)
-    assert resumed == tmp_path / "two" / "config.yaml"
-    with pytest.raises(
-        ConfigError, match=r"in no run of stage 1 that this host can read.*give a whole one by --config"
-    ):
-        StageOneRun.open(tmp_path / "net-4_3.ckpt").config_of_stage_2(tmp_path / "new", resume=False)
-
-
-def test_a_larger_image_size_than_stage_1_s_is_refused_unless_it_is_allowed(weights: Path) -> None:
-    parent, larger = StageOneRun.open(weights).share(), settings(data={"image_size": 288})
-    with pytest.raises(ConfigError, match=r"image_size is 288, but .*'data.image_size=224', or --allow-change data.im"):
-        parent.check_continued_by(larger)
-    parent.check_continued_by(larger, ["data.image_size"])
-    with pytest.raises(ConfigError, match=r"data.mean is"):
-        parent.check_continued_by(settings(data={"mean": [1, 2, 3]}), ["data.mean"])
+def test_without_a_file_stage_2_reads_that_of_stage_1(weights: Path, tmp_path: Path) -> None:
+    assert config_beside(weights) == tmp_path / "run" / "config.yaml"
+    with pytest.raises(ConfigError, match=r"in no run of stage 1 that this host can read.*give one by --config"):
+        config_beside(tmp_path / "net-4_3.ckpt")
 
 
 def test_a_rate_made_for_batches_of_another_size_is_warned_of(weights: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -165,48 +103,18 @@ def test_a_rate_made_for_batches_of_another_size_is_warned_of(weights: Path, cap
         caplog.clear()
 
 
-class Second(Ranks):
-    """Rank 1 of two, which hears what rank 0 knows and can't read WEIGHTS."""
-
-    rank, group_size = 1, 2
-
-    def __init__(self, heard: bytes) -> None:
-        self.heard = heard
-
-    def run_on_rank_zero(self, work):
-        return None
-
-    def broadcast_bytes(self, content: bytes) -> bytes:
-        return self.heard
-
-
-def test_every_rank_knows_the_same_of_stage_1(weights: Path) -> None:
-    first = StageOneRun.open(weights).share()
-    second = StageOneRun.open(weights).share(Second(json.dumps(first.facts()).encode()))
-    weights.unlink()
-    assert second.facts() == first.facts()
-    assert second.last_rate() == first.last_rate()
-    assert plan_cooldown(CooldownConfig(), NETWORK, second) == plan_cooldown(CooldownConfig(), NETWORK, first)
-
-
 def test_the_configuration_wins_over_stage_1(weights: Path) -> None:
     assert read(weights, rate=0.25).rate == 0.25
     found = read(weights, optimizer={"name": "momentum", "momentum": 0.5})
     assert (found.optimizer.momentum, found.updates, found.rate) == (0.5, 12, pytest.approx(0.2))
 
 
-@pytest.mark.parametrize(("searches", "ema"), [(False, {}), (False, {"ema": {"decay": 0.5}}), (True, {})])
-def test_the_loss_scale_goes_on_whether_or_not_an_average_begins(
-    searches: bool, ema: dict[str, object], weights: Path
-) -> None:
+@pytest.mark.parametrize("ema", [{}, {"ema": {"decay": 0.5}}])
+def test_the_loss_scale_goes_on_whether_or_not_an_average_begins(ema: dict[str, object], weights: Path) -> None:
     state = {"loss_scale.scale": np.float32(32.0), "loss_scale.good_steps": np.int32(5), "loss_scale.overflows": 1}
     write_checkpoint(weights, read_checkpoint(weights) | {name: np.asarray(value) for name, value in state.items()})
     stage_2 = task(3, loss_scale={"name": "dynamic"}, **ema)
-    if searches:
-        basis, two_d = basis_for(NETWORK, 2), SearchConfig(n_components=2)
-        step = build_search_step(stage_2, two_d, read(weights), basis)
-    else:
-        step = build_cooldown_step(stage_2, read(weights))
+    step = build_cooldown_step(stage_2, read(weights))
     found = to_arrays([one for one in step.get_parameters() if one.name.startswith("loss_scale.")])
     assert found == state
 
@@ -266,19 +174,22 @@ def test_steps_down_to_a_thousandth_of_the_peak_leave_a_rate(peak: float) -> Non
     steps = {"name": "step", "peak": peak, "warmup_epochs": 0, "total_epochs": 90, "milestones": (30, 60, 80)}
     one = StageOneConfig.checked({"epochs": 90, "schedule": steps})
     for epoch in (85, 90):
-        run = StageOneRun(Path("net.ckpt"), epoch, 625, one, n_updates=epoch * 625)
+        run = StageOneRun(Path("net.ckpt"), {"global_step": np.int32(epoch * 625)}, epoch, 625, one)
         assert run.last_rate() == pytest.approx(peak / 1000)
 
 
 def test_a_checkpoint_is_paired_with_the_snapshots_up_to_its_epoch(tmp_path: Path) -> None:
-    assert not StageOneRun.open(tmp_path / "net-2_5.ckpt").share().has_snapshots
+    def of_epoch(epoch: int | None) -> StageOneRun:
+        return StageOneRun(tmp_path / "net.ckpt", {}, epoch)
+
+    assert not of_epoch(2).has_snapshots
     (tmp_path / "checkpoint_pca").mkdir()
-    assert not StageOneRun.open(tmp_path / "net-2_5.ckpt").share().has_snapshots
+    assert not of_epoch(2).has_snapshots
     series = CheckpointSeries(tmp_path / "checkpoint_pca", keep=9)
     for epoch in range(1, 5):
         series.append({"weight": np.full(3, epoch, np.float32)}, step=5 * epoch, epoch=epoch)
-    for name, steps in (("net-2_5.ckpt", [5, 10]), ("net-4_5.ckpt", [5, 10, 15, 20]), ("mine.ckpt", [5, 10, 15, 20])):
-        assert [entry.step for entry in StageOneRun.open(tmp_path / name).share().snapshots().entries] == steps
-    assert not StageOneRun.open(tmp_path / "net-0_5.ckpt").share().has_snapshots
+    for last, steps in ((2, [5, 10]), (4, [5, 10, 15, 20]), (None, [5, 10, 15, 20])):
+        assert [entry.step for entry in of_epoch(last).snapshots().entries] == steps
+    assert not of_epoch(0).has_snapshots
     with pytest.raises(SeriesError, match="checkpoint_pca has no snapshots up to epoch 0"):
-        StageOneRun.open(tmp_path / "net-0_5.ckpt").share().snapshots()
+        of_epoch(0).snapshots()

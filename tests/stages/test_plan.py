@@ -15,7 +15,7 @@ from dimred.errors import ConfigError
 from dimred.stages.checks import check_space, say_plan, snapshots_in_the_end
 from dimred.stages.search import check_search_memory, ranks_on_this_host, search_memory
 
-SEARCH = StageTwoConfig(search={"n_components": 32}, cooldown=None)
+SEARCH = StageTwoConfig(search={"n_components": 32})
 
 
 def test_space_and_memory(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_stage_1_reads_after_every_tenth_step_and_for_snapshots(stage_1: tuple[P
 def test_the_cooldown_reads_after_every_tenth_step_or_as_told(stage_1: tuple[Path, Reads], tmp_path: Path) -> None:
     """Each loss is read once."""
     for every, options in ((10, {}), (7, {"read_every_steps": 7})):
-        settings = StageTwoConfig.model_validate(HUNDRED | {"epochs": 1, "start": "last"} | options)
+        settings = StageTwoConfig.model_validate(HUNDRED | {"method": "cooldown", "epochs": 1} | options)
         reads = reads_of(stage_2_run(settings, weights_of(stage_1[0])), tmp_path / str(every), TrainStep)
         assert not reads.inside
         assert reads.after == dict.fromkeys(range(every, STEPS, every), every)
@@ -122,9 +122,7 @@ def test_a_search_reads_as_often_as_its_readme_says(
     for module in (projection, weights):
         monkeypatch.setattr(module, "is_on_host", lambda: False)
     fit_basis(CheckpointSeries.open(weights_of(stage_1[0]).parent / "checkpoint_pca"), 2, out=tmp_path / "pca_mat.npy")
-    settings = StageTwoConfig.model_validate(
-        HUNDRED | {"epochs": 1, "start": "last", "search": {"n_components": 2, "alpha": 0}, "cooldown": None}
-    )
+    settings = StageTwoConfig.model_validate(HUNDRED | {"epochs": 1, "search": {"n_components": 2, "alpha": 0}})
     run = stage_2_run(settings, weights_of(stage_1[0]), tmp_path / "pca_mat.npy")
     reads = reads_of(run, tmp_path / "two", SearchStep)
     for step, record in enumerate(read_metrics(tmp_path / "two" / "metrics.jsonl")[1:-1], start=2):

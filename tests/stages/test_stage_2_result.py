@@ -1,59 +1,26 @@
-"""What stage 2 writes into its result: metrics of any name, and the best average beside a last network."""
+"""What stage 2 writes into its result: metrics of any name."""
 
-import shutil
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import pytest
 from mindspore import Tensor
 
-from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
 from dimred.checkpoints.states import RunStates
 from dimred.errors import ConfigError
 from dimred.io.checksums import write_checksummed
 from dimred.io.metrics_file import read_metrics
 from dimred.io.stage_two_result import StageTwoResult
 from dimred.report.record import read_stage_2
-from dimred.stages.candidates import BestAverage
 from tests.helpers.finished_stage_1 import settings
 from tests.helpers.results import differences, results
-from tests.helpers.tiny_run import dying, stage_2_run
+from tests.helpers.tiny_run import stage_2_run
 
 
 def hits() -> Callable[[Tensor, Tensor], np.ndarray]:
     return lambda outputs, labels: (outputs.asnumpy().argmax(1) == labels.asnumpy()).astype(np.float32)
-
-
-def test_without_a_choice_the_best_average_is_looked_for_at_the_end_and_told_with_its_cost(
-    checkpoints: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The weights are so far off that an average is better; a kill meanwhile changes nothing."""
-    one = tmp_path / "one" / "checkpoint_stage_1"
-    shutil.copytree(checkpoints.parent, tmp_path / "one")
-    weights, arrays = one / "network-2_4.ckpt", read_checkpoint(one / "network-2_4.ckpt")
-    names = list(read_checkpoint(one / "checkpoint_pca" / weights.name))
-    write_checkpoint(weights, arrays | {name: arrays[name] + 5 for name in names})
-    run = stage_2_run(settings(keep_best=False), weights)
-    for name in ("whole", "killed"):
-        with dying(BestAverage, "save_if_better") if name == "killed" else nullcontext():
-            run(tmp_path / name, False)
-    run(tmp_path / "killed", True)
-    assert not differences(results(tmp_path / "killed"), results(tmp_path / "whole"))
-    folder, result = tmp_path / "whole" / "checkpoint_stage_2", StageTwoResult.read(tmp_path / "whole" / "result.json")
-    last, kept, average = (read_checkpoint(folder / f"network-{point}.ckpt") for point in ("1_4", "final", "average"))
-    np.testing.assert_array_equal(kept["0.weight"], last["0.weight"])
-    mean = np.mean([read_checkpoint(path)["0.weight"] for path in (one / "checkpoint_pca").glob("*.ckpt")], axis=0)
-    np.testing.assert_allclose(average["0.weight"], mean, rtol=1e-6)
-    choice = result.choices["best_average"]
-    assert [one["name"] for one in choice.candidates] == ["final", "uniform of 2 snapshots, steps 4 to 8"]
-    assert (choice.n_measured, choice.name) == (2, "uniform of 2 snapshots, steps 4 to 8")
-    assert result.choosing_passes("best_average") > 0
-    assert result.passes == 1  # the network was not chosen by it
-    said = caplog.text[caplog.text.index("the best average of the snapshots is better on 'val' than this network") :]
-    assert f"To take it, use {folder / 'network-average.ckpt'}" in said
 
 
 @pytest.mark.parametrize("name", ["moved_inside", "accepted_steps", "loss", "epoch"])
@@ -64,7 +31,7 @@ def test_a_metric_may_have_any_name(name: str, checkpoints: Path, tmp_path: Path
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(tmp_path)
         sys.modules.pop(module, None)
-        own = settings(metric=f"{module}:{name}", keep_best=False)
+        own = settings(metric=f"{module}:{name}", cooldown={"keep_best": False})
         stage_2_run(own, checkpoints / "network-2_4.ckpt")(tmp_path / "two", False)
     result = StageTwoResult.read(tmp_path / "two" / "result.json")
     [record] = read_metrics(tmp_path / "two" / "metrics.jsonl")

@@ -1,0 +1,181 @@
+"""What a run has begun with: its configuration, and pins of what it depends on outside its folder."""
+
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, Self
+
+from dimred.config import StageConfig, StageOneConfig, StageTwoConfig, load_config
+from dimred.data.batches import Batches
+from dimred.errors import ConfigError, RunError
+from dimred.io.checksums import read_checksummed, write_checksummed
+from dimred.io.run_names import CONFIG, PINS
+from dimred.runs.task import Settings
+
+_log = logging.getLogger(__name__)
+
+_VERSION = 1  # of pins.json
+
+FREE_KEYS = frozenset({
+    "epochs", "stop", "data.workers", "evaluate_every_epochs", "checkpoints.every_epochs", "save_every_steps",
+    "read_every_steps", "profile", "tensorboard", "callback",
+})  # fmt: skip
+"""Keys that may be set when a run is resumed: where it ends, and what leaves its weights as they are."""
+
+
+class Pin(NamedTuple):
+    """Something that a run depends on and that is not in its folder.
+
+    Attributes:
+        digest: what identifies the content; two are equal if the contents are.
+        path: where it was when the run began; None if it is no file, or has come into the run's folder.
+    """
+
+    digest: str
+    path: str | None = None
+
+
+def pins_of_data(data: Path, images: Mapping[str, Batches]) -> dict[str, Pin]:
+    """Return a pin for each split, such as ``DATA/train``, whose digest begins with the number of samples."""
+    where = str(data.resolve())
+    return {
+        f"DATA/{split}": Pin(f"{part.size_in_words}, digest {part.digest()[:12]}", where)
+        for split, part in images.items()
+    }
+
+
+@dataclass(frozen=True)
+class Begun(Generic[Settings]):
+    """A run that has begun, as its folder tells: ``config.yaml`` and ``pins.json``.
+
+    Attributes:
+        config: the configuration to go on with.
+        pins: what the run depends on outside its folder, as ``devices``, ``DATA/train``, ``WEIGHTS``, ``PCA_MAT``.
+    """
+
+    config: Settings
+    pins: dict[str, Pin]
+
+    @classmethod
+    def open(
+        cls, out: Path, stage: type[Settings], config: Path | None = None, overrides: Sequence[str] = ()
+    ) -> Self | None:
+        """Read what the run in a folder has begun with, and set the free keys that are given.
+
+        Args:
+            out: folder of the run.
+            stage: the model of its configuration.
+            config: the file that was given; None for none.
+            overrides: each ``key=value`` that was given.
+
+        Returns:
+            The run; None if none has begun there.
+
+        Raises:
+            ConfigError: another key is given with another value; the message names all of these.
+            RunError: a file of the run is damaged, or of an unknown version.
+        """
+        pins = _read_pins(out / PINS)
+        if pins is None:
+            _log.info(f"--resume: no run has begun in {out}; a new one begins")
+            return None
+        values = load_config(stage, out / CONFIG).model_dump(mode="json", exclude_unset=True)
+        given = load_config(stage, config or out / CONFIG, overrides).model_dump(mode="json", exclude_unset=True)
+        if isinstance(given.get("epochs"), str):  # a fraction, which became a number when the run began
+            del given["epochs"]
+        changes = list(_differences(values, given))
+        free = _free_keys(stage.checked(values))
+        refused = [
+            f"\n  {key}: {json.dumps(old)} -> {json.dumps(new)}"
+            for key, old, new in changes
+            if not any(f"{key}.".startswith(f"{one}.") for one in free)
+        ]
+        if refused:
+            at_checkpoint = ", perhaps at one of its checkpoints by --from" if stage is StageOneConfig else ""
+            raise ConfigError(
+                f"the run in {str(out)!r} was begun with other values:{''.join(refused)}\n--resume goes on with those "
+                f"in its {CONFIG}, so leave these out; or begin a new run with another --out{at_checkpoint}"
+            )
+        for key, _, new in changes:
+            *sections, name = key.split(".")
+            place = values
+            for section in sections:
+                place = place[section]
+            place[name] = new
+        return cls(stage.checked(values), pins)
+
+    def check(self, pins: Mapping[str, Pin]) -> None:
+        """Check that the run still depends on the same, wherever it is.
+
+        Args:
+            pins: what it depends on now. A split that is read only then or only now is no difference.
+
+        Raises:
+            ConfigError: something has another content; the message names all of it.
+        """
+        changes = []
+        for name in dict.fromkeys([*self.pins, *pins]):
+            before, now = self.pins.get(name), pins.get(name)
+            is_unread = name.startswith("DATA/") and (before is None or now is None)
+            if not is_unread and (before and before.digest) != (now and now.digest):
+                changes.append(f"\n  {name}: {_in_words(before)} -> {_in_words(now)}")
+        if changes:
+            raise ConfigError(
+                f"what the run was begun with has changed:{''.join(changes)}\n--resume needs the same contents; give "
+                "those, or begin a new run with another --out"
+            )
+
+
+def _in_words(pin: Pin | None) -> str:
+    if pin is None:
+        return "none"
+    return pin.digest if pin.path is None else f"{pin.digest} ({pin.path})"
+
+
+def write_pins(out: Path, pins: Mapping[str, Pin]) -> None:
+    """Write ``pins.json``. Where it is, a run has begun, and rank 0 has a state to go on from.
+
+    Raises:
+        OSError: the file can't be written.
+    """
+    write_checksummed(out / PINS, {"version": _VERSION, "pins": {name: list(pin) for name, pin in pins.items()}})
+
+
+def _read_pins(path: Path) -> dict[str, Pin] | None:
+    """Read the pins of a run; return None if there are none.
+
+    Raises:
+        RunError: the file is damaged, or of an unknown version.
+    """
+    try:
+        content = read_checksummed(path)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} can't be read: {error}; restore it, or begin a new run with another --out") from error
+    if content.get("version") != _VERSION:
+        raise RunError(
+            f"{path} is of version {content.get('version')}, and this dimred reads version {_VERSION}; go on with the "
+            "dimred that wrote it, or begin a new run with another --out"
+        )
+    return {name: Pin(*pin) for name, pin in content["pins"].items()}
+
+
+def _free_keys(config: StageConfig) -> frozenset[str]:
+    """Return the free keys; ``epochs`` is none where the rates are made for it, as they would go up again."""
+    if isinstance(config, StageTwoConfig):
+        search = config.search
+        if config.method == "cooldown" or (search.rule == "sgd" and search.learning_rate_schedule == "linear"):
+            return FREE_KEYS - {"epochs"}
+    return FREE_KEYS
+
+
+def _differences(own: Any, given: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Yield (key, old, new) for each value that is given and differs; a section against null is one difference."""
+    if isinstance(own, Mapping) and isinstance(given, Mapping):
+        for name, value in given.items():
+            yield from _differences(own.get(name), value, f"{key}.{name}".lstrip("."))
+    elif own != given:
+        yield key, own, given

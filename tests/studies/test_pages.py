@@ -1,0 +1,27 @@
+"""The tables of a study's page are those that its command prints from the store beside it."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+
+@pytest.mark.parametrize(
+    ("page", "module", "store"),
+    [
+        ("published_claim.md", "published_claim", "claims/published"),
+        ("published_claim.md", "published_claim", "claims/constant"),
+        ("choice.md", "choice_rules", "choices"),
+    ],
+)
+def test_every_table_that_is_printed_stands_in_the_page(page: str, module: str, store: str) -> None:
+    command = [sys.executable, "-m", f"tests.studies.{module}", str(HERE / store)]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, cwd=HERE.parents[1]).stdout
+    tables = re.findall(r"(?:^\|.*\n)+", printed, re.MULTILINE)
+    assert len(tables) >= 3
+    text = (HERE / page).read_text(encoding="utf-8")
+    assert [table for table in tables if table not in text] == []
