@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,10 +13,21 @@ import numpy as np
 import pytest
 
 from dimred.checkpoints.series import CheckpointSeries
+from dimred.errors import DimredError
+from dimred.subspace.fit import fit_basis
 from tests.helpers.commands import dimred_here
 from tests.helpers.results import results
 from tests.helpers.run_files import write_run
 
+STAGE_1: dict[str, Any] = {
+    "epochs": 2,
+    "schedule": {"peak": 0.1, "warmup_epochs": 0, "total_epochs": 3},
+    "checkpoints": {"every_epochs": 1, "keep": 1},
+    "snapshots": {"per_epoch": 2, "keep": 3},
+    "save_every_steps": 3,
+    "reestimate_batches": 1,
+}
+STAGE_2: dict[str, Any] = {"epochs": 2, "reestimate_batches": 1, "save_every_steps": 3}
 METRIC = """
 def score(tensors, split):
     return [float(one) for one in tensors["weight"].reshape(-1) ** 2]
@@ -85,11 +97,37 @@ def convert(inputs: Path) -> Case:
 
 
 def stage_1(inputs: Path) -> Case:
-    return _stage(tiny_run().stage_1_run(StageOneConfig.model_validate(TASK | ONE)))
+    from dimred.config import StageOneConfig
+    from tests.helpers.tiny_run import stage_1_run
+    from tests.helpers.tiny_task import TASK
+
+    return _stage(stage_1_run(StageOneConfig.model_validate(TASK | STAGE_1)))
+
+
+def search(inputs: Path) -> Case:
+    return _stage_2(inputs, {"search": {"n_components": 2, "alpha": 0}})
+
+
+def cooldown(inputs: Path) -> Case:
+    return _stage_2(inputs, {"method": "cooldown"})
+
+
+def _stage_2(inputs: Path, options: dict[str, Any]) -> Case:
+    from dimred.config import StageTwoConfig
+    from tests.helpers.tiny_run import stage_2_run
+    from tests.helpers.tiny_task import TASK
+
+    assert stage_1(inputs).run(inputs, False).status == 0
+    checkpoints = inputs / "run" / "checkpoint_stage_1"
+    basis = fit_basis(checkpoints / "checkpoint_pca", 2, out=inputs / "pca_mat.npy")
+    settings = StageTwoConfig.model_validate(TASK | STAGE_2 | options)
+    weights = next(checkpoints.glob("*.ckpt"))
+    return _stage(stage_2_run(settings, weights, basis.path if settings.method == "search" else None))
 
 
 def _stage(run_stage: Callable[[Path, bool], object]) -> Case:
-    """Make the case of a stage, whose cells are compiled once."""
+    """Make the case of a stage; its cells are compiled once for all its runs."""
+    from dimred.runs.run_folder import check_run_folder
 
     def run(folder: Path, resume: bool) -> Outcome:
         try:
