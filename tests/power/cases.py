@@ -19,15 +19,19 @@ from tests.helpers.commands import dimred_here
 from tests.helpers.results import results
 from tests.helpers.run_files import write_run
 
-STAGE_1: dict[str, Any] = {
+# Two steps an epoch, with a state after each.
+SHORT: dict[str, Any] = {
     "epochs": 2,
+    "data": {"dataset": "tests.helpers.tiny_task:Points", "batch_size": 12, "workers": 1},
+    "reestimate_batches": 1,
+    "save_every_steps": 1,
+}
+STAGE_1: dict[str, Any] = {
+    "evaluate_every_epochs": 2,
     "schedule": {"peak": 0.1, "warmup_epochs": 0, "total_epochs": 3},
     "checkpoints": {"every_epochs": 1, "keep": 1},
     "snapshots": {"per_epoch": 2, "keep": 3},
-    "save_every_steps": 3,
-    "reestimate_batches": 1,
 }
-STAGE_2: dict[str, Any] = {"epochs": 2, "reestimate_batches": 1, "save_every_steps": 3}
 METRIC = """
 def score(tensors, split):
     return [float(one) for one in tensors["weight"].reshape(-1) ** 2]
@@ -101,7 +105,7 @@ def stage_1(inputs: Path) -> Case:
     from tests.helpers.tiny_run import stage_1_run
     from tests.helpers.tiny_task import TASK
 
-    return _stage(stage_1_run(StageOneConfig.model_validate(TASK | STAGE_1)))
+    return _stage(stage_1_run(StageOneConfig.model_validate(TASK | SHORT | STAGE_1)))
 
 
 def search(inputs: Path) -> Case:
@@ -120,7 +124,7 @@ def _stage_2(inputs: Path, options: dict[str, Any]) -> Case:
     assert stage_1(inputs).run(inputs, False).status == 0
     checkpoints = inputs / "run" / "checkpoint_stage_1"
     basis = fit_basis(checkpoints / "checkpoint_pca", 2, out=inputs / "pca_mat.npy")
-    settings = StageTwoConfig.model_validate(TASK | STAGE_2 | options)
+    settings = StageTwoConfig.model_validate(TASK | SHORT | options)
     weights = next(checkpoints.glob("*.ckpt"))
     return _stage(stage_2_run(settings, weights, basis.path if settings.method == "search" else None))
 
