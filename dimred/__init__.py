@@ -77,6 +77,10 @@ def __getattr__(name: str) -> Any:
         raise missing from error
 
 
+def __dir__() -> list[str]:
+    return [*__all__, "__version__", "__doc__"]
+
+
 ISA_VARIABLE = "ONEDNN_MAX_CPU_ISA"
 
 

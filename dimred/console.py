@@ -36,25 +36,25 @@ _log = logging.getLogger("dimred")  # the packages' loggers are below it
 _UsageError: Any = typer.BadParameter.__base__  # Typer's own since 0.20, before that click's
 
 # Arguments and options that several programs have.
-Data = Annotated[Path, typer.Argument(metavar="DATA", help="Folder with train/<class>/ and val/<class>/ images.")]
+Data = Annotated[Path, typer.Argument(metavar="DATA", help="Folder with train/<class>/ and val/<class>/.")]
 Weights = Annotated[Path, typer.Argument(metavar="WEIGHTS", help="Stage 1's last full checkpoint.")]
 DeviceTarget = Annotated[Literal["Ascend", "CPU"], typer.Option(help="Kind of device to compute on.")]
 DeviceTargetIfGiven = Annotated[
     Literal["Ascend", "CPU"] | None,
-    typer.Option(help="Kind of device to compute on; by default Ascend where MindSpore sees one, else CPU."),
+    typer.Option(help="By default Ascend where MindSpore sees one, else CPU."),
 ]
 Overrides = Annotated[
-    list[str] | None, typer.Option("--set", help="key=value: set this key of the configuration to this value.")
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set this key of the configuration.")
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, if there is one.")]
 FastDevRun = Annotated[
-    bool, typer.Option("--fast-dev-run", help="Only one step, and all that surrounds it, to see whether the run works.")
+    bool, typer.Option("--fast-dev-run", help="Make one step and all around it, to see whether it works.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
-def refuse_swapped(data: Path, weights: Path | None) -> None:
-    """Raise ConfigError if WEIGHTS, a file, seem to be given before DATA, a folder."""
+def check_not_swapped(data: Path, weights: Path | None) -> None:
+    """Raise ConfigError if DATA is a file and WEIGHTS is a folder: they were given in the wrong order."""
     if weights is not None and weights.is_dir() and data.is_file():
         raise ConfigError(f"DATA is {str(data)!r} and WEIGHTS is {str(weights)!r}, a folder; give DATA before WEIGHTS")
 
@@ -120,7 +120,7 @@ class Lines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Show a record, or keep a DEBUG record for a later silence."""
-        text = record.getMessage()
+        text = self.format(record)
         if record.levelno < logging.INFO:
             self._doing = text
         elif record.levelno == logging.INFO:
@@ -209,7 +209,7 @@ def run_app(
 def _status(app: typer.Typer, tell_refusal: Callable[[str], bool]) -> int:
     """Run the commands, log any error, and return the exit status."""
     try:
-        status = _without_types_of_flags(typer.main.get_command(app))(standalone_mode=False)
+        status = _with_plain_help(typer.main.get_command(app))(standalone_mode=False)
         return status if isinstance(status, int) else 0
     except _UsageError as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # it prints the help
@@ -231,13 +231,18 @@ def _status(app: typer.Typer, tell_refusal: Callable[[str], bool]) -> int:
         return found.exit_status
 
 
-def _without_types_of_flags(command: Any) -> Any:
-    """Make the help of a command and its subcommands show flags as they are typed, without Typer's ``<bool>``."""
+def _with_plain_help(command: Any) -> Any:
+    """Make the help of a command and its subcommands wrap paragraphs to the terminal, and show flags as typed.
+
+    Typer keeps the line breaks of a docstring, and shows ``<bool>`` behind a flag.
+    """
+    if command.help:
+        command.help = "\n\n".join(" ".join(part.split()) for part in command.help.split("\n\n"))
     for one in command.get_params(command.context_class(command)):  # --help among them
         if getattr(one, "is_flag", False):
             one.metavar = ""
     for subcommand in getattr(command, "commands", {}).values():
-        _without_types_of_flags(subcommand)
+        _with_plain_help(subcommand)
     return command
 
 

@@ -5,6 +5,7 @@ Every message names the argument as the user typed it, the value received, what 
 
 import math
 import reprlib
+import signal
 from collections.abc import Callable, Collection
 from ctypes import c_float
 from numbers import Integral, Real
@@ -64,10 +65,10 @@ class DivergedError(FaultError):
 
 
 class StoppedError(DimredError):
-    """A run was ended by SIGTERM (exit status 143), ctrl-C (130) or SIGHUP (129); ``saved`` says what is kept."""
+    """A run was ended by signal n, such as SIGTERM, with exit status 128 + n; ``saved`` says what is kept."""
 
     def __init__(self, number: int, saved: str = ""):
-        name = {1: "SIGHUP", 2: "ctrl-C", 15: "SIGTERM"}.get(number, f"signal {number}")
+        name = "ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
         super().__init__(f"stopped by {name}" + (f"; {saved}" if saved else ""))
         self.number = number
         self.exit_status = 128 + number

@@ -1,12 +1,10 @@
 """Write the report of a run: ``dimred report``.
 
-Two things are not in any file and are measured here: stage 1's last weights with re-estimated BatchNorm statistics, and
-the loss in the plane of the first two principal directions.
+The loss in the plane of both stages is not in any file, and is measured here.
 """
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -15,27 +13,24 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from dimred.averaging.mean import mean_vector, open_fitting
-from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageOneConfig, StageTwoConfig, load_config
-from dimred.errors import SeriesError
-from dimred.io.metric import AS_TRAINED
-from dimred.io.run_names import CONFIG, RESULT, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS
-from dimred.report.plots import PlanePoints, PlaneView, Surface
+from dimred.io.run_names import CONFIG, RESULT, STAGE_1_CHECKPOINTS
+from dimred.io.stage_two_result import AVERAGE, START
+from dimred.report.plots import PlanePoints, PlaneView
 from dimred.report.record import StageTwoRecord, read_stage_1, read_stage_2
 from dimred.report.run_page import make_report_folder, write_report, write_stage_1_report
 from dimred.runs.begun import pins_of_data
 from dimred.runs.device import set_up
 from dimred.runs.steps import build_loss
 from dimred.runs.task import Task, build_task
-from dimred.subspace.basis import SubspaceBasis
-from dimred.subspace.fit import fit_basis
 from dimred.train_step.counted import WeighedLoss
 from dimred.train_step.network_state import batch_norms, moving_statistics
 from dimred.vectors.parameters import from_arrays
 
 _log = logging.getLogger(__name__)
+_LEAST_ANGLE = 1e-5  # radians between two directions; float32 weights on a line have less
 
 
 def report(folder: Path, out: Path, grid: int, n_batches: int) -> Path:
@@ -58,93 +53,66 @@ def report(folder: Path, out: Path, grid: int, n_batches: int) -> Path:
     if not (folder / RESULT).exists() and (folder / STAGE_1_CHECKPOINTS).is_dir():
         stage_1 = read_stage_1(folder / STAGE_1_CHECKPOINTS)
         make_report_folder(out)
-        _say([stage_1.gaps])
+        _log_gaps([stage_1.gaps])
         return write_stage_1_report(out, stage_1, load_config(StageOneConfig, folder / CONFIG))
     run = read_stage_2(folder)
-    if not _stops(run):
+    if not run.checkpoints:
         run = replace(run, missing_sources=(*run.missing_sources, "checkpoints of stage 2"))
     settings = load_config(StageTwoConfig, folder / CONFIG)
     make_report_folder(out)
-    _say(run.gaps)
-    set_up(settings.seed)
+    _log_gaps(run.gaps)
     task = None
     if "data" not in run.missing_sources:
+        set_up(settings.seed)
         splits = {"train", settings.data.eval_split}
         task = build_task(settings, Path(str(run.result.sources["data"])), splits=splits)
         then, now = run.result.digests, pins_of_data(task.data, task.images)
         if any(then.get(name, pin.digest) != pin.digest for name, pin in now.items()):
-            task, run = None, replace(run, missing_sources=(*run.missing_sources, "data"))
-    last = None if task is None or "weights" in run.missing_sources else _measure_last(run, task)
-    snapshots = run.stage_1.snapshots if run.stage_1 else None
+            run = replace(run, missing_sources=(*run.missing_sources, "data"))
     plane = None
-    if snapshots and task is not None and not run.missing_sources:
-        basis = run.basis
-        if basis is None and len(snapshots) > 2:
-            with suppress(SeriesError):  # they are all equal, or on a line
-                basis = fit_basis(snapshots, 2, network=task.network)
-        if basis is not None and basis.mean is not None and len(basis.components) > 1:
-            plane = _view(run, basis, snapshots, task, grid, n_batches)
-    return write_report(out, run, settings, last, plane)
+    if task is not None and not run.missing_sources and run.stage_1 is not None and run.stage_1.snapshots:
+        plane = _view(run, run.stage_1.snapshots, task, grid, n_batches)
+    return write_report(out, run, settings, plane)
 
 
-def _say(warnings: Iterable[str | None]) -> None:
-    for warning in filter(None, warnings):
-        _log.warning(warning)
-
-
-def _measure_last(run: StageTwoRecord, task: Task[StageTwoConfig]) -> float:
-    """Measure stage 1's last weights as stage 2 measured the network it kept."""
-    from_arrays(task.network.get_parameters(), read_checkpoint(str(run.result.sources["weights"])), "WEIGHTS")
-    if task.settings.reestimate_batch_norm and task.evaluator.has_batch_norm:
-        task.evaluator.reestimate()
-    return task.evaluator.metrics(task.settings.data.eval_split)[0]
-
-
-def _stops(run: StageTwoRecord) -> list[Path]:
-    """Return the checkpoints of stage 2's start and epochs; none if one is gone, as the path would begin elsewhere."""
-    names = ["start", *(f"{epoch}_*" for epoch in run.by_point(AS_TRAINED) if epoch)]
-    paths = [[*(run.folder / STAGE_2_CHECKPOINTS).glob(f"*-{name}.ckpt")] for name in names]
-    return [path for of_name in paths for path in of_name] if all(paths) else []
+def _log_gaps(gaps: Iterable[str | None]) -> None:
+    for gap in filter(None, gaps):
+        _log.warning(gap)
 
 
 def _view(
-    run: StageTwoRecord,
-    basis: SubspaceBasis,
-    series: CheckpointSeries,
-    task: Task[StageTwoConfig],
-    grid: int,
-    n_batches: int,
-) -> PlaneView:
-    """Locate both stages in the plane, and evaluate the loss on grids around them."""
-    layout = WeightLayout.from_network(task.network)
-    basis.check(layout)
-    mean = np.asarray(basis.mean, np.float64)
-
-    def points(paths: Iterable[Path]) -> PlanePoints:
-        vectors = (
-            mean_vector(open_fitting([path], layout), np.ones(1), layout) for path in paths
-        )  # one in memory at a time
-        along, off = zip(*(plane_point(basis, mean, vector) for vector in vectors), strict=True)
-        return PlanePoints(np.array(along), np.array(off))
-
-    snapshots = points(series.paths)
-    stops = points(_stops(run))
-    has_path = run.basis is not None and not run.gaps  # its points are sums of all steps before them
-    search = stops.along[0] + run.coordinates()[:, :2] if has_path else stops.along
-
+    run: StageTwoRecord, series: CheckpointSeries, task: Task[StageTwoConfig], grid: int, n_batches: int
+) -> PlaneView | None:
+    """Lay the plane, locate both stages in it, and evaluate the loss on a grid; None if its points are on a line."""
     settings, network = task.settings, task.network
+    layout = WeightLayout.from_network(network)
+
+    def mean(paths: Sequence[Path]) -> np.ndarray:
+        return mean_vector(open_fitting(paths, layout), np.ones(len(paths)), layout)
+
+    third = AVERAGE if AVERAGE in run.checkpoints else "mean"
+    epochs = [path for point, path in run.checkpoints.items() if point.isdecimal()]
+    three = ([run.checkpoints[START]], epochs[-1:], series.paths if third == "mean" else [run.checkpoints[AVERAGE]])
+    corners = [mean(paths) for paths in three]
+    directions = plane_directions(*corners)
+    if directions is None:
+        return None
+    origin = corners[0]
+
+    def points(paths: Sequence[Path]) -> PlanePoints:
+        """Locate checkpoints; one at a time is in memory."""
+        located = [plane_point(origin, directions, mean([path])) for path in paths]
+        return PlanePoints(np.reshape([along for along, _ in located], (-1, 2)), np.array([off for _, off in located]))
+
+    snapshots, between = points(series.paths), points(epochs[:-1])
+    of_corners = np.array([plane_point(origin, directions, corner)[0] for corner in corners])
     train = task.images["train"].training_epoch(settings.seed, 0)
     batches: list[tuple[Tensor, ...]] = list(islice(train.create_tuple_iterator(num_epochs=1), n_batches))
-    loss = loss_in_plane(build_loss(settings, network), batches, mean, np.asarray(basis.components[:2], np.float64))
-
-    def surface(points: np.ndarray) -> Surface:
-        first, second = grid_around(points, grid)
-        return Surface(first, second, np.array([[loss(x, y) for x in first] for y in second]))
-
-    of_search = np.concatenate([stops.along, search])
-    whole, near = surface(np.concatenate([snapshots.along, of_search])), surface(of_search)
+    loss = loss_in_plane(build_loss(settings, network), batches, origin, directions)
+    first, second = grid_around(np.concatenate([of_corners, snapshots.along, between.along]), grid)
+    surface = np.array([[loss(x, y) for x in first] for y in second])
     n_images, has_batch_norm = sum(len(batch[0]) for batch in batches), bool(moving_statistics(network))
-    return PlaneView(whole, near, n_images, has_batch_norm, snapshots, stops, search)
+    return PlaneView(first, second, surface, n_images, has_batch_norm, third, of_corners, snapshots, between)
 
 
 def loss_in_plane(
@@ -178,20 +146,38 @@ def loss_in_plane(
     return at
 
 
-def plane_point(basis: SubspaceBasis, mean: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return the coordinates (2,) of weights (M,) in the plane mean + span(P[:2]), and the distance from that plane.
+def plane_directions(origin: np.ndarray, second: np.ndarray, third: np.ndarray) -> np.ndarray | None:
+    """Return orthonormal directions (2, M) of the plane through three points, by Gram-Schmidt; None for a line.
 
-    With the rows P of the basis and c = P[:2] (w - mean), the distance is |w - mean - P[:2]' c|.
+        u = second - origin,   v = third - origin;   rows u / |u| and r / |r| with r = v - (u'v / u'u) u
 
     Args:
-        basis: a basis of at least two components.
-        mean: the plane's origin, (M,) float64.
-        weights: the weights w, (M,).
+        origin, second, third: the points, (M,) float64.
     """
-    away = np.asarray(weights, np.float64) - mean
-    plane = np.asarray(basis.components[:2], np.float64)
-    along = plane @ away
-    return along, float(np.linalg.norm(away - along @ plane))
+    along, across = second - origin, third - origin
+    lengths = [np.linalg.norm(along), np.linalg.norm(across)]
+    if not lengths[0]:
+        return None
+    first = along / lengths[0]
+    across = across - (first @ across) * first
+    if np.linalg.norm(across) <= _LEAST_ANGLE * lengths[1]:
+        return None
+    return np.stack([first, across / np.linalg.norm(across)])
+
+
+def plane_point(origin: np.ndarray, directions: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, float]:
+    """Return the coordinates c (2,) of weights in a plane, and their distance from it.
+
+        c = D (w - origin),   distance = |w - origin - D'c|
+
+    Args:
+        origin: the plane's origin, (M,) float64.
+        directions: the rows of D, (2, M), orthonormal.
+        weights: the weights w, (M,) float64.
+    """
+    away = weights - origin
+    along = directions @ away
+    return along, float(np.linalg.norm(away - along @ directions))
 
 
 def grid_around(points: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:

@@ -61,7 +61,8 @@ def test_an_installed_dimred_runs_its_commands(wheel: Path, tmp_path: Path) -> N
     site = tmp_path / "site"
     run(*PIP, "install", "--no-deps", "--target", site, wheel, status=0)
     assert {path.name.split("-")[0] for path in site.iterdir()} == {"bin", "dimred"}
-    (tmp_path / "data").mkdir()
+    for number in range(1000):
+        (tmp_path / "data" / "train" / f"n{number}").mkdir(parents=True)
     environment = {"PYTHONPATH": str(site)}
     where = run(sys.executable, "-c", "import dimred; print(dimred.__file__)", cwd=tmp_path, environment=environment)
     assert where.stdout.strip() == str(site / "dimred" / "__init__.py")

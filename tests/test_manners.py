@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import dimred
 from dimred import ISA_VARIABLE, has_avx512
 from tests.helpers.commands import run
 
@@ -37,6 +38,11 @@ def test_a_script_leaves_no_folder_and_no_traceback(tmp_path: Path) -> None:
     assert "Exception ignored" not in done.stderr
     assert "__del__" not in done.stderr
     assert list(tmp_path.iterdir()) == [script]
+
+
+def test_dir_shows_the_public_names_and_no_others() -> None:
+    assert [name for name in dir(dimred) if not name.startswith("_")] == sorted(dimred.__all__)
+    assert all(callable(getattr(dimred, name)) for name in dimred.__all__)
 
 
 CODE = f"import os, sys, dimred; print(os.environ.get('{ISA_VARIABLE}'), 'mindspore' in sys.modules)"

@@ -22,7 +22,6 @@ _log = logging.getLogger(__name__)
 _UNNAMED = Metric("metric")
 
 _RESOLUTION = 1e-6  # of a float32 loss, whose kernels may sum in a different order each time
-_MOST_LINES = 5  # candidates in the log
 
 
 class Candidate(NamedTuple):
@@ -199,31 +198,42 @@ class Choice:
             best.name, best.effective_size, self.records(), self.n_measured, self.forward_passes, self.seconds
         )
 
-    def tell(self, what: str) -> None:
-        """Log the chosen candidate, the five with the lowest losses, and what measuring them cost.
+    def log_choice(self, what: str) -> None:
+        """Log which candidate is chosen, and by how much it is better than the next.
+
+        The next counts as equally good if it is behind by less than two standard errors.
 
         Args:
-            what: what was chosen, with which the first line begins.
+            what: what was chosen, with which the line begins.
 
         Raises:
             FaultError: no loss is finite.
         """
-        best = choose(self.candidates).name
-        _log.info(f"{what}: {_display_name(best)}, the lowest loss on 'val'")
-        for number, record in enumerate(sorted(self.records(), key=lambda record: record["loss"])):
-            if number < _MOST_LINES or record["name"] == best:
-                error = f"{record['behind']:.4f} +- {record['standard_error']:.4f} behind"
-                value = record["metric"]
-                metric = "" if value is None else f"{self._metric.name} {self._metric.text(value)}, "
-                numbers = f"loss {record['loss']:.4f}, {metric}{error}, effective size {record['effective_size']:.3g}"
-                _log.info(f"  {_display_name(record['name'])}: {numbers}")
-        if lost := [_display_name(one.name) for one in self.candidates if not math.isfinite(one.loss)]:
+        best = choose(self.candidates)
+        finite = [one for one in self.candidates if math.isfinite(one.loss)]
+        text = f"{what}: {in_words(best.name)}, with the lowest loss on 'val', {best.loss:.4f}{self._in_brackets(best)}"
+        if others := [one for one in finite if one is not best]:
+            following = min(others, key=lambda one: one.loss)
+            gap = behind(following, best)
+            verdict = "" if gap.loss > 2 * gap.standard_error else ", too little to tell the two apart"
+            text += f"; the next of {len(finite)}, {in_words(following.name)}, has {gap.loss:.4f} more"
+            text += f"{self._in_brackets(following)}{verdict}"
+        _log.info(text)
+        if lost := [in_words(one.name) for one in self.candidates if not math.isfinite(one.loss)]:
             _log.warning(f"of {len(self.candidates)} networks, {len(lost)} have no finite loss: {', '.join(lost)}")
-        passes = self.forward_passes
-        worth = f", {passes:.1f} forward passes over the training split" if passes else ""
-        _log.info(f"  {self.n_measured} networks measured{worth}, {self.seconds:.1f} s")
+
+    def _in_brackets(self, candidate: Candidate) -> str:
+        return "" if candidate.metric is None else f" ({self._metric.name} {self._metric.text(candidate.metric)})"
 
 
-def _display_name(name: str) -> str:
-    """Name a candidate for a reader; the points of stage 2 have the numbers of their epochs as names."""
-    return f"epoch {name}" if name.isdecimal() else name
+def in_words(name: str) -> str:
+    """Return a name for readers of a candidate or of a point of stage 2; one that is not known here stays as it is.
+
+    Args:
+        name: ``start``, the number of an epoch, ``average``, ``final``, ``last`` or ``mean``.
+    """
+    words = {
+        "start": "stage 2's start", "average": "the best average of the snapshots",
+        "last": "the last weights of stage 1", "mean": "the mean of the snapshots", "final": "stage 2's last weights",
+    }  # fmt: skip
+    return f"epoch {name}" if name.isdecimal() else words.get(name, name)

@@ -25,7 +25,7 @@ def convert(
     force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Convert PyTorch's pickles of weights to safetensors, which dimred merge and pca read.
+    """Convert PyTorch's pickles of weights to safetensors, which merge and pca read.
 
     It needs PyTorch, which is asked to load weights only, so that no code of a file is run. A file may hold state_dicts
     at any depth, a whole module, TorchScript, a checkpoint of Lightning, or a shard. Optimizer states are left alone.

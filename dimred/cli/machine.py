@@ -19,6 +19,7 @@ from dimred import ISA_VARIABLE, __version__, has_avx512
 from dimred.console import Data, DeviceTargetIfGiven, Overrides
 from dimred.errors import ConfigError, DimredError, MissingPackageError
 from dimred.io.atomic import atomic_write, describe_os_error
+from dimred.io.disk_space import free_bytes
 
 _LEAST_MEMORY, _LEAST_DISK = 2e9, 1e9  # bytes; MindSpore alone takes half a gigabyte for each rank
 _PACKAGES = ("mindspore", "numpy", "scipy", "scikit-learn", "h5py", "safetensors")
@@ -44,10 +45,11 @@ def doctor(
         int | None, typer.Option(min=1024, max=65535, help="Port to join the ranks through; a free one by default.")
     ] = None,
 ) -> None:
-    """Check whether this machine can train: versions, device, CANN, memory, disk of this folder, oneDNN.
+    """Check whether this machine can train, and say how to fix what is wrong.
 
-    If MindSpore, device, CANN and disk are fine, a training step and a collective follow, in half a minute. The
-    exit status is 1 if a check failed; its line says how to fix that. The checks for Ascend were never run on a device.
+    It looks at versions, device, CANN, memory, the disk of this folder and oneDNN. If MindSpore, device, CANN and disk
+    are fine, a training step and a collective follow, in half a minute. The exit status is 1 if a check failed; its
+    line says how to fix that. The checks for Ascend were never run on a device.
 
     Example: dimred doctor
     """
@@ -130,8 +132,8 @@ def _memory() -> CheckResult:
 
 def _disk() -> CheckResult:
     here = Path.cwd()
-    free = psutil.disk_usage(str(here)).free
-    text = f"{free / 1e9:.1f} GB are free in {here}"
+    free = free_bytes(here)
+    text = f"{here} does not say how much is free" if free is None else f"{free / 1e9:.1f} GB are free in {here}"
     try:
         with tempfile.TemporaryFile(dir=here) as file:
             file.write(bytes(1 << 20))
@@ -140,7 +142,7 @@ def _disk() -> CheckResult:
         text += f", where nothing can be written ({describe_os_error(error)})"
         return CheckResult("disk", text, "make room, or work in another folder")
     remedy = "make room, or work on another disk: a run keeps snapshots"
-    return CheckResult("disk", text, remedy if free < _LEAST_DISK else "")
+    return CheckResult("disk", text, remedy if free is not None and free < _LEAST_DISK else "")
 
 
 def _instruction_set() -> CheckResult:
@@ -193,10 +195,10 @@ def bench(
     ] = None,
     overrides: Overrides = None,
 ) -> None:
-    """Time 50 steps of stage 1 with your network, data and ranks, and print the result as one row.
+    """Time 50 steps of stage 1 with your network, data and ranks.
 
-    The first 10 of them warm up. A step includes the reading of its batch, but no evaluation and no snapshot. Nothing
-    is kept.
+    The result is printed as one row of a table. The first 10 steps warm up. A step includes the reading of its batch,
+    but no evaluation and no snapshot. Nothing is kept.
 
     Example: dimred bench ./imagenet --config imagenet --table bench.md
     """

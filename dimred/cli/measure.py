@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dimred.console import AsJson, Overrides, check_new_file, print_table, refuse_swapped
+from dimred.console import AsJson, Overrides, check_new_file, check_not_swapped, print_table
 from dimred.errors import ConfigError, StoppedError
 from dimred.io.metric import AS_TRAINED, REESTIMATED, Figures
 from dimred.io.metrics_file import json_text
@@ -42,12 +42,13 @@ def evaluate(
     overrides: Overrides = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure accuracy, or your own metric, with the checkpoint's BatchNorm statistics and with re-estimated ones.
+    """Measure the accuracy, or your own metric, of a checkpoint or of a run's network.
 
-    From 100 classes on, top5 is measured beside the accuracy.
-    Statistics are re-estimated on as many training batches as reestimate_batches says. A merge of snapshots has no
-    statistics, and gets them here. --json prints a metric that is a share, such as the accuracy, as a fraction. A
-    warning is shown if the split that is measured also made choices in the run that WEIGHTS come from.
+    It is measured with the checkpoint's BatchNorm statistics and with re-estimated ones. From 100 classes on, top5 is
+    measured beside the accuracy. Statistics are re-estimated on as many training batches as reestimate_batches says. A
+    merge of snapshots has no statistics, and gets them here. --json prints a metric that is a share, such as the
+    accuracy, as a fraction. A warning is shown if the split that is measured also made choices in the run that WEIGHTS
+    come from.
 
     Example: dimred eval ./digits average.ckpt --config digits
 
@@ -56,7 +57,7 @@ def evaluate(
     from dimred.config import StageConfig, StageOneConfig, StageTwoConfig, load_config
 
     run = run_of(weights)
-    refuse_swapped(data, weights)
+    check_not_swapped(data, weights)
     if weights.is_dir():
         weights = network_of_run(weights, run)
     if run is not None:
@@ -146,7 +147,7 @@ def compare(
     overrides: Overrides = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare stage 2 with averages of the same snapshots and with plain training, for the same stage 1.
+    """Compare stage 2 with averages of the same snapshots and with plain training.
 
     Rivals that must be trained are trained here. The val split chooses, the test split reports, and BatchNorm is
     re-estimated in every row. Stage 2 runs as configured; if that is a search, a cooldown of as many passes is a row
@@ -187,10 +188,11 @@ def report(
     grid: Annotated[int, typer.Option(min=2, help="Points along each side of the loss surface.")] = 11,
     batches: Annotated[int, typer.Option(min=1, help="Training batches to evaluate each point on.")] = 2,
 ) -> None:
-    """Make one page of a run: report.html, without scripts or internet, and each picture as PNG and SVG.
+    """Make one page of a run, report.html, and each of its pictures as PNG and SVG.
 
-    It shows curves, spectrum, the path of both stages over the true loss surface, and each step of a search. For a
-    stage 1, finished or not, it shows the curves and the spectrum of the snapshots.
+    It shows the curves of both stages, each step of a search, and where both stages lie on the true loss surface. For
+    a stage 1, finished or not, it shows the curves and the spectrum of the snapshots. The page needs no internet
+    connection.
 
     Example: dimred report device0_stage_2
     """
@@ -219,7 +221,7 @@ def summary(
     ] = 1001,
     as_json: AsJson = False,
 ) -> None:
-    """Print the layers, shapes, parameters and FLOPs of a network, for one forward pass.
+    """Print the layers, shapes, parameters and FLOPs of a network.
 
     Example: dimred summary resnet50
 

@@ -58,7 +58,7 @@ def pca(
     plan: Annotated[bool, typer.Option("--plan", help="Only print the memory and disk that it will take.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compute the basis that stage 2 searches in: pca_mat.npy and pca_mat.h5.
+    """Compute the basis that a search uses, pca_mat.npy and pca_mat.h5, from stage 1's snapshots.
 
     If --out already holds the same basis, it is kept; a different one is replaced only with --force.
 
@@ -85,13 +85,13 @@ def pca(
         print(json.dumps(needs) if as_json else sentence.format(**needs))
         return
 
-    def tell(phase: str, n_done: int, total: int) -> None:
+    def log(phase: str, n_done: int, total: int) -> None:
         if n_done == 0:
             _log.info(f"{phase}: {4 * len(series) * total / 1e9:.2f} GB")
 
     with options_in_errors(*_ARGUMENTS_OF_PCA):
         result = fit_basis(
-            series, n_components, out=out, kind=basis, layout=layout, overwrite=force, skip_bad=skip_bad, progress=tell
+            series, n_components, out=out, kind=basis, layout=layout, overwrite=force, skip_bad=skip_bad, progress=log
         )
     facts = {"path": str(result.path)} | result.in_short(result.n_components)
     sentence = (
@@ -127,9 +127,9 @@ def show(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print a basis: its snapshots, the variance along each direction, and whether it fits a checkpoint.
+    """Print what is in a basis: its snapshots, and the variance along each direction.
 
-    The whole file is read and verified.
+    The whole file is read and verified. With --checkpoint it also says whether the basis fits.
 
     Example: dimred show pca_mat.npy --checkpoint resnet50-70_625.ckpt
     """
@@ -222,12 +222,10 @@ def merge(
             "weights; by default the last."
         ),
     ] = None,
-    lora_rank: Annotated[
-        int | None, typer.Option(help="For LoRA adapters: largest rank of the result; exact by default.")
-    ] = None,
+    lora_rank: Annotated[int | None, typer.Option(help="For LoRA adapters: largest rank; exact by default.")] = None,
     metric: Annotated[
         str | None,
-        typer.Option(metavar="FILE.py:NAME", help="Function that scores a candidate by its path or tensors."),
+        typer.Option(metavar="FILE.py:NAME", help="Function that scores a candidate by path or tensors."),
     ] = None,
     metric_command: Annotated[
         str | None,
@@ -241,7 +239,7 @@ def merge(
         int | None,
         typer.Option(help="At most this many evaluations on the metric's split 'search'; by default all candidates."),
     ] = None,
-    timeout: Annotated[float, typer.Option(help="Time limit of one evaluation, in seconds.")] = 3600.0,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Time limit of one evaluation.")] = 3600.0,
     as_json: AsJson = False,
 ) -> None:
     """Average checkpoints, or choose the best of many averages by a metric of your own.

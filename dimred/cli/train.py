@@ -19,7 +19,7 @@ from dimred.console import (
     Overrides,
     Resume,
     check_new_file,
-    refuse_swapped,
+    check_not_swapped,
 )
 from dimred.errors import ConfigError, DimredError
 from dimred.io.run_names import (
@@ -31,6 +31,7 @@ from dimred.io.run_names import (
     without_dots,
 )
 
+_HOSTS = "Options for several hosts"
 _TRIAL = ".dimred-fast-dev-run-"  # begins the name of its folder
 
 
@@ -39,73 +40,76 @@ def _named(help_text: str) -> Any:
 
 
 def train(
-    stage: Annotated[Literal["stage-1", "stage-2"], typer.Argument(metavar="STAGE", help="stage-1 or stage-2.")],
+    stage: Annotated[Literal["stage-1", "stage-2"], typer.Argument(metavar="STAGE", help="The stage to run.")],
     data: Data,
     weights: Annotated[
         Path | None,
-        typer.Argument(metavar="[WEIGHTS]", help="For stage 2: stage 1's last full checkpoint, NAME-EPOCH_STEPS.ckpt."),
+        typer.Argument(metavar="[WEIGHTS]", help="For stage 2: stage 1's last full checkpoint."),
     ] = None,
     pca_mat: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="[PCA_MAT]",
-            help="For a search: the basis, pca_mat.npy; if not given, fitted on the snapshots beside WEIGHTS.",
-        ),
+        typer.Argument(metavar="[PCA_MAT]", help="For a search: pca_mat.npy; if left out, it is fitted."),
     ] = None,
     config: Annotated[
         Path | None,
         typer.Option(
-            help="YAML file of both stages, or a recipe such as digits. By default stage 1 takes imagenet, and stage 2 "
-            "the one in stage 1's folder."
+            help="YAML file of both stages, or a recipe such as digits. By default stage 1 takes imagenet, if DATA has "
+            "ImageNet's 1,000 classes, and stage 2 the one in stage 1's folder."
         ),
     ] = None,
-    model: Annotated[str | None, _named("Network; your own as package.module:factory. Sets model.name.")] = None,
-    dataset: Annotated[str | None, _named("Your own data as package.module:factory. Sets data.dataset.")] = None,
-    loss: Annotated[str | None, _named("Your own loss, such as mindspore.nn:MSELoss. Sets loss.")] = None,
-    metric: Annotated[str | None, _named("Your own metric as package.module:factory. Sets metric.")] = None,
+    model: Annotated[str | None, _named("Network, yours as package.module:factory (model.name).")] = None,
+    dataset: Annotated[str | None, _named("Your own data, package.module:factory (data.dataset).")] = None,
+    loss: Annotated[str | None, _named("Your own loss, such as mindspore.nn:MSELoss (loss).")] = None,
+    metric: Annotated[str | None, _named("Your own metric, package.module:factory (metric).")] = None,
     devices: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="Devices on all hosts together; by default those of the rank table, all Ascend devices, or one CPU.",
+            metavar="N",
+            help="Devices of all hosts; by default those of the rank table, all Ascend devices, or one CPU.",
         ),
     ] = None,
     device_target: DeviceTargetIfGiven = None,
     rank_table: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Rank table to follow; see dimred rank-table.")
     ] = None,
-    out: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder for the ranks' folders device{rank}_stage_{1,2}.")
-    ] = Path(),
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for device{rank}_stage_{1,2}.")] = Path(),
     go_on_from: Annotated[
         Path | None,
         typer.Option(
-            "--from",
-            metavar="CHECKPOINT",
-            help="For stage 1: begin a new run with this full checkpoint of another, such as one with other settings.",
+            "--from", metavar="CHECKPOINT", help="Stage 1: begin a new run with this full checkpoint of another."
         ),
     ] = None,
     resume: Resume = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what each rank would run.")] = False,
     fast_dev_run: FastDevRun = False,
     overrides: Overrides = None,
-    nodes: Annotated[int | None, typer.Option(min=1, help="Number of hosts; start the same command on each.")] = None,
-    node_rank: Annotated[int | None, typer.Option(help="Number of this host, from 0.")] = None,
-    master_addr: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Address of host 0.")] = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", rich_help_panel=_HOSTS, help="Hosts; start the same command on each."),
+    ] = None,
+    node_rank: Annotated[
+        int | None, typer.Option(metavar="N", rich_help_panel=_HOSTS, help="Number of this host, from 0.")
+    ] = None,
+    master_addr: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", rich_help_panel=_HOSTS, help="Address of host 0.")
+    ] = None,
     master_port: Annotated[
         int | None,
         typer.Option(
             min=1024,
             max=65535,
-            help="Port of host 0 for MindSpore's scheduler; by default a free one, for several hosts 8118.",
+            metavar="PORT",
+            rich_help_panel=_HOSTS,
+            help="Its port; by default a free one, with --nodes 8118.",
         ),
     ] = None,
     stall_timeout: Annotated[
         float,
-        typer.Option(min=0, metavar="SECONDS", help="End the job after this long without progress; 0 means never."),
+        typer.Option(min=0, metavar="SECONDS", help="End after so long without progress; 0: never."),
     ] = 1800,
 ) -> None:
-    """Run a stage on one device or many, on one host or several.
+    """Run stage 1 or stage 2, on one device or many, on one host or several.
 
     Stage 1 trains, and keeps a rolling series of weight snapshots. Stage 2 begins at WEIGHTS. By method it searches in
     the subspace of the snapshots, and keeps what it ends with; or it is a cooldown, which brings the learning rate to
@@ -114,13 +118,15 @@ def train(
     --set takes keys of the stage. --set method=cooldown or method=search in place of the file's method takes nothing of
     what the file has below stage_2, and the other method's defaults.
 
+    At ctrl-C, SIGTERM or SIGUSR1 it saves and ends; the same command with --resume goes on.
+
     Example: dimred train stage-1 ./digits --config digits
 
     Example: dimred train stage-2 ./digits run/checkpoint_stage_1/resnet_small-70_74.ckpt --set method=cooldown
 
     Example: dimred train stage-2 ./imagenet device0_stage_1/checkpoint_stage_1/resnet50-70_625.ckpt pca_mat.npy
     """
-    from dimred.config import StageOneConfig, StageTwoConfig, config_file, load_config
+    from dimred.config import StageOneConfig, StageTwoConfig, config_file, load_config, recipe_names
     from dimred.launch.devices import choose_devices
     from dimred.launch.job import make_job
     from dimred.launch.launcher import launch
@@ -132,7 +138,8 @@ def train(
         raise ConfigError(f"--fast-dev-run {why}; leave --resume out")
     name = stage.replace("-", "_")
     settings = StageOneConfig if stage == "stage-1" else StageTwoConfig
-    if config is not None or (stage == "stage-1" and not resume):
+    is_for_imagenet = stage == "stage-1" and config is None and not resume
+    if config is not None or is_for_imagenet:
         config = config_file(config or Path("imagenet"))
     parts = {"model.name": model, "data.dataset": dataset, "loss": loss, "metric": metric}
     overrides = [*(overrides or []), *(f"{key}={value}" for key, value in parts.items() if value)]
@@ -144,6 +151,10 @@ def train(
         raise ConfigError(f"--from is {str(go_on_from)!r}, but stage-2 begins with WEIGHTS; leave --from out")
     # The other hosts read WEIGHTS and PCA_MAT under host 0's paths.
     _check_paths(data, *((None, None) if node_rank else (weights, pca_mat)))
+    if is_for_imagenet:
+        from dimred.data.image_tree import check_is_imagenet
+
+        check_is_imagenet(data, recipe_names())
     if rank_table is None:
         device_target, devices = choose_devices(device_target, devices, nodes=nodes)
     else:
@@ -169,7 +180,7 @@ def _check_paths(data: Path, weights: Path | None, pca_mat: Path | None) -> None
     absent = [argument for argument, path in paths.items() if path is not None and not path.exists()]
     if absent:
         raise ConfigError("; ".join(f"{one} is {str(paths[one])!r}, which is not found" for one in absent))
-    refuse_swapped(data, weights)
+    check_not_swapped(data, weights)
     if weights is None:
         return
     if weights.suffix in (".npy", ".h5"):

@@ -5,6 +5,7 @@ from dimred.config.base import flatten as flatten
 from dimred.config.files import config_file as config_file
 from dimred.config.files import config_text as config_text
 from dimred.config.files import load_config as load_config
+from dimred.config.files import recipe_names as recipe_names
 from dimred.config.parts import CooldownConfig as CooldownConfig
 from dimred.config.parts import DataConfig as DataConfig
 from dimred.config.parts import LossScaleConfig as LossScaleConfig

@@ -179,9 +179,13 @@ def config_file(path: Path) -> Path:
     if (recipe := _RECIPES / f"{path}.yaml").exists():
         return recipe
     raise ConfigError(
-        f"--config is {str(path)!r}, which is not a file; give a YAML file, or a recipe: "
-        f"{', '.join(sorted(recipe.stem for recipe in _RECIPES.glob('*.yaml')))}"
+        f"--config is {str(path)!r}, which is not a file; give a YAML file, or a recipe: {', '.join(recipe_names())}"
     )
+
+
+def recipe_names() -> list[str]:
+    """Return the names of the recipes, sorted."""
+    return sorted(recipe.stem for recipe in _RECIPES.glob("*.yaml"))
 
 
 def config_text(config: StageConfig) -> str:

@@ -57,8 +57,9 @@ class DataConfig(Strict):
     """Mean of the three channels, on the 0 to 255 scale."""
     std: tuple[_Spread, _Spread, _Spread] = (58.395, 57.12, 57.375)
     """Standard deviation of the three channels, on the same scale."""
-    workers: Count = 2
-    """Number of parallel workers that load the data; no more than there are processors are used."""
+    workers: Count | None = None
+    """Number of threads that read the data; no more than there are processors are used. null for 2, and with a dataset
+    of your own for 1: with more, several threads ask it for samples at the same time, in any order."""
     sink: bool = False
     """Ascend: training batches come from MindSpore's queue on the device, filled ahead. Not run on a device yet."""
     multiple_of: Count = 1

@@ -120,8 +120,9 @@ class Batches:
     accumulation: int = 1  # micro-batches in each training batch; the last of an epoch may have fewer
     multiple_of: int = 1  # micro-batches of an epoch that are taken or dropped together
     sink: bool = False  # for training batches without accumulation, see Readable
-    n_images: int = field(init=False)  # samples in the split
+    n_images: int = field(init=False)  # samples in the split, or in the part that ``shortened`` takes of it
     classes: Sequence[str] = field(init=False, default=())  # their names, if they are known
+    _n_in_split: int | None = field(init=False, default=None)  # if it is shortened
 
     @property
     def steps_per_epoch(self) -> int:
@@ -141,7 +142,7 @@ class Batches:
             epoch: number of the epoch; those of stage 2 begin after ``STAGE_2_EPOCHS_FROM``.
         """
         order = epoch_order(self.n_images, seed, epoch, self.batch_size, self.rank, self.group_size, self.multiple_of)
-        samples = self._training_samples(order, seed, epoch)
+        samples = self._training_samples(self._in_split(order), seed, epoch)
         if self.accumulation == 1:
             return Readable(samples.batch(self.batch_size, drop_remainder=True), self.sink)
         return Readable(samples.batch(self.batch_size * self.accumulation))  # the order holds whole micro-batches only
@@ -149,7 +150,9 @@ class Batches:
     def evaluation(self) -> "Readable":
         """Return this rank's part of all samples, in the order of the split, without augmentation."""
         order = np.arange(self.rank, self.n_images, self.group_size)
-        return Readable(self._evaluation_samples(order).batch(self.batch_size) if len(order) else None)
+        if not len(order):
+            return Readable(None)
+        return Readable(self._evaluation_samples(self._in_split(order)).batch(self.batch_size))
 
     def spare_batches(self, seed: int) -> Iterator[Any]:
         """Yield training micro-batches without end, in orders that no epoch uses; none if the split fills no batch."""
@@ -159,10 +162,19 @@ class Batches:
             yield from read_batches(partial(single.training_epoch, seed, epoch))
 
     def shortened(self, n_steps: int) -> "Batches":
-        """Return a copy with the first samples of the split: enough for ``n_steps`` steps, and at least two samples."""
+        """Return a copy with fewer samples, evenly spread over the split, and so over classes that lie in a row.
+
+        Args:
+            n_steps: for so many steps they are enough; they are at least two.
+        """
         part = copy(self)
         part.n_images = min(self.n_images, max(2, n_steps * self.accumulation * self.batch_size * self.group_size))
+        part._n_in_split = self._n_in_split or self.n_images
         return part
+
+    def _in_split(self, numbers: np.ndarray) -> np.ndarray:
+        """Return the numbers that samples have in the whole split."""
+        return numbers if self._n_in_split is None else numbers * self._n_in_split // self.n_images
 
     @property
     def size_in_words(self) -> str:

@@ -5,6 +5,7 @@ The same code reads ImageNet and the built-in digits.
 
 import hashlib
 import os
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,9 @@ import mindspore.dataset as ds
 import numpy as np
 from mindspore import dtype as mstype
 from mindspore.dataset import transforms, vision
-from PIL import Image
 
 from dimred.data.batches import Batches, GivenOrder
-from dimred.data.image_tree import UNREADABLE, images_in, read_image_tree
+from dimred.data.image_tree import UNREADABLE, images_in, is_cut, open_image, read_image_tree
 from dimred.errors import DataError, shown
 
 _PAD = 2  # pixels on each side, before a crop
@@ -65,7 +65,7 @@ class ImageFolder(Batches):
         super().__init__(**options)
         self.folder, self.damaged = folder, damaged
         self.classes, self.n_images, self._suffixes, self.passed_over, self._numbers = read_image_tree(folder)
-        _check_names([folder, *(folder / name for name in self.classes)])
+        _check_names(folder, self.classes)
         to_network = [vision.Normalize(list(mean), list(std)), vision.HWC2CHW()]
         to_size = [vision.Resize(round(image_size * _IMAGENET_RESIZE)), vision.CenterCrop(image_size)] if resize else []
         to_pixels = [vision.Decode(), *to_size]
@@ -91,7 +91,7 @@ class ImageFolder(Batches):
         """Yield width and height in pixels of one image of each class; images that can't be read are left out."""
         for name in self.classes:
             try:
-                with Image.open(next(images_in(self.folder / name)).path) as image:
+                with open_image(next(images_in(self.folder / name)).path) as image:
                     yield image.size
             except (StopIteration, *UNREADABLE):
                 continue
@@ -116,18 +116,34 @@ class ImageFolder(Batches):
             )
         except ValueError as error:  # what MindSpore raises for a folder that has just disappeared
             raise DataError(f"the data can't be read: {shown(str(error), 300)}") from None
+        images = images.map(_refuse_cut, "image", num_parallel_workers=self.workers, python_multiprocessing=False)
         images = images.map(image_transforms, "image", num_parallel_workers=self.workers)
         return images.map(transforms.TypeCast(mstype.int32), "label", num_parallel_workers=1)
 
 
-def _check_names(folders: Sequence[Path]) -> None:
-    for folder in folders:
+def _refuse_cut(content: np.ndarray) -> np.ndarray:
+    """Return the bytes of a file; raise ValueError if it is cut, of which MindSpore's decoder does not always tell."""
+    if is_cut(content.tobytes()):
+        raise ValueError("the file is cut: it has no marker that ends the image")
+    return content
+
+
+def _check_names(folder: Path, classes: Sequence[str]) -> None:
+    """Refuse names that MindSpore can't be given, and two classes whose names are one in two Unicode forms."""
+    for path in (folder, *(folder / name for name in classes)):
         try:
-            str(folder).encode()
+            str(path).encode()
         except UnicodeEncodeError:
             raise DataError(
-                f"DATA has the folder {str(folder)!r}, whose name is not UTF-8, as MindSpore needs; rename it"
+                f"DATA has the folder {str(path)!r}, whose name is not UTF-8, as MindSpore needs; rename it"
             ) from None
+    names: dict[str, str] = {}
+    for name in classes:
+        if (other := names.setdefault(unicodedata.normalize("NFC", name), name)) != name:
+            raise DataError(
+                f"{str(folder)!r} has a class {name!r} in two Unicode forms, {other!a} and {name!a}; move "
+                "the images of one into the other"
+            )
 
 
 def split_folder(root: Path, split: str) -> Path:
@@ -165,8 +181,16 @@ def check_classes(root: Path, classes: Mapping[str, Sequence[str]], n_classes: i
         if differences := sorted(set(classes[first]) ^ set(classes[split])):
             with_it, without = (first, split) if differences[0] in classes[first] else (split, first)
             raise DataError(
-                f"{with_it!r} in {str(root)!r} has a class {differences[0]!r}, and {without!r} has none; "
-                f"they differ in {len(differences)} classes; give every split the same class folders"
+                f"{with_it!r} in {str(root)!r} has a class {_in_code_points(differences[0])}, and {without!r} has "
+                f"none; they differ in {len(differences)} classes; give every split the same class folders"
             )
     if (n_here := len(classes[first])) > n_classes:
-        raise DataError(f"{str(root)!r} has {n_here} classes, but the model has n_classes {n_classes}; raise it")
+        raise DataError(
+            f"{str(root)!r} has {n_here} classes, but the model has n_classes {n_classes}: raise it for a new network; "
+            f"if WEIGHTS were trained with {n_classes}, this DATA does not belong to them"
+        )
+
+
+def _in_code_points(name: str) -> str:
+    """Return a name in quotes; behind it its code points, where another name may look the same."""
+    return repr(name) if name.isascii() else f"{name!r} ({name!a})"

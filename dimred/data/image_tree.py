@@ -5,15 +5,18 @@ recognition of handwritten digits) are split *by scan* first, so that no scan ha
 places its scan at a random position of a larger field and adds noise.
 """
 
+import io
 import os
+import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from PIL import Image
+from PIL import Image, PngImagePlugin
 
 from dimred.errors import DataError
 from dimred.io.atomic import atomic_folder, make_folder, writable
@@ -23,12 +26,16 @@ _NEWER_SUFFIXES = (".avif", ".heic", ".heif", ".jxl")  # which Pillow may not kn
 # Folders that programs leave beside the classes, apart from hidden ones: of Synology, macOS, Python, file systems.
 _NO_CLASSES = {"@eaDir", "#recycle", "#snapshot", "__MACOSX", "__pycache__", "lost+found", "$RECYCLE.BIN",
                "System Volume Information"}  # fmt: skip
-UNREADABLE = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
+UNREADABLE = (OSError, ValueError, SyntaxError)
 _MODES = {"RGB": "colour", "L": "grey", "CMYK": "CMYK"}
 # What MindSpore decodes, whatever the file is called: not GIF, nor WebP, which browsers may save as .jpg.
 _DECODED = {"JPEG", "MPO", "PNG", "BMP", "TIFF", "PPM"}
+_PNG, _END_OF_PNG = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"
+_JPEG, _END_OF_JPEG, _START_OF_SCAN = b"\xff\xd8", b"\xff\xd9", 0xDA
+_WITHOUT_LENGTH = {0xFF, 0x00, 0x01, *range(0xD0, 0xD9)}  # bytes after 0xFF in a JPEG that begin no segment
 FIELD = 16
 N_CLASSES = 10
+_N_CLASSES_OF_IMAGENET = 1000
 # split: number of scans, noisy variants of each
 SPLITS = {"train": (1197, 4), "val": (200, 5), "test": (400, 10)}
 _SCAN_MAXIMUM = 16.0
@@ -56,7 +63,7 @@ def read_image_tree(folder: Path) -> ImageTree:
     """
     if not folder.is_dir():
         raise DataError(f"no such data folder: {str(folder)!r}; expected <DATA>/<split>/<class>/<image>")
-    classes = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and is_kept(entry.name))
+    classes = sorted(entry.name for entry in os.scandir(folder) if _is_class(entry))
     if not classes:
         raise DataError(f"data folder {str(folder)!r} has no class folders; expected <class>/<image> in it")
     counts, others, passed_over = Counter[str](), Counter[str](), Counter[str]()
@@ -141,6 +148,45 @@ def _ending(name: str) -> str:
     return dot + ending
 
 
+@contextmanager
+def open_image(file: str | io.BytesIO) -> Iterator[Image.Image]:
+    """Open an image with Pillow, without its limits on pixels and on texts and profiles in a PNG: MindSpore has none.
+
+    Raises:
+        OSError, ValueError, SyntaxError: it can't be opened, or not be read inside the block; these are ``UNREADABLE``.
+    """
+    before = Image.MAX_IMAGE_PIXELS, PngImagePlugin.MAX_TEXT_CHUNK, PngImagePlugin.MAX_TEXT_MEMORY
+    Image.MAX_IMAGE_PIXELS = None
+    PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY = sys.maxsize
+    try:
+        with Image.open(file) as image:
+            yield image
+    finally:
+        Image.MAX_IMAGE_PIXELS, PngImagePlugin.MAX_TEXT_CHUNK, PngImagePlugin.MAX_TEXT_MEMORY = before
+
+
+def is_cut(content: bytes) -> bool:
+    """Return whether the bytes of a JPEG or PNG file stop before the marker that ends an image.
+
+    MindSpore decodes such a JPEG with pixels that are made up, never returns, or kills the process.
+    """
+    if content.startswith(_JPEG):
+        return content.find(_END_OF_JPEG, _first_scan(content)) < 0
+    return content.startswith(_PNG) and _END_OF_PNG not in content
+
+
+def _first_scan(content: bytes) -> int:
+    """Return where the first scan of a JPEG begins, behind all segments (a thumbnail in one has an end marker, too)."""
+    at = content.find(b"\xff", 2)
+    while 0 <= at < len(content) - 3:
+        marker = content[at + 1]
+        if marker == _START_OF_SCAN:
+            return at
+        length = 0 if marker in _WITHOUT_LENGTH else int.from_bytes(content[at + 2 : at + 4], "big")
+        at = content.find(b"\xff", at + (1 if marker == 0xFF else 2 + length))
+    return len(content)
+
+
 class CheckedImages(NamedTuple):
     """What ``check_images`` found below a folder."""
 
@@ -174,6 +220,37 @@ def check_images(root: Path, workers: int) -> CheckedImages:
         )
 
 
+def check_is_imagenet(root: Path, recipes: Sequence[str]) -> None:
+    """Check that DATA has as many class folders as ImageNet, for which a training is configured without ``--config``.
+
+    Args:
+        root: DATA, as the user typed it.
+        recipes: names of the recipes, for the error.
+
+    Raises:
+        DataError: it has not; the message says what it has.
+    """
+    train = root / "train"
+    classes = sorted(entry.name for entry in os.scandir(train) if _is_class(entry)) if train.is_dir() else []
+    if len(classes) == _N_CLASSES_OF_IMAGENET:
+        return
+    here = f"it has {len(classes):,} class folders in train"
+    first = next((image for name in classes for image in images_in(train / name)), None)
+    with suppress(*UNREADABLE):
+        if first is not None:
+            with open_image(first.path) as image:
+                here += f", and its first image has {image.width} x {image.height} pixels"
+    raise DataError(
+        f"--config is missing, and DATA is {str(root)!r}, which is not ImageNet with its "
+        f"{_N_CLASSES_OF_IMAGENET:,} classes: {here}. Give a recipe ({', '.join(recipes)}), or a file of your own, "
+        "which dimred init writes; in it, set model.n_classes and data.image_size"
+    )
+
+
+def _is_class(entry: os.DirEntry[str]) -> bool:
+    return entry.is_dir() and is_kept(entry.name)
+
+
 def _files_below(root: Path) -> Iterator[Path]:
     """Yield the files at any depth, also behind links to folders; a folder with several links is visited once."""
     real_paths = set()
@@ -188,7 +265,10 @@ def _files_below(root: Path) -> Iterator[Path]:
 
 def _kind(path: Path) -> str:
     try:
-        with Image.open(path) as image:
+        content = path.read_bytes()
+        with open_image(io.BytesIO(content)) as image:
+            if is_cut(content):
+                return "damaged"
             image.load()
             is_decoded = image.format in _DECODED and not (image.format == "TIFF" and image.mode in ("I", "F"))
             return _MODES.get(image.mode, "other") if is_decoded else "damaged"

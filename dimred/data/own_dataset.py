@@ -16,7 +16,7 @@ from dimred.errors import ConfigError, DataError, shown
 IGNORED = -100  # the label of what does not count, as in MindSpore's cross entropy
 
 # A sequence of samples. Each is a tuple of the network's inputs, one or several, and last the label. The same number
-# must give the same sample each time.
+# must give the same sample each time. One thread reads it, unless the user sets ``data.workers``.
 Source = Sequence[tuple[Any, ...]]
 Factory = Callable[..., Source]
 
@@ -24,7 +24,8 @@ Factory = Callable[..., Source]
 class OwnDataset(Batches):
     """One split of a user's own data as batches of its inputs and, last, the labels.
 
-    Labels that are whole numbers, of any shape, become int32; other numbers become float32.
+    Labels that are whole numbers, of any shape, become int32; other numbers become float32. A number that does not fit
+    into that type is refused. Every part of a sample is copied, so that the source may fill one array again and again.
 
     Args:
         factory: (DATA, split, seed) -> the samples of ``train``, ``val`` or ``test``. For training batches it is called
@@ -56,11 +57,8 @@ class OwnDataset(Batches):
             first = tuple(self._plain_source[0])
             _, *_, label = first
         self._columns = [*(f"input {number}" for number in range(1, len(first))), "label"]
-        self._first_label = np.asarray(label)
-        if self._first_label.dtype.kind not in "biuf":
-            raise DataError(
-                f"data.dataset gave the label {shown(label)}, which is not a number; number the classes from 0"
-            )
+        self._first_label = np.array(label)
+        _check_number(self._first_label, "data.dataset gave")
 
     def check_classes(self, n_classes: int) -> None:
         """Check on the first sample that these labels can train, or measure, a classifier.
@@ -140,8 +138,8 @@ class _Samples:
         return len(self._source)
 
     def __getitem__(self, number: int) -> tuple[np.ndarray, ...]:
-        *inputs, label = self._source[int(number)]
-        label = np.asarray(label)
+        *inputs, label = map(np.array, self._source[int(number)])
+        _check_number(label, f"sample {number} has")
         if self._type is np.int32 and label.dtype.kind == "f":
             raise DataError(
                 f"sample {number} has the label {shown(label)}, but the first sample's is a whole number; give all "
@@ -149,7 +147,33 @@ class _Samples:
             )
         if self._type is np.int32 and self._n_classes is not None:
             check_labels(label, self._n_classes, f"sample {number} has")
-        return *map(np.asarray, inputs), label.astype(self._type, copy=False)
+        return *inputs, self._converted(label, number)
+
+    def _converted(self, label: np.ndarray, number: int) -> np.ndarray:
+        """Return a label in the type of all labels.
+
+        Raises:
+            DataError: a number is beyond the range of that type.
+        """
+        limits = np.iinfo(np.int32) if self._type is np.int32 else np.finfo(np.float32)
+        beyond = label[np.isfinite(label) & ((label < limits.min) | (label > limits.max))]
+        if beyond.size:
+            remedy = (
+                "give all labels as floats, if the loss takes them" if self._type is np.int32 else "scale the labels"
+            )
+            raise DataError(
+                f"sample {number} has the label {beyond[0]}, which is beyond {np.dtype(self._type)}, the type that "
+                f"labels like the first sample's get; {remedy}"
+            )
+        return label.astype(self._type)
+
+
+def _check_number(label: np.ndarray, where: str) -> None:
+    if label.dtype.kind not in "biuf":
+        raise DataError(
+            f"{where} the label {shown(label.tolist())}, which is not a number that NumPy has a type for; number the "
+            "classes from 0"
+        )
 
 
 def check_labels(labels: np.ndarray, n_classes: int, where: str) -> None:
@@ -162,5 +186,6 @@ def check_labels(labels: np.ndarray, n_classes: int, where: str) -> None:
     if wrong.size:
         raise DataError(
             f"{where} the label {wrong[0]}, but the network has {n_classes} outputs, for the classes 0 to "
-            f"{n_classes - 1}; correct the label, raise model.n_classes, or mark what is to be ignored with {IGNORED}"
+            f"{n_classes - 1}; correct the label, or mark what is to be ignored with {IGNORED}; for a new network "
+            f"raise model.n_classes; if WEIGHTS were trained with {n_classes}, these data do not belong to them"
         )

@@ -13,18 +13,28 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Self, TypeVar
-
-import psutil
 
 from dimred.errors import ConfigError, RunError
 
 _log = logging.getLogger(__name__)
-_HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:16]  # names may differ at their ends alone
 # Errors of file systems that can't flush a folder or lock a file, such as some network disks and those in user space.
 _WITHOUT_SUPPORT = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}
-_LEFTOVER = re.compile(r"\.writing-(?P<host>[A-Za-z0-9]+)-(?P<pid>\d+)-[0-9a-f]{8}\.tmp")
+_LEFTOVER = re.compile(r"\.writing-[0-9a-f]{16}-[0-9a-f]{8}\.tmp")
+
+
+def _boot() -> str:
+    """Return what stands for this boot of this machine, the same in all its containers; at random if not known."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_bytes()
+    except OSError:
+        return secrets.token_hex(8)
+    return hashlib.sha256(boot).hexdigest()[:16]
+
+
+_BOOT = _boot()
 
 
 @contextmanager
@@ -39,8 +49,8 @@ def open_atomic(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         OSError: the folder does not exist, is not writable, or is full.
     """
     target = Path(path)
-    with _temporary_name(target) as temporary:
-        with temporary.open("x+b") as file:
+    with _unfinished(target, partial(Path.touch, exist_ok=False)) as temporary:
+        with temporary.open("r+b") as file:
             yield file
         rename(temporary, target)
 
@@ -55,27 +65,48 @@ def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
         OSError: the folder exists and is not empty, or its parent does not, is not writable, or is full.
     """
     target = Path(path)
-    with _temporary_name(target) as temporary:
-        temporary.mkdir()
+    with _unfinished(target, Path.mkdir) as temporary:
         yield temporary
         rename(temporary, target)
 
 
 @contextmanager
-def _temporary_name(target: Path) -> Iterator[Path]:
-    """Yield an unused path beside the target; after an error, remove what was made there.
+def _unfinished(target: Path, make: Callable[[Path], object]) -> Iterator[Path]:
+    """Make a file or folder beside the target, and hold a lock on it inside the block; after an error, remove it.
 
-    The name has the host and process, for ``remove_leftovers``. It does not have the target's name, which may already
-    be as long as the file system allows.
+    The lock is for ``remove_leftovers``. The name does not have the target's name, which may already be as long as the
+    file system allows.
     """
-    temporary = target.parent / f".writing-{_HOST}-{os.getpid()}-{secrets.token_hex(4)}.tmp"
-    try:
-        yield temporary
-    except BaseException as error:
-        discard(temporary)
-        if isinstance(error, OSError):
-            error.filename = str(target)  # instead of the temporary name
-        raise
+    temporary = _unused_name(target.parent)
+    with ExitStack() as stack:
+        try:
+            make(temporary)
+            while not _is_locked(temporary, stack):
+                temporary = _unused_name(target.parent)
+                make(temporary)
+            yield temporary
+        except BaseException as error:
+            discard(temporary)
+            if isinstance(error, OSError):
+                error.filename = str(target)  # instead of the temporary name
+            raise
+
+
+def _unused_name(folder: Path) -> Path:
+    return folder / f".writing-{_BOOT}-{secrets.token_hex(4)}.tmp"
+
+
+def _is_locked(path: Path, stack: ExitStack) -> bool:
+    """Lock a new file or folder until the stack is closed; return False if another process had removed it before.
+
+    Where files can't be locked it is without a lock, and after a kill nobody removes it.
+    """
+    with suppress(FileNotFoundError):
+        descriptor = _opened(path, stack)
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    return False
 
 
 def atomic_write(path: str | os.PathLike[str], data: bytes | str) -> None:
@@ -164,14 +195,23 @@ def is_temporary(name: str) -> bool:
 
 
 def remove_leftovers(directory: str | os.PathLike[str]) -> None:
-    """Remove the unfinished files and folders of processes of this host that were killed.
+    """Remove the unfinished files and folders of processes that were killed since this machine was started.
 
-    What can't be removed stays: in a shared folder it may be another user's.
+    Such a process no longer holds its lock. A process on another machine may hold a lock that does not reach here, so
+    what was written elsewhere, or before the last start, stays. So does what can't be removed: in a shared folder it
+    may be another user's.
     """
-    for path in Path(directory).glob(".writing-*.tmp"):
-        match = _LEFTOVER.fullmatch(path.name)
-        if match and match["host"] == _HOST and not psutil.pid_exists(int(match["pid"])):
-            discard(path)
+    for path in Path(directory).glob(f".writing-{_BOOT}-*.tmp"):
+        with suppress(OSError), ExitStack() as stack:
+            fcntl.flock(_opened(path, stack), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            remove(path)
+
+
+def _opened(path: Path, stack: ExitStack) -> int:
+    """Open a file or folder to lock it; a file to be written, too, as NFS asks for."""
+    descriptor = os.open(path, os.O_NOFOLLOW | (os.O_RDONLY if path.is_dir() else os.O_RDWR))
+    stack.callback(os.close, descriptor)
+    return descriptor
 
 
 def remove(path: Path) -> None:

@@ -216,7 +216,7 @@ class _Watch:
         self._signals.append(number)
 
     def _pass_signals_on(self) -> None:
-        """Make the ranks save at the first SIGTERM, ctrl-C or SIGHUP; end them at the second."""
+        """Make the ranks save at the first stop signal; end them at the second."""
         if len(self._signals) > 1:
             self._stop_deadline = 0.0
         if not self._signals or self._stopped_by is not None or self._failure is not None:
@@ -229,7 +229,6 @@ class _Watch:
 
 
 _LIKELY_CAUSES: dict[int, str] = {
-    signal.SIGFPE: "when MindSpore decodes a JPEG with an unfinished header; dimred data check DATA finds it",
     signal.SIGKILL: "when this host runs out of memory; a smaller data.batch_size takes less",
 }
 

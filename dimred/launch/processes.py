@@ -25,7 +25,8 @@ from dimred.launch.signals import postponed, stop_signals
 _PR_SET_PDEATHSIG = 1
 _LONGEST_MESSAGE = 65_536  # bytes
 _SECONDS_TO_DIE = 10.0
-_NOISE = re.compile(rb"^\[(INFO|WARNING)\] [A-Z_]+\(\d+,.*\n", re.MULTILINE)  # of MindSpore's C++ code
+# Lines of MindSpore's C++ code, and an epoch's line for programs: the next line tells people the same.
+_NOT_SHOWN = re.compile(rb"^(\[(INFO|WARNING)\] [A-Z_]+\(\d+,.*|epoch: \d+ step: \d+ loss is \S+)\n", re.MULTILINE)
 _TAIL_LINES = 20
 _TAIL_BYTES = 64_000
 _libc = ctypes.CDLL(None, use_errno=True)  # must be loaded before a fork
@@ -51,7 +52,7 @@ class Child:
         command: program and arguments.
         environment: the whole environment of the process, without ``LAUNCHER``.
         log: file to append standard output and standard error to.
-        ignores_stop_signals: whether the process ignores SIGTERM, SIGINT and SIGHUP.
+        ignores_stop_signals: whether the process ignores the stop signals.
 
     Attributes:
         is_open: whether the process still held its end of the pair when ``messages`` last read from it.
@@ -172,7 +173,7 @@ class LogTail:
         self._start = self._position = path.stat().st_size if path.exists() else 0
 
     def show(self, *, to_the_end: bool = False) -> None:
-        """Copy new lines to standard output, except INFO and WARNING lines of MindSpore's own code.
+        """Copy new lines to standard output, except those for programs and MindSpore's own INFO and WARNING lines.
 
         Args:
             to_the_end: whether to include a last line that is not complete.
@@ -186,7 +187,7 @@ class LogTail:
         if not to_the_end:
             text = text[: text.rfind(b"\n") + 1]
         self._position += len(text)
-        show(_NOISE.sub(b"", text).decode(errors="replace"), sys.stdout)
+        show(_NOT_SHOWN.sub(b"", text).decode(errors="replace"), sys.stdout)
 
     def quote(self) -> str:
         """Return the last 20 lines and the log's name, or why it can't be read, for an error message."""

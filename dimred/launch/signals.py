@@ -11,9 +11,13 @@ from dimred.launch.channel import has_launcher
 
 
 def stop_signals() -> list[signal.Signals]:
-    """Return the signals that stop a run: SIGTERM, SIGINT, and SIGHUP unless it is ignored, as by ``nohup``."""
-    is_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    return [signal.SIGTERM, signal.SIGINT, *([] if is_ignored else [signal.SIGHUP])]
+    """Return the signals that stop a run: SIGTERM, SIGINT, and unless they are ignored SIGHUP, SIGUSR1 and SIGUSR2.
+
+    ``nohup`` ignores SIGHUP. Slurm and Grid Engine send SIGUSR1, and LSF and Grid Engine SIGUSR2, before they end a
+    job.
+    """
+    others = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+    return [signal.SIGTERM, signal.SIGINT, *(one for one in others if signal.getsignal(one) is not signal.SIG_IGN)]
 
 
 @contextmanager

@@ -111,7 +111,7 @@ def table(heading: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "")
 
 
 def details(summary: str, content: str) -> str:
-    """Make HTML in which ``content``, HTML too, is folded away behind a line of plain text, ``summary``."""
+    """Fold HTML away behind ``summary``, a line of plain text."""
     return f"<details><summary>{escape(summary)}</summary>{content}</details>"
 
 

@@ -10,9 +10,10 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from dimred.averaging.choice import in_words
 from dimred.io.atomic import atomic_write
 from dimred.io.metric import ACCURACY, Metric
-from dimred.report.trend import draw_trend, mean_width, places_to_draw
+from dimred.report.trend import draw_trend, mean_width
 
 # Okabe and Ito's colours can be told apart with every common kind of colour blindness; markers differ too.
 PLAIN, STAGE_2, AVERAGE, LIGHT, REJECTED = "#000000", "#D55E00", "#0072B2", "#56B4E9", "#CC79A7"
@@ -151,68 +152,73 @@ def plot_spectrum(fractions: np.ndarray) -> Figure:
     numbers = np.arange(1, len(fractions) + 1)
     axes.bar(numbers, 100 * fractions, color=AVERAGE, label="each direction")
     axes.plot(numbers, 100 * np.cumsum(fractions), "o-", color=STAGE_2, ms=3, lw=1.5, label="running sum")
-    axes.set(xlabel="principal direction", ylabel="share of the variance, %", ylim=(0, 102))
+    axes.set(xlabel="principal direction", ylabel="fraction of the variance, %", ylim=(0, 102))
     whole_numbers(axes.xaxis)
     legend_below(figure, axes)
     return figure
 
 
 class PlanePoints(NamedTuple):
-    """Points of weight space, relative to a plane through the snapshots' mean."""
+    """Points of weight space, relative to a plane."""
 
     along: np.ndarray  # coordinates in the plane, (n, 2) float64
     off: np.ndarray  # distance from the plane, (n,) float64
 
 
-class Surface(NamedTuple):
-    """The loss on a grid in the plane."""
-
-    first: np.ndarray  # coordinates along the first direction, (n,)
-    second: np.ndarray  # coordinates along the second direction, (n,)
-    loss: np.ndarray  # (n, n); row i belongs to second[i], column j to first[j]
-
-
 class PlaneView(NamedTuple):
-    """The data for the pictures of the loss, in the plane of the snapshots' first two principal directions."""
+    """The loss in the plane through three points, and where the others lie.
 
-    whole: Surface  # around both stages
-    near: Surface  # around stage 2 alone
+    The plane's origin is stage 2's start; its first direction leads to stage 2's last weights.
+    """
+
+    first: np.ndarray  # coordinates of the grid along the first direction, (n,)
+    second: np.ndarray  # along the second direction, (n,)
+    loss: np.ndarray  # (n, n); row i belongs to second[i], column j to first[j]
     n_images: int  # samples that the loss was evaluated on
     batch_norm: bool  # whether the network has BatchNorm
+    third: str  # name of the third point, as in a result
+    corners: np.ndarray  # stage 2's start and last weights, and the third point, (3, 2)
     snapshots: PlanePoints  # those of stage 1, in order
-    stops: PlanePoints  # stage 2's start and the end of each of its epochs
-    search: np.ndarray  # stage 2's start and the point after each step, projected on the plane, (n_steps + 1, 2)
+    epochs: PlanePoints  # the ends of stage 2's epochs but the last, in order; may be empty
 
 
-def plot_plane(surface: Surface, view: PlaneView) -> Figure:
-    """Draw stage 1's trajectory and stage 2's path over a surface; losses are differences from its lowest one.
-
-    Args:
-        surface: ``view.whole`` or ``view.near``.
-        view: the points to draw.
-    """
-    figure, axes = new_figure((4.8, 4.9))
-    loss = np.where(np.isfinite(surface.loss), surface.loss, np.nan)
-    lowest, highest = float(np.nanmin(loss)), max(float(np.nanmax(loss) - np.nanmin(loss)), 1e-9)
-    power = 0 if highest >= 0.1 else 3 * int(np.floor(np.log10(highest) / 3))  # of ten, for short labels that differ
-    unit = {0: "", -3: ", in thousandths", -6: ", in millionths", -9: ", in billionths"}[power]
+def plot_plane(view: PlaneView) -> Figure:
+    """Draw the loss, as the difference from its lowest, and both stages; points off the plane are hollow."""
+    figure, axes = new_figure((4.8, 5.2))
+    loss = np.where(np.isfinite(view.loss), view.loss, np.nan)
+    above = loss - np.nanmin(loss)
     # Levels are closer together near the lowest loss.
-    levels = highest / 10**power * np.linspace(0, 1, 12) ** 2
-    grid = (surface.first, surface.second, (loss - lowest) / 10**power)
-    filling = axes.contourf(*grid, levels, cmap="cividis", alpha=0.45)
-    axes.clabel(axes.contour(*grid, levels, colors="#666666", linewidths=0.4), fontsize=7, fmt="%.3g")
-    label = f"loss above the lowest here, {lowest:.4g}{unit}"
-    figure.colorbar(filling, ax=axes, shrink=0.85, format="%.3g", label=label)
-    snapshots, stops = view.snapshots.along, view.stops.along
-    axes.plot(*snapshots.T, "o-", color=PLAIN, lw=0.8, ms=2.5, label="stage 1's snapshots, projected")
-    axes.plot(*snapshots[-1], "s", color=PLAIN, ms=7, label="the last of them")
-    axes.plot(0, 0, "P", color=AVERAGE, ms=9, mec="white", label="their mean")
-    axes.plot(*view.search[places_to_draw(len(view.search))].T, "-", color=STAGE_2, lw=1.5, label="stage 2, each step")
-    axes.plot(*stops.T, "D", color=STAGE_2, mec="white", ms=6, label="its start and epochs")
-    axes.set(xlim=surface.first[[0, -1]], ylim=surface.second[[0, -1]])
-    axes.set(xlabel="along the first direction", ylabel="along the second direction")
-    legend_below(figure, axes)
+    levels = max(float(np.nanmax(above)), 1e-9) * np.linspace(0, 1, 12) ** 2
+    filling = axes.contourf(view.first, view.second, above, levels, cmap="cividis", alpha=0.45)
+    lines = axes.contour(view.first, view.second, above, levels, colors="#666666", linewidths=0.4)
+    axes.clabel(lines, fontsize=7, fmt="%.2g")
+    label = f"loss above the lowest here, {np.nanmin(loss):.4g}"
+    figure.colorbar(filling, ax=axes, shrink=0.85, format="%.2g", label=label)
+    start, final, _ = view.corners
+    axes.plot(*np.array([start, *view.epochs.along, final]).T, "-", color=STAGE_2, lw=1.5)
+    axes.plot(*view.snapshots.along.T, "-", color=PLAIN, lw=0.8)
+    for points, marker, size, colour, name in (
+        (view.snapshots, "o", 3, PLAIN, "snapshots"), (view.epochs, "D", 6, STAGE_2, "epochs of stage 2"),
+    ):  # fmt: skip
+        if not len(points.off):
+            continue
+        label, farthest = f"{name}, {distances(points.off)} off the plane", points.off.argmax()
+        axes.plot(*points.along.T, marker, color=colour, ms=size, mfc="none", label=label)
+        below = {"xytext": (4, -13), "textcoords": "offset points", "fontsize": 9}
+        axes.annotate(f"{points.off[farthest]:.2g} off", points.along[farthest], **below)
+    for point, marker, colour, name in zip(
+        view.corners, "sDP", (PLAIN, STAGE_2, AVERAGE), ("start", "final", view.third), strict=True
+    ):
+        axes.plot(*point, marker, color=colour, ms=9, mec="white", ls="none", label=in_words(name))
+    axes.set(xlim=view.first[[0, -1]], ylim=view.second[[0, -1]])
+    axes.set(xlabel="distance towards stage 2's last weights", ylabel="distance across it")
+    legend_below(figure, axes, 1)
     return figure
+
+
+def distances(values: np.ndarray) -> str:
+    """Format the range of some distances, such as ``0.52 to 3.1``, or ``0.52`` if they look equal."""
+    return " to ".join(dict.fromkeys(f"{value:.2g}" for value in (values.min(), values.max())))
 
 
 def plot_comparison(rows: Sequence[tuple[str, float, float | None]], metric: Metric = ACCURACY) -> Figure:

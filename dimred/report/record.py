@@ -23,7 +23,7 @@ from dimred.io.run_names import (
     epochs_of_checkpoint,
     runs_below,
 )
-from dimred.io.stage_two_result import FORWARD, START, StageTwoResult
+from dimred.io.stage_two_result import FINAL, FORWARD, START, StageTwoResult
 from dimred.report.trend import column
 from dimred.subspace.basis import SubspaceBasis, load_basis
 from dimred.subspace.gram_and_rows import gram_pass
@@ -157,6 +157,15 @@ class StageTwoRecord:
         folder = self.folder / STAGE_2_CHECKPOINTS
         return next(folder.glob("*-final.ckpt"), folder)
 
+    @property
+    def checkpoints(self) -> dict[str, Path]:
+        """Return the checkpoints of stage 2's points but the last, by their names in the result; {} if one is gone."""
+        endings = {point: f"{point}_*" if point.isdecimal() else point for point in self.result.main.by_point}
+        del endings[FINAL]
+        folder = self.folder / STAGE_2_CHECKPOINTS
+        files = {point: list(folder.glob(f"*-{ending}.ckpt")) for point, ending in endings.items()}
+        return {point: paths[0] for point, paths in files.items()} if all(files.values()) else {}
+
     def losses(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the epoch, counted from the beginning of stage 1, and the training loss of each of n records.
 
@@ -224,18 +233,13 @@ def read_stage_1(checkpoints: Path) -> StageOneRecord:
 
     Raises:
         RunError: the metrics beside ``checkpoints`` are missing or damaged.
-        ConfigError: the run has not finished an epoch, or is of another version.
+        ConfigError: the run has not finished an epoch.
         SeriesError: its snapshots are not a readable series.
     """
     folder, snapshots = checkpoints.parent, checkpoints / SNAPSHOTS
     epochs = read_metrics(folder / METRICS)
     if not epochs:
         raise ConfigError(f"{str(folder)!r} has not finished an epoch; there is nothing to report")
-    if strangers := [number for number, record in enumerate(epochs, start=1) if "metrics" not in record]:
-        raise ConfigError(
-            f"{folder / METRICS} is of a stage 1 that another version of dimred has run: line {strangers[0]} has no "
-            "'metrics'; use it with that version, or run stage 1 again in a new folder"
-        )
     has_snapshots = any(snapshots.glob("*-*_*.*"))  # the folder exists before its first snapshot
     return StageOneRecord(folder, epochs, CheckpointSeries.open(snapshots) if has_snapshots else None)
 
@@ -272,7 +276,7 @@ def read_stage_2(folder: Path) -> StageTwoRecord:
 
 
 def _are_others(weights: Path, digest: str | None) -> bool:
-    """Return whether a checkpoint has other arrays than those of a digest, if that is known, or can't be read."""
+    """Return whether a checkpoint can't be read, or has other arrays than when its digest, if known, was taken."""
     try:
         return digest is not None and arrays_digest(read_checkpoint(weights)) != digest
     except CheckpointError:

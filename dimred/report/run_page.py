@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dimred.averaging.choice import in_words
 from dimred.config import StageOneConfig, StageTwoConfig
 from dimred.errors import ConfigError
 from dimred.io.atomic import atomic_write, make_folder, remove_leftovers, writable
@@ -18,14 +19,13 @@ from dimred.io.run_names import CONFIG, METRICS, RESULT, VERSIONS
 from dimred.io.stage_two_result import AVERAGE, FINAL, START, StageTwoResult
 from dimred.report import plots
 from dimred.report.page import Page, Picture, details, key_figures, sentences, table
-from dimred.report.plots import PlaneView, plot_plane
+from dimred.report.plots import PlaneView, distances, plot_plane
 from dimred.report.record import StageOneRecord, StageTwoRecord, on_equal_terms
 from dimred.report.search_page import add_search, search_options
 from dimred.report.trend import column, trend_in_words
-from dimred.report.words import duration, in_words, kept_in_words, run_verdict
+from dimred.report.words import duration, kept_in_words, run_verdict, start_in_words
 
 PAGE = "report.html"
-_MOST_ROWS = 6  # candidates of a choice that are not folded away
 
 
 def make_report_folder(out: Path) -> None:
@@ -47,18 +47,14 @@ def make_report_folder(out: Path) -> None:
             atomic_write(out / PAGE, "This report was not finished; run the same command again.\n")
 
 
-def write_report(
-    out: Path, run: StageTwoRecord, settings: StageTwoConfig, last: float | None = None, plane: PlaneView | None = None
-) -> Path:
+def write_report(out: Path, run: StageTwoRecord, settings: StageTwoConfig, plane: PlaneView | None = None) -> Path:
     """Write ``report.html`` of a finished stage 2, and each picture as PNG and SVG.
 
     Args:
         out: folder made by ``make_report_folder``; files of an earlier report are replaced one by one.
         run: contents of the run's files.
         settings: the run's configuration.
-        last: metric of stage 1's last weights, with the same kind of BatchNorm statistics as the kept network's; None
-            to leave it out.
-        plane: data for the pictures of the loss surface; None to leave them out.
+        plane: data for the picture of the loss surface; None to leave it out.
 
     Returns:
         The page's path.
@@ -68,19 +64,17 @@ def write_report(
         OSError: a file can't be written.
     """
     page, result, stage_1 = Page(out, PAGE), run.result, run.stage_1
-    _add_choices(page, result)
     _add_curves(page, stage_1, run.metric, run)
     if run.basis is not None:
         _add_spectrum(page, run.basis.explained_variance_ratio)
-    elif stage_1 is not None:
-        _add_spectrum(page, stage_1.variance_fractions())
+    add_search(page, run)
     if plane is not None:
         _add_plane(page, plane)
-    add_search(page, run)
+    _add_choices(page, result)
     sources = {name: source for name, source in result.sources.items() if source}
     folders = {"stage 2": run.folder} if stage_1 is None else {"stage 1": stage_1.folder, "stage 2": run.folder}
     _add_configuration(page, sources, folders)
-    return page.write(f"Two-stage training: {run.folder.name}", _summary(run, settings, last))
+    return page.write(f"Two-stage training: {run.folder.name}", _summary(run, settings))
 
 
 def write_stage_1_report(out: Path, run: StageOneRecord, settings: StageOneConfig) -> Path:
@@ -115,21 +109,17 @@ def write_stage_1_report(out: Path, run: StageOneRecord, settings: StageOneConfi
         *filter(None, [settings.eval_split_warning(), run.gaps]),
     ]
     where = {"run": str(run.folder.resolve()), "last epoch": _when(run.folder / METRICS)}
-    head = sentences(verdict, "verdict") + _names_table(where)
+    head = sentences(verdict, "verdict") + table((), where.items(), kind="names")
     return page.write(f"Stage 1: {run.folder.name}", head + key_figures(facts))
 
 
-def _summary(run: StageTwoRecord, settings: StageTwoConfig, last: float | None) -> str:
+def _summary(run: StageTwoRecord, settings: StageTwoConfig) -> str:
     result, metric, split = run.result, run.metric, settings.data.eval_split
     facts = [
         (one.metric.text(one.at(FINAL)), f"{one.metric.name} on {split} of the network to use: {kept_in_words(result)}")
         for one in result.metrics
     ]
-    if last is not None:
-        facts.append((metric.text(last), f"stage 1's last weights, epoch {run.stage_1_epochs}"))
-    # The last weights appear once, and not again with the statistics as trained.
-    if last is None:
-        facts.append((metric.text(result.main.at(START)), "where stage 2 began: the last weights of stage 1"))
+    facts.append((metric.text(result.main.at(START)), start_in_words(run)))
     facts.append((f"{result.passes:.1f}", f"epochs' worth of passes in stage 2; stage 1: {run.stage_1_epochs}"))
     if basis := result.basis:
         facts.append((f"{result.totals['accepted_steps']} of {result.steps}", "steps accepted"))
@@ -149,14 +139,9 @@ def _summary(run: StageTwoRecord, settings: StageTwoConfig, last: float | None) 
     if run.stage_1 is not None:
         durations = f"stage 1 {duration(run.stage_1.seconds_until(run.stage_1_epochs))}, {durations}"
     where = {"run": str(run.folder.resolve()), "data": str(result.sources["data"]), "ended": _when(run.folder / RESULT)}
-    head = sentences(run_verdict(run, split, last), "verdict") + _names_table(
-        where | {"took": durations} | search_options(settings, result)
-    )
+    where |= {"took": durations} | search_options(settings, result)
+    head = sentences(run_verdict(run, split), "verdict") + table((), where.items(), kind="names")
     return head + key_figures(facts) + sentences(words)
-
-
-def _names_table(facts: Mapping[str, str]) -> str:
-    return table((), facts.items(), kind="names")
 
 
 def _when(path: Path) -> str:
@@ -168,10 +153,7 @@ def _when(path: Path) -> str:
 def _add_choices(page: Page, result: StageTwoResult) -> None:
     """Add the candidates of each choice by ``val``, with the cost of choosing."""
     parts, metric = [], result.main.metric
-    for what, heading in (
-        (AVERAGE, "Averages of the snapshots"),
-        ("kept", "What stage 2 could have kept"),
-    ):
+    for what, heading in (("kept", "What stage 2 could have kept"), (AVERAGE, "Averages of the snapshots")):
         if (choice := result.choices.get(what)) is None:
             continue
         rows = [
@@ -182,17 +164,15 @@ def _add_choices(page: Page, result: StageTwoResult) -> None:
             ]
             for one in sorted(choice.candidates, key=lambda one: math.inf if one["loss"] is None else one["loss"])
         ]  # fmt: skip
-        always = ("**", in_words("last"))
-        visible = [row for index, row in enumerate(rows) if index < _MOST_ROWS or row[0].startswith(always)]
         headings = (heading, "effective number", "loss on val", f"{metric.name} on val", "behind the lowest")
         worth = f"{choice.forward_passes:.1f} forward passes over the training split"
         cost = f"{choice.n_measured} networks were measured: {worth}, {duration(choice.seconds)}."
-        parts.append(table(headings, visible) + sentences([cost]))
-        if len(rows) > len(visible):
-            parts.append(details(f"All {len(rows)}", table(headings, rows)))
+        parts.append(table(headings, rows) + sentences([cost]))
     if parts:
         rules = [
-            "The val split chooses the lowest value of the loss that was trained. The chosen row is bold.",
+            "The val split chooses the network with the lowest value of the loss that was trained; its row is bold.",
+            "The last column says by how much a loss exceeds the lowest. After ± stands the standard error of that "
+            "difference over the samples of val: two networks that differ by less than twice as much are equally good.",
             "The effective number says how many networks with equal weights would average out as much noise.",
         ]
         page.add("What was compared", [], sentences(rules) + "".join(parts))
@@ -258,31 +238,24 @@ def _add_spectrum(page: Page, fractions: np.ndarray | None) -> None:
     n_most, k = int(np.searchsorted(np.cumsum(fractions), 0.9 * fractions.sum())) + 1, len(fractions)
     page.add("Subspace", [Picture(
         "spectrum", plots.plot_spectrum(fractions),
-        f"Share of the snapshots' variance along each of {k} directions: the first has {100 * fractions[0]:.2f} %, all "
-        f"together {100 * fractions.sum():.2f} %.",
+        f"Fraction of the snapshots' variance along each of {k} directions: the first has {100 * fractions[0]:.2f} %, "
+        f"all together {100 * fractions.sum():.2f} %.",
         f"How much of the snapshots' variance each direction holds. The first {n_most} hold nine tenths of what all "
         f"{k} hold.",
     )])  # fmt: skip
 
 
 def _add_plane(page: Page, plane: PlaneView) -> None:
-    whole, near = plane.whole.loss, plane.near.loss
-    off = [f"{points.off.min():.3g} to {points.off.max():.3g}" for points in (plane.snapshots, plane.stops)]
     statistics = ", with BatchNorm statistics of these" if plane.batch_norm else ""
-    page.add("Where it went", [
-        Picture(
-            "plane", plot_plane(plane.whole, plane),
-            f"Loss surface with the path of both stages. The lowest loss on the grid is {np.nanmin(whole):.3g}.",
-            f"The true loss in the plane through the snapshots' mean along the first two directions, at {whole.size} "
-            f"points, on the same {plane.n_images:,} training samples{statistics}. The snapshots lie {off[0]} off the "
-            f"plane, stage 2's points {off[1]}: their own losses are not those of the plane below them.",
-        ),
-        Picture(
-            "plane-near", plot_plane(plane.near, plane),
-            f"The part of the plane around stage 2. Its loss goes from {np.nanmin(near):.4g} to {np.nanmax(near):.4g}.",
-            "The part of the same plane around stage 2; here too losses are differences from the lowest one shown.",
-        ),
-    ])  # fmt: skip
+    third, off = in_words(plane.third), distances(plane.snapshots.off)
+    page.add("The loss surface", [Picture(
+        "plane", plot_plane(plane),
+        f"Loss in the plane through the start of stage 2, its last weights and {third}. The lowest loss on the grid is "
+        f"{np.nanmin(plane.loss):.3g}. The snapshots lie {off} off the plane.",
+        f"The true loss in the plane through the start of stage 2, its last weights and {third}, at {plane.loss.size} "
+        f"points, on the same {plane.n_images:,} training samples{statistics}. Distances are those of the weights. "
+        "Hollow points lie off the plane: their own loss is not that of the place where they are drawn.",
+    )])  # fmt: skip
 
 
 def _add_configuration(page: Page, sources: Mapping[str, str], stages: Mapping[str, Path]) -> None:

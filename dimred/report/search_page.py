@@ -27,8 +27,7 @@ def search_options(settings: StageTwoConfig, result: StageTwoResult) -> dict[str
     else:
         rate = f"learning_rate {search.learning_rate:g}, {search.learning_rate_schedule}"
         rows["rate"] = f"{rate}; momentum {search.momentum:g}"
-    rows["outside"] = f"gamma {search.gamma:g}, alpha {search.alpha:g}"
-    return rows
+    return rows | {"outside": f"gamma {search.gamma:g}, alpha {search.alpha:g}"}
 
 
 def add_search(page: Page, run: StageTwoRecord) -> None:
@@ -69,8 +68,8 @@ def add_search(page: Page, run: StageTwoRecord) -> None:
             "coordinates", search_plots.plot_coordinates(coordinates),
             f"Movement along each of the {coordinates.shape[1]} directions; the farthest is direction {farthest + 1}, "
             f"{coordinates[-1, farthest]:.3g}.",
-            f"The {coordinates.shape[1]} coordinates, relative to the start. Directions are numbered by their share of "
-            "the snapshots' variance.",
+            f"The {coordinates.shape[1]} coordinates, relative to the start. Directions are numbered by their "
+            "fraction of the snapshots' variance, the largest first.",
         ),
         Picture(
             "captured", search_plots.plot_captured(steps),

@@ -21,7 +21,7 @@ def mean_width(n_values: int) -> int:
 
 
 def running_mean(values: np.ndarray, width: int) -> np.ndarray:
-    """Return the mean of those of the ``width`` values around each value that exist and are finite; NaN without any.
+    """Return the mean of the finite values in a window of ``width`` around each value; NaN where none is finite.
 
         mean_i = sum of finite values_j / their number,   |i - j| <= width // 2
 
@@ -38,7 +38,7 @@ def running_mean(values: np.ndarray, width: int) -> np.ndarray:
 
 
 def places_to_draw(n_values: int, most: int = MOST_POINTS) -> np.ndarray:
-    """Return the indices of at most ``most`` evenly spaced ones of n values, the first and the last among them."""
+    """Return the indices of up to ``most`` evenly spaced values out of n, including the first and the last."""
     return np.unique(np.linspace(0, n_values - 1, min(n_values, most)).round().astype(int))
 
 

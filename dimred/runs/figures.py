@@ -1,4 +1,4 @@
-"""What a run measures of its network, and how it is said in the log."""
+"""Measure the network of a run, and log the figures."""
 
 import logging
 from collections.abc import Callable
@@ -63,7 +63,7 @@ class RunFigures:
             self._note(REESTIMATED)
 
     def of_average(self) -> Figures:
-        """Measure a network whose BatchNorm statistics the caller has re-estimated; return figures, and keep none."""
+        """Return the figures of a network whose BatchNorm statistics the caller has re-estimated; ``values`` stays."""
         kind = REESTIMATED if self._task.evaluator.has_batch_norm else AS_TRAINED
         values = self._task.evaluator.metrics(self._split)
         return {metric.name: {kind: value} for metric, value in zip(self.metrics, values, strict=True)}
@@ -86,13 +86,13 @@ class RunFigures:
                 texts.append(f"{name}{metric.text(values[AS_TRAINED], decimals)}{again}")
         return ", ".join(texts)
 
-    def say_ema(self) -> None:
+    def log_ema(self) -> None:
         """Log the metrics of the EMA's weights, if they were measured."""
         for metric in self.metrics:
             if (value := self.values.get(metric.name, {}).get(EMA)) is not None:
                 _log.info(f"with the average of the weights (EMA): {metric.name} {metric.text(value)}")
 
-    def say_end(self, network: Path, is_reestimated: bool, is_kept: bool) -> None:
+    def log_end(self, network: Path, is_reestimated: bool, is_kept: bool) -> None:
         """Log how good the network is, and where its file is.
 
         Programs look for ``{'Accuracy': 0.88}``, which is the main metric of that file.

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Generic
 
@@ -257,6 +257,7 @@ def open_run(
     if fast_dev_run:
         task = task.shortened(one_step_of(task.settings))
     with (
+        _marked_lines() if fast_dev_run else nullcontext(),
         run_folder(folder),
         redirect_native_stderr(folder / MINDSPORE_LOG),
         StopSignals() as signals,
@@ -265,6 +266,19 @@ def open_run(
     ):
         _log.debug("preparing the run")
         yield Run(task, folder, signals, profiler, begun, is_kept=not fast_dev_run)
+
+
+@contextmanager
+def _marked_lines() -> Iterator[None]:
+    """Begin each line that is logged inside the block with a note that it is of a trial."""
+    handlers = logging.getLogger("dimred").handlers
+    for handler in handlers:
+        handler.setFormatter(logging.Formatter("(trial: figures mean nothing) %(message)s"))
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            handler.setFormatter(None)
 
 
 def one_step_of(settings: Settings) -> Settings:

@@ -35,7 +35,7 @@ def run_folder(out: Path) -> Iterator[Path]:
         with writable("--out", out):
             lock = stack.enter_context(FolderLock(out, f"--out is {str(out)!r}"))
         try:
-            remove_leftovers(out)  # under the lock, because they may be those of a run on a host of the same name
+            remove_leftovers(out)
             yield out
         except BaseException:
             if out.is_dir() and not results_in(out):

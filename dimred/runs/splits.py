@@ -20,6 +20,7 @@ from dimred.models.factory import load_factory
 _log = logging.getLogger(__name__)
 
 _FEWEST_TO_CHOOSE, _ENOUGH_TO_CHOOSE = 2, 50  # samples of val
+_WORKERS = 2  # that read images, if the configuration does not say
 _MOST_UPSCALING = 2  # of an image's side, without a warning
 
 
@@ -62,7 +63,7 @@ def build_splits(
         _warn_of_upscaling(config.data, first)
     if val_chooses:
         _check_size_of_val(images["val"].n_images)
-    if config.data.workers > (most := _most_workers()):
+    if (config.data.workers or 0) > (most := _most_workers()):
         _log.info(f"data.workers is {config.data.workers}; MindSpore takes no more than this host's processors, {most}")
     return images
 
@@ -118,7 +119,8 @@ def _most_workers() -> int:
 def build_data(config: DataConfig, data: Path, split: str, ranks: Ranks = ALONE, accumulation: int = 1) -> Batches:
     """Build this rank's part of one split.
 
-    There are no more workers than this host has processors.
+    There are no more workers than this host has processors. If ``config.workers`` is not set, there is one for a user's
+    own data, whose code may not bear several threads.
 
     Args:
         config: the section ``data``.
@@ -135,7 +137,8 @@ def build_data(config: DataConfig, data: Path, split: str, ranks: Ranks = ALONE,
         raise ConfigError("data.sink is true, but --device-target is CPU, which has no queue; --set data.sink=false")
     options: dict[str, Any] = {"rank": ranks.rank, "group_size": ranks.group_size, "accumulation": accumulation}
     options |= config.model_dump(include={"batch_size", "sink", "multiple_of"})
-    options["workers"] = min(config.workers, _most_workers())
+    workers = config.workers or (_WORKERS if config.dataset is None else 1)
+    options["workers"] = min(workers, _most_workers())
     if config.dataset is not None:
         return OwnDataset(load_factory(config.dataset, "data.dataset"), data, split, **options)
     options |= config.model_dump(include={"image_size", "mean", "std", "augmentation", "resize", "damaged"})

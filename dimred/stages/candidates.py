@@ -116,7 +116,7 @@ class Candidates:
         chosen = choose(self.choice.candidates)
         assert isinstance(chosen.source, Path)
         put_file(list(evaluator.network.get_parameters()), chosen.source, str(chosen.source), self._ranks)
-        self.choice.tell("kept")
+        self.choice.log_choice("kept")
         return self.choice.result()
 
 
@@ -138,7 +138,7 @@ def put_best_average(run: Run[StageTwoConfig], parent: StageOneRun) -> tuple[Can
     last = evaluator.layout.flatten(to_arrays(evaluator.network.trainable_params()))
     best, weights = choose_average(averages, evaluator.measure_val_of, last, choice)
     evaluator.put(weights)
-    choice.tell("average")
+    choice.log_choice("average")
     return best, choice.result()
 
 

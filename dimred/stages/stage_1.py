@@ -84,10 +84,10 @@ class StageOne:
         if stop is not None and self.has_ended:
             on = "to train on, the same command with --resume --set stop=null"
             _log.info(f"stage 1 ends after epoch {run.finished_epochs}: {stop.reason}; {on}")
-        run.figures.say_ema()
+        run.figures.log_ema()
         is_averaged = isinstance(self.step.optimizer, ScheduleFree)
         network = self._save_averaged() if is_averaged else self._last_checkpoint
-        run.figures.say_end(network, is_averaged and run.figures.reestimates, run.is_kept)
+        run.figures.log_end(network, is_averaged and run.figures.reestimates, run.is_kept)
         if run.is_kept and self._ranks.is_rank_zero:  # which has the files
             report = [["report", str(run.folder.absolute())]]
             say_commands(*(report if is_averaged else commands_after_stage_1(self._task, network, run.folder)))

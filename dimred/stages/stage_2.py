@@ -220,7 +220,7 @@ class StageTwo:
         self.candidates.save(FINAL, list(self._task.network.get_parameters()))
         if self._ranks.is_rank_zero:
             retry(lambda: result.write(run.folder / RESULT))
-        run.figures.say_end(file, run.figures.reestimates, run.is_kept)
+        run.figures.log_end(file, run.figures.reestimates, run.is_kept)
         if run.is_kept:
             say_commands(["report", str(run.folder.absolute())])
 

@@ -9,6 +9,7 @@ from scipy import stats
 
 from dimred.averaging.choice import Candidate, Choice, Measurement, behind, choose
 from dimred.errors import FaultError
+from dimred.io.metric import ACCURACY
 
 HARD = np.random.default_rng(0).exponential(1.0, 400)  # how hard each sample is, for every candidate
 NOISE = np.tile([0.2, -0.2], 200)  # standard error 0.01
@@ -64,31 +65,32 @@ def choice_of(*candidates: tuple[str, float, np.ndarray]) -> Choice:
     return result
 
 
-def test_log_and_record_say_rule_candidates_and_cost(caplog: pytest.LogCaptureFixture) -> None:
+def test_one_sentence_says_which_candidate_is_better_and_by_how_much(caplog: pytest.LogCaptureFixture) -> None:
+    for noise, verdict in ((0 * NOISE, ""), (2 * NOISE, ", too little to tell the two apart")):
+        choice = Choice(metric=ACCURACY)
+        for name, losses, value in (("last", HARD + 1, 0.5), ("average", HARD + 0.01 + noise, 0.8), ("2", HARD, 0.9)):
+            choice.measure(name, 1, partial(Measurement, losses, value))
+        caplog.clear()
+        choice.log_choice("kept")
+        assert caplog.messages == [
+            f"kept: epoch 2, with the lowest loss on 'val', {HARD.mean():.4f} (accuracy 90.00 %); "
+            f"the next of 3, the best average of the snapshots, has 0.0100 more (accuracy 80.00 %){verdict}"
+        ]
+
+
+def test_the_record_has_all_candidates_and_their_cost() -> None:
     choice = choice_of(*((f"w{width}", width, HARD + width / 100) for width in range(1, 9)))
-    choice.tell("start")
-    rule, *lines, cost = caplog.messages
-    assert rule == "start: w1, the lowest loss on 'val'"
-    assert [line.split(":")[0].strip() for line in lines] == ["w1", "w2", "w3", "w4", "w5"]
-    assert "0.0100 +- 0.0000 behind, effective size 2" in lines[1]
-    assert "8 networks measured, 4.0 forward passes over the training split" in cost
     result = choice.result()
     assert [record["name"] for record in result.candidates] == [f"w{width}" for width in range(1, 9)]
     assert (result.name, result.n_measured, result.forward_passes) == ("w1", 8, 4.0)
     choice.add("average", choice.candidates[0], Path("average.ckpt"))  # another choice has measured it
     assert choice.result().n_measured == 8
-    choice = choice_of(("start", 1, HARD + 1), ("2", 1, HARD))
-    caplog.clear()
-    choice.tell("kept")
-    rule, first, *_ = caplog.messages
-    assert rule.startswith("kept: epoch 2, the lowest loss")
-    assert first.startswith("  epoch 2: loss")
 
 
 def test_networks_without_a_finite_loss_are_named(caplog: pytest.LogCaptureFixture) -> None:
     """Such as the averages with a snapshot that has a number that is not finite, which are passed over."""
-    choice_of(("w8", 8, HARD * np.nan), ("w1", 1, HARD), ("2", 1, HARD * np.inf)).tell("start")
+    choice_of(("w8", 8, HARD * np.nan), ("w1", 1, HARD), ("2", 1, HARD * np.inf)).log_choice("start")
     assert "of 3 networks, 2 have no finite loss: w8, epoch 2" in caplog.messages
     caplog.clear()
-    choice_of(("w1", 1, HARD)).tell("start")
+    choice_of(("w1", 1, HARD)).log_choice("start")
     assert "finite" not in caplog.text

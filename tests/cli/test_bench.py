@@ -15,7 +15,7 @@ from tests.helpers.tiny_task import TASK
 
 @pytest.mark.slow
 def test_two_ranks_give_a_row_that_is_added_to_the_table(tmp_path: Path) -> None:
-    (tmp_path / "one.yaml").write_text(yaml.safe_dump(TASK | {"stop": "averaged", "tensorboard": True}))
+    (tmp_path / "one.yaml").write_text(yaml.safe_dump(TASK | {"stage_1": {"stop": "averaged"}, "tensorboard": True}))
     bench = [Path(sys.executable).with_name("dimred"), "bench", ".", "--config", "one.yaml", *TWO_RANKS]
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
     command = [*bench, "--set=read_every_steps=100", "--table", "bench.md"]

@@ -54,6 +54,15 @@ def test_two_ranks_see_together_what_one_sees_alone_and_groups_of_micro_batches_
     assert [n for batch in groups for n in batch] == [n for batch in single for n in batch]
 
 
+def test_a_trial_takes_samples_from_the_whole_split() -> None:
+    part = made().shortened(1)
+    assert (part.n_images, part.steps_per_epoch) == (4, 1)
+    assert numbers(part.evaluation()) == [[0, 5, 11, 17]]
+    assert sorted(*numbers(part.training_epoch(1, 1))) == [0, 5, 11, 17]
+    assert numbers(part.shortened(1).evaluation()) == numbers(part.evaluation())
+    assert numbers(made().shortened(99).evaluation()) == numbers(made().evaluation())
+
+
 @pytest.mark.parametrize(("n_ranks", "accumulation"), [(2, 1), (3, 1), (2, 2), (4, 1)])
 def test_one_process_drops_the_samples_that_several_ranks_would_drop(n_ranks: int, accumulation: int) -> None:
     size = 3
@@ -77,6 +86,42 @@ def test_whole_labels_leave_as_int32_and_other_numbers_as_float32(labels: Sequen
     ((_, found),) = columns(made([(0, label) for label in labels]).evaluation())
     assert found.dtype == dtype
     np.testing.assert_array_equal(found, labels)
+
+
+@pytest.mark.parametrize(
+    ("first", "label", "said"),
+    [
+        (1, 3_000_000_000, r"3000000000, which is beyond int32.* give all labels as floats, if the loss takes them"),
+        (1, np.array([0, -(1 << 40)]), r"-1099511627776, which is beyond int32"),
+        (1, 1 << 70, r"1180591620717411303424, which is not a number that NumPy has a type for"),
+        (1, "cat", "'cat', which is not a number"),
+        (0.5, 1e39, r"1e\+39, which is beyond float32"),
+        (1, 2**31 - 1, None),
+        (0.5, 3_000_000_000, None),
+        (0.5, np.inf, None),
+    ],
+)
+def test_a_label_beyond_its_type_is_refused_and_not_changed(first: object, label: object, said: str | None) -> None:
+    data = made([(0, np.broadcast_to(first, np.shape(label))), (0, label)])
+    if said is None:
+        ((_, labels),) = columns(data.evaluation())
+        assert labels[1] == label
+    else:
+        with pytest.raises(DataError, match=f"^sample 1 has the label {said}"):
+            columns(data.evaluation())
+
+
+def test_an_array_that_is_filled_again_for_each_sample_is_copied() -> None:
+    class Refilled(list):
+        image, label = np.zeros((2, 2), np.float32), np.zeros((), np.int32)
+
+        def __getitem__(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+            self.image[:], self.label[()] = number, number
+            return self.image, self.label
+
+    for images, labels in columns(made(Refilled(range(240))).training_epoch(1, 1)):
+        np.testing.assert_array_equal(images[:, 0, 0], labels)
+        assert len({*labels.tolist()}) == 4
 
 
 def test_a_fraction_among_whole_labels_is_said_and_not_rounded() -> None:

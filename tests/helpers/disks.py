@@ -19,6 +19,7 @@ _SOURCE = r"""
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 static int wanted(const char *name) { const char *text = getenv(name); return text ? atoi(text) : 0; }
@@ -91,6 +92,16 @@ int flock(int descriptor, int operation) {
     return number ? fail(number) : ((int (*)(int, int))dlsym(RTLD_NEXT, "flock"))(descriptor, operation);
 }
 
+#define STATVFS(name)                                                          \
+    int name(const char *path, struct name *about) {                           \
+        int number = wanted("DISK_STATVFS");                                   \
+        memset(about, 0, sizeof *about);                                       \
+        if (number) return number < 0 ? 0 : fail(number);                      \
+        return ((int (*)(const char *, struct name *))dlsym(RTLD_NEXT, #name))(path, about);  \
+    }
+STATVFS(statvfs)
+STATVFS(statvfs64)
+
 static int is_read_only(const char *path, int flags) {
     const char *below = getenv("DISK_READ_ONLY");
     return below && (flags & (O_WRONLY | O_RDWR | O_CREAT)) && strncmp(path, below, strlen(below)) == 0;
@@ -123,7 +134,12 @@ def disk_library(folder: Path) -> Path:
 
 
 def on_disk(
-    library: Path, *, fsync_of_folder: str | None = None, flock: str | None = None, read_only: Path | None = None
+    library: Path,
+    *,
+    fsync_of_folder: str | None = None,
+    flock: str | None = None,
+    statvfs: str | None = None,
+    read_only: Path | None = None,
 ) -> dict[str, str]:
     """Return the environment variables of a process in which some calls fail.
 
@@ -131,11 +147,14 @@ def on_disk(
         library: what ``disk_library`` compiled.
         fsync_of_folder: name of the error of flushing a folder, such as EINVAL; None if it works.
         flock: name of the error of locking a file; None if it works.
+        statvfs: name of the error of asking for free space; "zeros" if all answers are 0; None if it works.
         read_only: beginning of the paths that can't be opened to write; None for no such path.
     """
     environment = {"LD_PRELOAD": str(library)}
     for name, error in (("DISK_FSYNC_OF_FOLDER", fsync_of_folder), ("DISK_FLOCK", flock)):
         environment |= {name: str(getattr(errno, error))} if error else {}
+    if statvfs:
+        environment["DISK_STATVFS"] = "-1" if statvfs == "zeros" else str(getattr(errno, statvfs))
     return environment | ({"DISK_READ_ONLY": os.fspath(read_only)} if read_only else {})
 
 

@@ -1,15 +1,25 @@
 """Files appear whole or not at all, leftovers of a killed writer go, and one process at a time holds a folder."""
 
-import importlib.util
 import os
+import re
+import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from dimred.errors import ConfigError, RunError
-from dimred.io import atomic
-from dimred.io.atomic import LOCK, FolderLock, atomic_folder, atomic_write, open_atomic, remove_leftovers, writable
+from dimred.io.atomic import (
+    LOCK,
+    FolderLock,
+    atomic_folder,
+    atomic_write,
+    is_temporary,
+    open_atomic,
+    remove_leftovers,
+    writable,
+)
 from tests.helpers.processes import held, slow_writer
 
 
@@ -58,18 +68,46 @@ def test_leftovers_of_a_killed_process_are_removed_and_others_kept(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == [".writing-mine.tmp"]
 
 
-def test_hosts_whose_long_names_differ_at_the_end_are_told_apart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hosts = set()
-    for number in range(2):
-        monkeypatch.setattr("socket.gethostname", lambda name=f"{'a-deployment-' * 4}{number}": name)
-        spec = importlib.util.spec_from_file_location("as_on_that_host", atomic.__file__)
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        with module.open_atomic(tmp_path / "file") as file:
-            hosts.add(Path(file.name).name.split("-")[1])
-    assert len(hosts) == 2
+def test_a_writer_in_another_container_keeps_its_file(tmp_path: Path) -> None:
+    """There it has another number, and here none, so that only its lock says that it is at work."""
+    code = "import sys; from dimred.io.atomic import remove_leftovers; remove_leftovers(sys.argv[1])"
+    remover = ["unshare", "--user", "--map-root-user", "--pid", "--fork", sys.executable, "-c", code, tmp_path]
+    with slow_writer(tmp_path / "target"):
+        if subprocess.run(remover, stderr=subprocess.DEVNULL).returncode:
+            pytest.skip("no namespaces here")
+        assert len(list(tmp_path.iterdir())) == 1
+    subprocess.run(remover, check=True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_writers_and_removers_in_one_folder_do_not_disturb_each_other(tmp_path: Path) -> None:
+    """A file can be found between the moments when it is made and when it is locked."""
+    start = "import sys; from dimred.io.atomic import *; folder = Path(sys.argv[1])\n"
+    writer = start + "for number in range(300): atomic_write(folder / sys.argv[2], str(number))"
+    maker = start + "for number in range(300):\n    with atomic_folder(folder / f'{sys.argv[2]}{number}'): pass"
+    remover = start + "while True: remove_leftovers(folder)"
+    removers = [subprocess.Popen([sys.executable, "-c", remover, tmp_path]) for _ in range(2)]
+    codes = {"a": writer, "b": writer, "c": maker}
+    writers = [subprocess.Popen([sys.executable, "-c", code, tmp_path, name]) for name, code in codes.items()]
+    try:
+        assert [process.wait(120) for process in writers] == [0, 0, 0]
+    finally:
+        for process in (*removers, *writers):
+            process.kill()
+            process.wait()
+    made = {"a", "b", *(f"c{number}" for number in range(300))}
+    assert {path.name for path in tmp_path.iterdir()} == made
+
+
+def test_what_was_written_elsewhere_or_before_the_last_start_stays(tmp_path: Path) -> None:
+    """Its writer may be on another machine, whose locks on some shared disks do not reach here."""
+    with slow_writer(tmp_path / "target"):
+        pass
+    (leftover,) = tmp_path.iterdir()
+    other = leftover.rename(leftover.with_name(re.sub("-[0-9a-f]{16}-", f"-{'0' * 16}-", leftover.name)))
+    remove_leftovers(tmp_path)
+    assert list(tmp_path.iterdir()) == [other]
+    assert is_temporary(other.name)
 
 
 def test_leftovers_of_another_user_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,9 @@
 """Disks that can't flush a folder, lock a file, or be written to, in real processes."""
 
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -65,6 +68,21 @@ def test_a_basis_needs_no_locks(library, series, tmp_path, error):
     assert json.loads(process.stdout)["n_components"] == 2
     other = fit_basis(series, 2)
     assert np.array_equal(np.load(tmp_path / "pca_mat.npy"), other.components)
+
+
+@pytest.mark.parametrize("answer", ["zeros", "ENOSYS"])
+def test_a_disk_that_does_not_say_how_much_is_free_is_not_full(library, tmp_path, answer):
+    """As gcsfuse and s3fs."""
+    code = """
+from pathlib import Path
+from dimred.io.disk_space import free_bytes
+from dimred.stages.checks import check_space
+check_space(Path(), 10**18)
+assert free_bytes(Path()) is None
+"""
+    subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=os.environ | on_disk(library, statvfs=answer), check=True
+    )
 
 
 def test_a_run_on_a_disk_that_became_read_only_is_refused_in_a_sentence(library, tmp_path):

@@ -9,7 +9,7 @@ It notes its process in FOLDER/../pids, and then ends as HOW says:
 - ``together``: rank 1 ends with status 3, and rank 0 a moment later
 - ``begin and refuse``: it refuses in the first step, when it is too late
 - ``wait``: never
-- ``save STATUS``: on SIGTERM it says so, takes a second to save, and ends with that status
+- ``save STATUS``: on a stop signal it says so, takes a second to save, and ends with that status
 - ``measure SECONDS``: in its first step it reads batches for so long
 - ``inherit``: it shows which of the launcher's descriptors and variables reach a program that it starts
 - ``log SECONDS``: in its first step it waits for so long, and says so
@@ -25,6 +25,7 @@ import time
 from pathlib import Path
 
 from dimred.launch.channel import COMPUTING, READING, tell_alive, tell_position, tell_refusal
+from dimred.launch.signals import stop_signals
 
 _INHERITED = """
 import os
@@ -56,7 +57,8 @@ def main(how: str, *rest: str) -> None:
         tell_position(COMPUTING, 1)
         refuse("too late")
     if how == "save":
-        signal.signal(signal.SIGTERM, lambda *_: save(folder, int(rest[0])))
+        for number in stop_signals():
+            signal.signal(number, lambda *_: save(folder, int(rest[0])))
     if how != "refuse":
         note_process(folder.parent / "pids", rank)
     if how == "fail" and rank == rest[0]:

@@ -11,7 +11,7 @@ from dimred.launch.channel import COMPUTING, READING, Stall, StallDetector
 from dimred.launch.signals import StopSignals, postponed
 
 
-@pytest.fixture(params=[signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.fixture(params=[signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
 def number(request: pytest.FixtureRequest) -> Iterator[int]:
     """Give the number of a signal that this process does not ignore, whoever started it."""
     before = signal.signal(request.param, signal.SIG_DFL)

@@ -43,7 +43,7 @@ def test_a_failed_rank_is_named_with_the_end_of_the_log_of_this_attempt(tmp_path
 
 def test_logs_alone_are_no_earlier_results_and_are_kept(tmp_path):
     launch(job(tmp_path, "fine"))
-    (tmp_path / "device0_stage_1" / ".writing-host-1-0123abcd.tmp").write_text("")  # of a run that was killed
+    (tmp_path / "device0_stage_1" / ".writing-0123456789abcdef-0123abcd.tmp").write_text("")  # of a run that was killed
     launch(job(tmp_path, "fine"))
     assert (tmp_path / "device0_stage_1" / "train.log").read_text().count("fine") == 2
     result = tmp_path / "device0_stage_1" / "result.json"
@@ -137,16 +137,16 @@ def test_a_rank_that_had_begun_is_a_failure_with_its_log(tmp_path):
     assert (tmp_path / "device0_stage_1" / "train.log").exists()
 
 
-@pytest.mark.parametrize("everywhere", [False, True])
-def test_sigterm_lets_the_ranks_save_and_nothing_is_left(tmp_path, everywhere):
-    """Slurm and systemd send SIGTERM to every process of a job, also to the scheduler."""
+@pytest.mark.parametrize(("everywhere", "number"), [(False, signal.SIGTERM), (True, signal.SIGUSR1)])
+def test_a_signal_lets_the_ranks_save_and_nothing_is_left(tmp_path, everywhere, number):
+    """Slurm and systemd send a signal to every process of a job, also to the scheduler."""
     launcher = Launcher(tmp_path, "save", "75", devices=2)
     launcher.pids(2)
     below = psutil.Process(launcher.process.pid).children(recursive=True) if everywhere else []
     assert len(below) == (3 if everywhere else 0)
     for process in below:
-        process.terminate()
-    launcher.process.terminate()
+        process.send_signal(number)
+    launcher.process.send_signal(number)
     status, out, err = launcher.end()
     assert status == 75, err
     assert "rank 0 of 2 ö save" in out
@@ -218,14 +218,14 @@ NOISE = (
 )
 
 
-def test_whole_lines_are_shown_once_and_without_mindspores_noise(tmp_path, capsys):
+def test_whole_lines_are_shown_once_without_mindspores_noise_and_an_epochs_line_for_programs(tmp_path, capsys):
     log = tmp_path / "train.log"
     log.write_text("of an earlier run\n")
     tail = LogTail(log)
     with log.open("a") as file:
         for text, expected in [
             ("epoch: 1 st", ""),
-            ("ep: 20 loss is 2\nnext", "epoch: 1 step: 20 loss is 2\n"),
+            ("ep: 20 loss is 2\nnan loss is 2\nnext", "nan loss is 2\n"),
             (f" line\n{NOISE}\n[WARNING] PIPELINE(1,7f,python):late\n", "next line\n"),
             ("[ERROR] ME(1:2,MainProcess): it failed\n[WARNING] of my own\n", None),
             ("no end", ""),

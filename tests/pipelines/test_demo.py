@@ -37,7 +37,7 @@ def test_the_demo_ends_with_a_table_a_sentence_and_a_page_that_agree(epochs: int
     page = (out / "report" / "report.html").read_text()
     assert all(f"{accuracy:.2f} %" in page for accuracy in accuracies)
     for link in re.findall(r'href="(\.\./[^"]+)"', page):
-        assert "plane-near" in (out / "report" / link).read_text()
+        assert "figure-plane" in (out / "report" / link).read_text()
     with Image.open(out / "report" / "accuracy.png") as picture:
         assert picture.width == 1200
     [weights] = (out / "device0_stage_1" / "checkpoint_stage_1").glob(f"*-{epochs}_*.ckpt")

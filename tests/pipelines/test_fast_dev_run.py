@@ -19,16 +19,17 @@ dimred = partial(commands.dimred, environment={"PYTHONPATH": str(commands.REPOSI
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    (tmp_path / "one.yaml").write_text(yaml.safe_dump(TASK | {"epochs": 70, "stop": "averaged"}))
+    (tmp_path / "one.yaml").write_text(yaml.safe_dump(TASK | {"stage_1": {"epochs": 70, "stop": "averaged"}}))
     return tmp_path / "one.yaml"
 
 
 def test_stage_1_goes_through_every_phase_and_leaves_nothing(tmp_path: Path, config: Path) -> None:
     done = dimred("train", "stage-1", ".", "--config", config, *ONE_RANK, "--fast-dev-run", cwd=tmp_path, status=0)
     assert "\nup to 70 epochs of 4 steps, 280 in all; snapshots, checkpoints and states take up to " in done.stdout
-    assert "averaged: uniform of 2 snapshots, steps 1 to 2: loss" in done.stdout
-    assert "epoch 2/2  step 1  loss" in done.stdout
-    assert "{'Accuracy': 0." in done.stdout
+    of_trial = [line for line in done.stdout.splitlines() if line.startswith("(trial: figures mean nothing) ")]
+    for words in ("averaged: uniform of 2 snapshots, steps 1 to 2: loss", "epoch 2/2  step 1  loss", "{'Accuracy': "):
+        assert any(words in line for line in of_trial)
+    assert not [line for line in done.stdout.splitlines() if "loss" in line and line not in of_trial]
     assert "went well on 1 rank in" in done.stdout.splitlines()[-1]
     assert "next: " not in done.stdout  # the network is gone
     assert list(tmp_path.iterdir()) == [config]
@@ -45,14 +46,13 @@ def weights(tmp_path: Path, config: Path) -> Path:
     return tmp_path / "device0_stage_1" / "checkpoint_stage_1" / "network-4_4.ckpt"
 
 
-def test_stage_2_on_two_ranks_chooses_fits_a_basis_and_makes_one_step(tmp_path: Path, weights: Path) -> None:
+def test_stage_2_on_two_ranks_fits_a_basis_and_makes_one_step(tmp_path: Path, weights: Path) -> None:
     before = sorted(tmp_path.rglob("*"))
     command = ("train", "stage-2", ".", weights, "--config", "two.yaml", *TWO_RANKS, "--fast-dev-run")
     # With half of stage 1's batch on each rank, its steps are as many.
     done = dimred(*command, "--set=epochs=9", "--set=data.batch_size=3", cwd=tmp_path, status=0)
     assert "\n9 epochs of 4 steps, 36 in all; snapshots, checkpoints and states take up to " in f"\n{done.stdout}"
     assert "epoch 1/1  step 1" in done.stdout
-    assert "\nkept: " in done.stdout
     assert "a step and all that surrounds it went well on 2 ranks in" in done.stdout
     assert "stage 1 made" not in done.stdout + done.stderr  # a whole stage 2 makes 4 steps an epoch, too
     assert sorted(tmp_path.rglob("*")) == before

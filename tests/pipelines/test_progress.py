@@ -52,7 +52,7 @@ def test_the_launcher_shows_its_ranks_bar_and_keeps_the_lines_apart(few_digits: 
     assert len(set(re.findall(r"(\d+)/40", shown))) > 3  # it moved; \b fails between a colour's m and a digit
     assert "loss is" not in shown
     lines = log.read_text().splitlines()
-    assert [line[:18] for line in lines if line.startswith("epoch:")] == ["epoch: 1 step: 20 ", "epoch: 2 step: 20 "]
+    assert [line[:10] for line in lines if line.startswith("epoch")] == ["epoch 1/2 ", "epoch 2/2 "]
     assert [line for line in lines if line.startswith("{'Accuracy': ")] == [lines[-4]]
     assert re.match(r"next: .*\bdimred report ", lines[-1])  # two epochs leave no snapshots for a search
     assert "\x1b" not in log.read_text()

@@ -63,7 +63,8 @@ def test_the_chinese_page_has_the_same_commands_and_figures() -> None:
 
 
 def test_the_production_commands_as_a_dry_run(tmp_path: Path) -> None:
-    (tmp_path / "imagenet").mkdir()
+    for number in range(1000):
+        (tmp_path / "imagenet" / "train" / f"n{number:08d}").mkdir(parents=True)
     for text_of, section in ((README, ""), (PRODUCTION, "Production: many devices")):
         [commands] = blocks("bash", section, text_of)
         stage_1, pca, stage_2 = commands.splitlines()

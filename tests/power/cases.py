@@ -1,11 +1,7 @@
 """The commands whose disk loses power or fails: each runs in this process, on real files."""
 
-import os
-import subprocess
-import sys
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -144,13 +140,3 @@ def _stage(run_stage: Callable[[Path, bool], object]) -> Case:
         return Outcome(0, "")
 
     return Case(run)
-
-
-@contextmanager
-def as_dead_process() -> Iterator[None]:
-    """Give this process the number of one that has ended, as its leftovers will be those of an ended one."""
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "getpid", lambda: ended.pid)
-        yield

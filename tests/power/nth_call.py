@@ -45,8 +45,7 @@ def sweep(case: cases.Case, root: Path, failures: Sequence[str]) -> tuple[int, l
                 shutil.rmtree(root)
                 root.mkdir()
                 disk.fail(call, number, error, from_then_on=from_then_on)
-                with cases.as_dead_process():
-                    outcome = case.run(root, False)
+                outcome = case.run(root, False)
                 has_failed = disk.n_calls(call) >= number
                 disk.mend()
                 where = f"{failure} at {call} {number} of {n_calls[call]}"

@@ -24,7 +24,7 @@ def record(case: cases.Case, root: Path) -> Recording:
     """Run a command to its end in a new folder."""
     root.mkdir()
     recording = Recording(root)
-    with cases.as_dead_process(), recording.recorded():
+    with recording.recorded():
         outcome = case.run(root, False)
     assert outcome.status == 0, outcome
     return recording

@@ -1,4 +1,4 @@
-"""The plane of the first two directions shows what was measured."""
+"""The plane through the start of stage 2, its last weights and an average shows what was measured."""
 
 import re
 from pathlib import Path
@@ -9,32 +9,36 @@ from mindspore import Tensor, nn
 
 from dimred.checkpoints.layout import WeightLayout
 from dimred.config import StageOneConfig
-from dimred.pipelines.report import grid_around, loss_in_plane, plane_point, report
-from dimred.report.plots import PlanePoints, PlaneView, Surface, plot_plane
-from dimred.subspace.basis import SubspaceBasis
+from dimred.pipelines.report import grid_around, loss_in_plane, plane_directions, plane_point, report
+from dimred.report.plots import PlanePoints, PlaneView, plot_plane
 from tests.helpers.finished_stage_1 import STAGE_1, settings
 from tests.helpers.tiny_run import stage_1_run, stage_2_run
 from tests.helpers.tiny_task import TASK
 
 
-def view_of(surface: Surface) -> PlaneView:
-    points = PlanePoints(np.array([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0]]), np.array([1.0, 2.0, 3.0]))
-    return PlaneView(surface, surface, 10, True, points, points, points.along)
-
-
-def test_losses_are_differences_in_a_unit_with_a_plain_name() -> None:
-    sides = np.linspace(-1, 1, 5)
-    for height, unit in ((2.0, ""), (2e-3, ", in thousandths"), (2e-6, ", in millionths"), (2e-10, ", in billionths")):
-        loss = 1.875 + height * (sides**2 + sides[:, None] ** 2) / 2
-        loss[0, 0] = np.inf
-        surface = Surface(sides, sides, loss)
-        axes, colours = plot_plane(surface, view_of(surface)).axes
-        label = colours.get_ylabel()
-        assert label.startswith("loss above the lowest here, 1.875")
-        assert label.partition("1.875")[2] == unit
-        levels = np.unique([text.get_text() for text in axes.texts])
-        assert len(levels) > 3
-        assert all(0 <= float(level) <= 2 for level in levels)
+def test_the_picture_says_which_points_lie_off_the_plane_and_how_far() -> None:
+    sides = np.linspace(-1, 5, 5)
+    loss = 1.875 + sides**2 + sides[:, None] ** 2
+    loss[0, 0] = np.inf
+    corners = np.array([[0.0, 0.0], [2.0, 0.0], [1.0, 3.0]])
+    snapshots = PlanePoints(np.array([[3.0, 4.0], [0.0, 4.0]]), np.array([7.25, 0.5]))
+    for epochs, n_hollow, said in (
+        (PlanePoints(np.array([[1.0, 0.5]]), np.array([0.25])), 2, ["7.2 off", "0.25 off"]),
+        (PlanePoints(np.empty((0, 2)), np.empty(0)), 1, ["7.2 off"]),
+    ):
+        view = PlaneView(sides, sides, loss, 10, True, "mean", corners, snapshots, epochs)
+        figure = plot_plane(view)
+        axes, colours = figure.axes
+        assert colours.get_ylabel() == "loss above the lowest here, 2.375"
+        hollow = [line for line in axes.lines if line.get_marker() != "None" and line.get_markerfacecolor() == "none"]
+        assert len(hollow) == n_hollow
+        np.testing.assert_array_equal(hollow[0].get_xydata(), snapshots.along)
+        assert hollow[0].get_label() == "snapshots, 0.5 to 7.2 off the plane"
+        assert [text.get_text() for text in axes.texts if "off" in text.get_text()] == said
+        filled = {line.get_label(): line.get_xydata()[0] for line in axes.lines[-3:]}
+        names = ["stage 2's start", "stage 2's last weights", "the mean of the snapshots"]
+        assert list(filled) == names
+        np.testing.assert_array_equal(list(filled.values()), corners)
 
 
 def test_the_loss_is_that_of_the_weights_whatever_the_statistics_are() -> None:
@@ -85,14 +89,24 @@ def test_a_loss_that_gives_sum_and_count_has_the_surface_of_its_mean() -> None:
     np.testing.assert_allclose(surfaces[0](0.5, 2.0), surfaces[1](0.5, 2.0), rtol=1e-5)
 
 
-def test_a_point_has_the_coordinates_that_it_was_made_from() -> None:
+def test_the_plane_goes_through_its_three_points_and_a_line_has_none() -> None:
     rng = np.random.default_rng(3)
-    rows = np.linalg.qr(rng.normal(size=(50, 4)))[0].T
-    basis = SubspaceBasis(rows.astype(np.float32))
-    mean = rng.normal(size=50)
-    along, off = plane_point(basis, mean, mean + 2 * rows[0] - 3 * rows[1] + 4 * rows[2] - 3 * rows[3])
-    np.testing.assert_allclose(along, [2, -3], rtol=1e-5)
-    np.testing.assert_allclose(off, 5, rtol=1e-5)
+    three = rng.normal(size=(3, 50))
+    directions = plane_directions(*three)
+    assert directions is not None
+    np.testing.assert_allclose(directions @ directions.T, np.eye(2), atol=1e-12)
+    for point, other in zip(three, rng.normal(size=(3, 2)), strict=True):
+        along, off = plane_point(three[0], directions, point)
+        np.testing.assert_allclose(three[0] + along @ directions, point)
+        assert off < 1e-12
+        across = rng.normal(size=50)
+        across -= across @ directions.T @ directions
+        along, off = plane_point(three[0], directions, three[0] + other @ directions + across)
+        np.testing.assert_allclose(along, other)
+        np.testing.assert_allclose(off, np.linalg.norm(across))
+    for line in ([three[0], three[1], three[0] - 3 * (three[1] - three[0])], [three[0], three[0], three[1]]):
+        assert plane_directions(*line) is None
+    assert plane_directions(three[0], three[1], three[0]) is None
 
 
 def test_the_grid_holds_every_point_also_where_they_lie_on_a_line() -> None:
@@ -105,7 +119,7 @@ def test_the_grid_holds_every_point_also_where_they_lie_on_a_line() -> None:
 
 
 def test_snapshots_that_are_equal_leave_the_plane_out(tmp_path: Path) -> None:
-    """Such as those of a training in which every step overflowed."""
+    """Such as those of a training in which every step overflowed; their mean is the start of stage 2."""
     schedule = {"name": "constant", "peak": 1e-46, "warmup_epochs": 0}  # 0 in float32
     stage_1_run(StageOneConfig.model_validate(TASK | STAGE_1 | {"epochs": 3, "schedule": schedule}))(
         tmp_path / "one", False

@@ -1,12 +1,14 @@
 """What is wrong with the splits of DATA is refused or warned of before anything expensive."""
 
 import os
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dimred.config import StageOneConfig
+from dimred.data.batches import Batches
 from dimred.data.image_folder import ImageFolder
 from dimred.data.image_tree import write_image_tree
 from dimred.distributed.ranks import Ranks
@@ -108,3 +110,33 @@ def test_a_damaged_image_has_no_size(data: Path) -> None:
     for config in ({"image_size": 16}, {"image_size": 20, "resize": False}):
         (data / "train" / "dog" / "one.png").write_bytes(b"nothing")
         build_splits(StageOneConfig.model_validate({"data": config}), data, ["train"])
+
+
+class Drawn(list):
+    """Samples with noise from a generator of their own, which several threads would share out as it comes."""
+
+    def __init__(self) -> None:
+        super().__init__(range(200))
+        self.generator = np.random.default_rng(1)
+
+    def __getitem__(self, number: int) -> tuple[object, ...]:
+        noise = self.generator.normal()
+        time.sleep(0.001)
+        return np.float32([number, noise]), 0
+
+
+def drawn(data: Path, split: str, seed: int | None) -> Drawn:
+    return Drawn()
+
+
+def test_own_data_are_read_by_one_thread_unless_the_configuration_says_otherwise() -> None:
+    def built(**of_config: int) -> Batches:
+        data = {"dataset": f"{__name__}:drawn", "batch_size": 8} | of_config
+        return build_splits(StageOneConfig.model_validate({"data": data}), Path(), ["train"])["train"]
+
+    def epoch() -> list[bytes]:
+        batches = built().training_epoch(1, 1).create_tuple_iterator(output_numpy=True)
+        return [inputs.tobytes() for inputs, _ in batches]
+
+    assert epoch() == epoch()
+    assert built(workers=2).workers == min(2, os.cpu_count())

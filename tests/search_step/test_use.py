@@ -97,7 +97,7 @@ def test_a_basis_may_be_the_path_of_one(tmp_path, pynative, caplog):
         step = SubspaceTrainStep(with_loss, basis, alpha=0)
         assert "can't be checked" in caplog.text
         found = step(*ONES)
-        said = r"SearchResult\(accepted: loss [\d.]+ -> [\d.]+, step 1, 1 trials, moved .* outside\)"
+        said = r"SearchResult\(accepted: loss [\d.]+ -> [\d.]+, step [\d.]+, \d+ trials, moved .* outside\)"
         assert re.fullmatch(said, repr(found))
     with pytest.raises(BasisMismatchError, match=r"gone\.npy"):
         SubspaceTrainStep(with_loss, tmp_path / "gone.npy")
@@ -169,3 +169,26 @@ def test_a_basis_of_another_network_is_refused(batch_norm_net):
     renamed = WeightLayout(("first", *layout.names[1:]), layout.shapes)
     with pytest.raises(BasisMismatchError, match=r"parameter 0 is 'first' \(4, 1, 3, 3\) here and 'conv.weight'"):
         SubspaceTrainStep(batch_norm_net, PlainBasis(rows, layout=renamed))
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        (
+            "optimizer",
+            "optimizer is given, .* tutorial adds the update as it is, and so does this step: leave optimizer",
+        ),
+        ("pca_mat_path", "pca_mat_path is no key: give the argument basis"),
+        ("weight_load_dir", "weight_load_dir is no key: make the basis by dimred.fit_basis"),
+        ("timeout", "timeout is no key: leave it out"),
+        ("boost_level", "boost_level is no key: leave it out"),
+        ("device_num", "device_num is no key: give the argument ranks"),
+    ],
+)
+def test_what_the_tutorial_of_boost_gives_is_refused_with_what_takes_its_place(option, said):
+    network, with_loss = network_and_loss()
+    value = nn.SGD(network.trainable_params(), 1.0)
+    with pytest.raises(ConfigError, match=said):
+        SubspaceTrainStep(with_loss, basis_for(network, 5), **{option: value})
+    with pytest.raises(ConfigError, match="optimizer is given"):
+        SubspaceTrainStep(with_loss, value)

@@ -89,7 +89,7 @@ def test_a_run_that_is_killed_while_it_measures_has_not_lost_the_epoch(
 def test_it_ends_by_itself_saves_a_checkpoint_and_says_why(tmp_path: Path) -> None:
     """The weights do not move, so it ends after three measurements."""
     out, told = tmp_path / "one", StringIO()
-    run = stage_1_run(settings(epochs=9, stop=STOP | {"patience": 2}, **AT_REST))
+    run = stage_1_run(settings(epochs=9, stop=STOP | {"patience": 2}, stage_2={"method": "cooldown"}, **AT_REST))
     run(out, False)
     before = results(out)
     with redirect_stdout(told), Lines(to_stdout=True):

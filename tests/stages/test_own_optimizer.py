@@ -115,7 +115,9 @@ def test_an_optimizer_that_can_not_be_used_is_named(options: dict[str, Any], sai
 
 
 def test_it_is_refused_with_all_other_problems_before_the_folder_is_made(tmp_path: Path) -> None:
-    (tmp_path / "one.yaml").write_text(f"optimizer: {{name: '{HERE}:failing'}}\nmodel: {{name: resnet_small}}\n")
+    (tmp_path / "one.yaml").write_text(
+        f"stage_1: {{optimizer: {{name: '{HERE}:failing'}}}}\nmodel: {{name: resnet_small}}\n"
+    )
     with pytest.raises(ConfigError, match=r"(?s)problems:.*DATA is .*optimizer\.name is .*failed with KeyError"):
         stage_1(tmp_path / "nothing", tmp_path / "one.yaml", out=tmp_path / "one")
     assert not (tmp_path / "one").exists()
@@ -131,8 +133,9 @@ def test_rates_of_groups_are_made_again_and_are_no_state() -> None:
 
 def test_a_pattern_that_matches_no_weight_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     optimizer = {"no_decay": ["*bias", "*gamma", "bais"]}
-    (tmp_path / "one.yaml").write_text(json.dumps(TASK | STAGE_1 | {"epochs": 1, "optimizer": optimizer}))
-    (tmp_path / "two.yaml").write_text(json.dumps({"epochs": 1, "cooldown": {"rate": 0.01, "optimizer": optimizer}}))
+    (tmp_path / "one.yaml").write_text(json.dumps(TASK | {"stage_1": STAGE_1 | {"epochs": 1, "optimizer": optimizer}}))
+    cooldown = {"method": "cooldown", "epochs": 1, "cooldown": {"rate": 0.01, "optimizer": optimizer}}
+    (tmp_path / "two.yaml").write_text(json.dumps(TASK | {"stage_2": cooldown}))
     warnings = []
     for run in (
         lambda: stage_1(tmp_path, tmp_path / "one.yaml", out=tmp_path / "one"),

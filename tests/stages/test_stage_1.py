@@ -78,7 +78,7 @@ def test_a_checkpoint_to_begin_with_that_does_not_fit_is_refused(
     options: dict[str, Any], said: str, finished: Path, tmp_path: Path
 ) -> None:
     config, first = tmp_path / "one.yaml", finished / "checkpoint_stage_1" / "network-2_4.ckpt"
-    config.write_text(json.dumps(TASK | STAGE_1 | options))
+    config.write_text(json.dumps(TASK | {"stage_1": STAGE_1 | options}))
     for fast_dev_run in (False, True):
         with pytest.raises(ConfigError, match=said):
             stage_1(tmp_path, config, tmp_path / "new", first, fast_dev_run=fast_dev_run)
@@ -88,7 +88,7 @@ def test_a_checkpoint_to_begin_with_that_does_not_fit_is_refused(
 def test_a_checkpoint_to_begin_with_can_be_tried_in_one_step(finished: Path, tmp_path: Path) -> None:
     """The trial has one epoch, which is not to be compared with that of the checkpoint."""
     config, first = tmp_path / "one.yaml", finished / "checkpoint_stage_1" / "network-2_4.ckpt"
-    config.write_text(json.dumps(TASK | STAGE_1 | {"epochs": 3}))
+    config.write_text(json.dumps(TASK | {"stage_1": STAGE_1 | {"epochs": 3}}))
     stage_1(tmp_path, config, tmp_path / "new", first, fast_dev_run=True)
     state = RunStates(tmp_path / "new").newest(pytest.fail)
     assert state.arrays["global_step"].item() == 9  # of the checkpoint's 8 updates
@@ -186,7 +186,7 @@ def test_schedule_free_training_takes_a_constant_rate() -> None:
 def test_a_run_that_will_keep_no_snapshots_says_so(
     first_epoch: int, warned: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / "one.yaml").write_text(json.dumps(TASK | STAGE_1 | {"epochs": 1}))
+    (tmp_path / "one.yaml").write_text(json.dumps(TASK | {"stage_1": STAGE_1 | {"epochs": 1}}))
     overrides = [f"snapshots.first_epoch={first_epoch}", "reestimate_batches=1"]
     stage_1(tmp_path, tmp_path / "one.yaml", tmp_path / "one", overrides=overrides)
     assert ("this run keeps no snapshots, so stage 2 will have no averages to choose from" in caplog.text) == warned

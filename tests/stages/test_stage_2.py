@@ -177,7 +177,7 @@ def test_a_run_goes_on_with_its_weights_wherever_they_are_and_with_no_others(
     name = next(name for name, array in arrays.items() if array.dtype == np.float32 and array.ndim)
     write_checkpoint(weights, arrays | {name: arrays[name] + 1})
     for others in (weights, checkpoints / "network-1_4.ckpt"):
-        with pytest.raises(ConfigError, match=rf"  WEIGHTS: \w+ \({checkpoints}/network-2_4.*\) -> \w+ \({others}\)"):
+        with pytest.raises(ConfigError, match=rf"(?m)^  WEIGHTS: \w+ \({weights}\) -> \w+ \({others}\)$"):
             stage_2_run(settings(), others)(finished, True)
         assert not differences(results(finished), before)
 
