@@ -78,7 +78,7 @@ class CheckpointSeries:
         self.prefix, self._suffix = prefix, suffix
         self._writable = True
         make_folder(self.directory)
-        remove_leftovers(self.directory)
+        remove_leftovers(self.directory, is_only_writer=True)
         self.layout: WeightLayout | None = None
         self.entries: tuple[SnapshotEntry, ...] = ()
         if (self.directory / MANIFEST).exists():

@@ -92,7 +92,7 @@ class RunStates(_NumberedFiles):
             OSError: the file can't be written; the newest earlier state is still there.
         """
         make_folder(self.directory)
-        remove_leftovers(self.directory)
+        remove_leftovers(self.directory, is_only_writer=True)
         path = self.directory / f"state-{step}.ckpt"
         entries = {_VALUES: json.dumps({"version": _VERSION, **values})}
         try:
@@ -142,7 +142,7 @@ class FullCheckpoints(_NumberedFiles):
 
     def __init__(self, directory: Path, prefix: str, keep: int):
         make_folder(directory)
-        remove_leftovers(directory)
+        remove_leftovers(directory, is_only_writer=True)
         super().__init__(directory, rf"{re.escape(prefix)}-(\d{{1,18}})_\d{{1,18}}\.ckpt", keep)
         self.prefix = prefix
 

@@ -194,14 +194,20 @@ def is_temporary(name: str) -> bool:
     return _LEFTOVER.fullmatch(name) is not None
 
 
-def remove_leftovers(directory: str | os.PathLike[str]) -> None:
+def remove_leftovers(directory: str | os.PathLike[str], *, is_only_writer: bool = False) -> None:
     """Remove the unfinished files and folders of processes that were killed since this machine was started.
 
     Such a process no longer holds its lock. A process on another machine may hold a lock that does not reach here, so
     what was written elsewhere, or before the last start, stays. So does what can't be removed: in a shared folder it
     may be another user's.
+
+    Args:
+        directory: the folder.
+        is_only_writer: whether nobody else may write there, as in the folder of a run, which is locked; then nothing
+            stays, also not what a power failure has left.
     """
-    for path in Path(directory).glob(f".writing-{_BOOT}-*.tmp"):
+    boot = "*" if is_only_writer else _BOOT
+    for path in Path(directory).glob(f".writing-{boot}-*.tmp"):
         with suppress(OSError), ExitStack() as stack:
             fcntl.flock(_opened(path, stack), fcntl.LOCK_EX | fcntl.LOCK_NB)
             remove(path)

@@ -140,8 +140,8 @@ def merge(
         stack.enter_context(name_faults(target))
         lock = stack.enter_context(FolderLock(work, f"out is {str(target)!r}"))
         stack.callback(lock.remove)
-        for folder in (target.parent, work):
-            remove_leftovers(folder)
+        remove_leftovers(target.parent)
+        remove_leftovers(work, is_only_writer=True)
         candidate = work / f"candidate{target.suffix}"
         stack.callback(discard, candidate)
 

@@ -38,7 +38,7 @@ class Candidates:
         self.choice = choice
         self._folder, self._prefix, self._steps_per_epoch, self._ranks = folder, prefix, steps_per_epoch, ranks
         if ranks.is_rank_zero and folder.is_dir():
-            remove_leftovers(folder)
+            remove_leftovers(folder, is_only_writer=True)
 
     def path(self, point: str | int) -> Path:
         """Return the path of a point's checkpoint; a number is an epoch's."""

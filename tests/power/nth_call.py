@@ -10,7 +10,7 @@ command, and at the end how many calls failed.
 import json
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from tests.helpers.results import differing
 from tests.power import cases
 
 
-def sweep(case: cases.Case, root: Path, failures: Sequence[str]) -> tuple[int, list[str]]:
+def sweep(case: cases.Case, root: Path, failures: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
     """Let every call fail in every way.
 
     Args:
@@ -28,32 +28,28 @@ def sweep(case: cases.Case, root: Path, failures: Sequence[str]) -> tuple[int, l
         root: a new folder, which the command writes to.
         failures: the ways, such as ``EIO+``.
 
-    Returns:
-        How many calls failed; and the faults found.
+    Yields:
+        Which call failed, and how; and the faults of the command.
     """
     disk = FailingDisk(root)
     root.mkdir()
     disk.fail(CALLS[0], 0, "EIO")  # to count
     assert case.run(root, False).status == 0
     n_calls, expected = {call: disk.n_calls(call) for call in CALLS}, case.results(root)
-    disk.mend()
-    faults, n_failed = [], 0
-    for call in CALLS:
-        for number in range(1, n_calls[call] + 1):
-            for failure in failures:
-                error, from_then_on = failure.rstrip("+"), failure.endswith("+")
+    for failure in failures:
+        error, from_then_on = failure.rstrip("+"), failure.endswith("+")
+        for call in CALLS:
+            for number in range(1, n_calls[call] + 1):
                 shutil.rmtree(root)
                 root.mkdir()
                 disk.fail(call, number, error, from_then_on=from_then_on)
                 outcome = case.run(root, False)
                 has_failed = disk.n_calls(call) >= number
                 disk.mend()
-                where = f"{failure} at {call} {number} of {n_calls[call]}"
-                n_failed += has_failed
-                removes = call != "unlink" and not from_then_on
-                found = [] if not has_failed else faults_of(case, outcome, root, expected, removes)
-                faults += [f"{where}: {fault}" for fault in found]
-    return n_failed, faults
+                if has_failed:
+                    removes = call != "unlink" and not from_then_on
+                    faults = faults_of(case, outcome, root, expected, removes)
+                    yield f"{failure} at {call} {number} of {n_calls[call]}", faults
 
 
 def faults_of(
@@ -85,11 +81,13 @@ def leftovers(root: Path) -> list[str]:
 def main() -> None:
     """Sweep one case; the pauses before another attempt are short."""
     name, folder, failures = sys.argv[1], Path(sys.argv[2]), sys.argv[3:]
-    atomic._WAITS_SECONDS, atomic._SECONDS_UNTIL_ROOM = (0.0, 0.0, 0.0), 0.0  # type: ignore[attr-defined]
-    n_failed, faults = sweep(getattr(cases, name)(folder), folder / "disk", failures)
-    for fault in faults:
-        print("fault:", fault)
-    print(json.dumps({"calls": n_failed, "faults": len(faults)}))
+    atomic._WAITS_SECONDS, atomic._SECONDS_UNTIL_ROOM = (0.0, 0.0, 0.0), 0.0
+    n_calls, n_faults = 0, 0
+    for where, faults in sweep(getattr(cases, name)(folder), folder / "disk", failures):
+        n_calls, n_faults = n_calls + 1, n_faults + len(faults)
+        for fault in faults:
+            print(f"fault: {where}: {fault}", flush=True)
+    print(json.dumps({"calls": n_calls, "faults": n_faults}))
 
 
 if __name__ == "__main__":
