@@ -10,7 +10,6 @@ import typer
 
 from dimred.config import StageTwoConfig, load_config
 from dimred.console import Data, DeviceTarget, FastDevRun, Overrides, Resume, Weights, run_program
-from dimred.distributed.share import share
 from dimred.launch.channel import tell_refusal
 from dimred.runs.begun import Begun
 from dimred.runs.device import set_precision, set_up
@@ -26,18 +25,16 @@ Config = typer.Option(help="YAML file, or a recipe; by default the one in stage 
 
 def stage_2(
     data: Data, weights: Weights, pca_mat: Annotated[Path | None, Basis] = None,
-    config: Annotated[Path | None, Config] = None,
+    config: Annotated[Path | None, Config] = None, resume: Resume = False, overrides: Overrides = None,
     out: Annotated[Path, typer.Option(help="New folder for checkpoints and metrics.")] = Path("device0_stage_2"),
-    resume: Resume = False, device_target: DeviceTarget = "CPU", fast_dev_run: FastDevRun = False,
-    overrides: Overrides = None,
+    device_target: DeviceTarget = "CPU", fast_dev_run: FastDevRun = False,
 ) -> None:  # fmt: skip
     """Search in the subspace of stage 1's snapshots, or bring its training to its end; save the network."""
     begun = Begun.open(out, StageTwoConfig, config, overrides or []) if resume else None
     settings = begun.config if begun else load_config(StageTwoConfig, config or config_beside(weights), overrides or [])
     ranks = set_up(settings.seed, device_target, settings.all_reduce_split, settings.deterministic)
-    parent: StageOneRun = share(ranks.run_on_rank_zero(lambda: StageOneRun.open(weights)), ranks, StageOneRun.open)
-    settings = settings.with_epochs_after(parent.epoch)
-    set_precision(settings)
+    parent = StageOneRun.open_on_all(weights, ranks)
+    set_precision(settings := settings.with_epochs_after(parent.epoch))
     task = build_task(settings, data, ranks, is_checked=False)
     plan = check_stage_2(task, parent, pca_mat, out, begun, resume=resume)
     with open_run(out, task, begun, fast_dev_run) as run:

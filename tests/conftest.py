@@ -27,7 +27,6 @@ LONGER = (
     "stages/test_reads.py",
     "stages/test_stage_1.py",
     "search_step/test_against_twin.py",
-    "search_step/test_cooldown.py",
     "search_step/test_safety.py",
     "search_step/test_use.py",
     "vectors/test_vectors.py",

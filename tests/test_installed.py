@@ -117,7 +117,7 @@ def snapshots(tmp_path: Path) -> Path:
     """Write a series without MindSpore, in both formats."""
     rng = np.random.default_rng(0)
     for step in range(1, 6):
-        series = CheckpointSeries(tmp_path / "snapshots", format="ckpt" if step < 3 else "safetensors")
+        series = CheckpointSeries(tmp_path / "snapshots", format="ckpt" if step < 3 else "safetensors", resume=True)
         series.append({"w": rng.normal(size=(3, 4)).astype(np.float32)}, step=step, epoch=step)
     return series.directory
 

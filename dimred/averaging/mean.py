@@ -10,7 +10,6 @@ import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,7 +29,6 @@ Write = Callable[[str, int, np.ndarray], None]  # name of a tensor, number of th
 class _Source(NamedTuple):
     """A tensor of one checkpoint."""
 
-    descriptor: int
     checkpoint: Checkpoint
     tensor: StoredTensor
     coefficient: float
@@ -81,21 +79,15 @@ def stream_mean(
             np.copyto(mean, _load(block.sources[-1], block.start, block.size))
         write(block.name, block.start, mean)
 
-    with ExitStack() as stack, ThreadPoolExecutor(_THREADS, "mean") as pool:
-
-        @cache
-        def descriptor_of(file: Path) -> int:
-            return stack.enter_context(open_checkpoint(file)).fileno()
-
-        blocks = []
-        for name in names:
-            sources = []
-            for checkpoint, coefficient in terms:
-                tensor = checkpoint.tensors[name]
-                coefficient = max(coefficient, 0.0) if name in not_negative else coefficient
-                sources.append(_Source(descriptor_of(tensor.file), checkpoint, tensor, coefficient))
-            size = math.prod(sources[0].tensor.shape)
-            blocks += [_Block(name, sources, start, min(BLOCK, size - start)) for start in range(0, size, BLOCK)]
+    blocks = []
+    for name in names:
+        sources = []
+        for checkpoint, coefficient in terms:
+            coefficient = max(coefficient, 0.0) if name in not_negative else coefficient
+            sources.append(_Source(checkpoint, checkpoint.tensors[name], coefficient))
+        size = math.prod(sources[0].tensor.shape)
+        blocks += [_Block(name, sources, start, min(BLOCK, size - start)) for start in range(0, size, BLOCK)]
+    with ThreadPoolExecutor(_THREADS, "mean") as pool:
         for _ in pool.map(run, blocks):  # an error cancels those that have not begun
             pass
 
@@ -192,10 +184,14 @@ def _mean(block: _Block) -> np.ndarray:
 
 
 def _load(source: _Source, start: int, count: int) -> np.ndarray:
-    """Read entries of a tensor as floats, into a buffer that the next call overwrites."""
+    """Read entries of a tensor as floats, into a buffer that the next call overwrites.
+
+    The file is open only meanwhile, as there may be more checkpoints than a process may have open files.
+    """
     tensor = source.tensor
     raw = buffer("raw", 8 * BLOCK, np.uint8)[: count * tensor.storage.itemsize]
-    tensor.read_bytes(source.descriptor, start * tensor.storage.itemsize, raw)
+    with open_checkpoint(tensor.file) as file:
+        tensor.read_bytes(file.fileno(), start * tensor.storage.itemsize, raw)
     values = raw.view(tensor.storage)
     if tensor.dtype != BFLOAT16:
         return values

@@ -17,7 +17,7 @@ from dimred.checkpoints.ckpt_format import LONGEST_NAME, check_ckpt_crc, read_ck
 from dimred.checkpoints.layout import WeightLayout, as_array
 from dimred.checkpoints.safetensors_format import read_safetensors_index, write_safetensors
 from dimred.checkpoints.stored_tensor import StoredTensor, reading
-from dimred.checkpoints.trainable import is_counter, is_statistic, own_statistics, trainable_layout
+from dimred.checkpoints.trainable import is_counter, is_statistic, trainable_layout
 from dimred.errors import CheckpointError, ConfigError, shown
 from dimred.io.atomic import open_atomic
 
@@ -159,18 +159,25 @@ class Checkpoint:
     tensors: Mapping[str, StoredTensor]
     step: int = 0  # of training; 0 if it isn't known
     stamps: Stamps = field(default=(), compare=False)  # of the files, from before their indices were read
+    given_layout: WeightLayout | None = None  # which entries are weights, if the user says it
 
     @cached_property
     def layout(self) -> WeightLayout:
-        """Return the layout of what ``trainable_layout`` takes for weights; CheckpointError if there are none."""
-        return trainable_layout(self.tensors, self.path)
+        """Return the layout of the weights: the user's, else that of ``trainable_layout``, which may raise."""
+        return self.given_layout or trainable_layout(self.tensors, self.path)
 
     @cached_property
     def statistics(self) -> tuple[str, ...]:
-        """Return the names of BatchNorm statistics of the weights, which are averaged but not trained."""
+        """Return the names of BatchNorm statistics, which are averaged but not trained.
+
+        If the user says which entries are weights, these are the statistics of the same modules.
+        """
         tensors = self.tensors
         names = [name for name, tensor in tensors.items() if tensor.is_float and is_statistic(name, tensors)]
-        return tuple(own_statistics(names, self.layout.names))
+        if self.given_layout is not None:
+            modules = {name.rpartition(".")[0] for name in self.given_layout.names}
+            names = [name for name in names if name.rpartition(".")[0] in modules]
+        return tuple(names)
 
     @cached_property
     def integers(self) -> tuple[str, ...]:

@@ -80,13 +80,16 @@ class WeightLayout:
 
     @classmethod
     def from_network(cls, network: Any) -> "WeightLayout":
-        """Make the layout of the trainable parameters of a MindSpore cell, in the network's order."""
+        """Make the layout of the trainable parameters of a MindSpore cell; ConfigError if it is none."""
+        if not hasattr(network, "trainable_params"):
+            raise ConfigError(f"network is {shown(network)}; it must be a cell of MindSpore, or give layout")
         parameters = network.trainable_params()
         return cls(tuple(p.name for p in parameters), tuple(_plain(p.shape) for p in parameters))
 
     @classmethod
     def from_weights(cls, weights: Mapping[str, Any]) -> "WeightLayout":
-        """Make the layout of ``weights`` (name -> array), in the mapping's order."""
+        """Make the layout of ``weights`` (name -> array), in the mapping's order; ConfigError if it is no mapping."""
+        check_type("weights", weights, Mapping, "a mapping: name -> array")
         return cls(tuple(weights), tuple(_plain(value.shape) for value in weights.values()))
 
     @cached_property
@@ -117,8 +120,10 @@ class WeightLayout:
             The vector, float32 (M,).
 
         Raises:
+            ConfigError: ``weights`` is no mapping.
             CheckpointError: a parameter is missing or has another shape.
         """
+        check_type("weights", weights, Mapping, "a mapping: name -> array, tensor or parameter")
         arrays = {name: as_array(weights[name]) for name in self.names if name in weights}
         if misfit := self.misfit(arrays):
             raise CheckpointError(f"The weights are not those of the layout: {misfit}.")
@@ -186,8 +191,6 @@ def layout_of(network: Any, layout: WeightLayout | None) -> WeightLayout | None:
     check_type("layout", layout, (WeightLayout, type(None)), "a dimred.WeightLayout")
     if layout is not None or network is None:
         return layout
-    if not hasattr(network, "trainable_params"):
-        raise ConfigError(f"network is {shown(network)}; it must be a cell of MindSpore, or give layout")
     return WeightLayout.from_network(network)
 
 

@@ -5,7 +5,7 @@ import logging
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,10 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from dimred.checkpoints.checkpoint_io import Checkpoint, open_checkpoint, open_file
-from dimred.checkpoints.folder import read_one
 from dimred.checkpoints.layout import CHUNK, WeightLayout, hash_columns
 from dimred.checkpoints.safetensors_format import check_order_of_names
-from dimred.checkpoints.series import CheckpointSeries, SnapshotEntry, weight_files
+from dimred.checkpoints.series import CheckpointSeries, SnapshotEntry
 from dimred.checkpoints.stored_tensor import reading
 from dimred.checkpoints.trainable import trainable_layout
 from dimred.errors import CheckpointError, SeriesError
@@ -37,8 +36,8 @@ class WeightMatrix:
 
     Args:
         series: the snapshots; each becomes a row, oldest first.
-        layout: the parameters and their order. Default: the series' own; for a folder without a manifest, what
-            ``trainable_layout`` finds in the snapshot with the most weights.
+        layout: the parameters and their order. Default: the series' own; for a folder without a manifest, that of
+            ``trainable_layout`` for the snapshot with the most entries.
         skip_bad: leave out snapshots that can't be used, with a warning in the log, instead of raising.
 
     Attributes:
@@ -63,9 +62,9 @@ class WeightMatrix:
         layout = layout or series.layout
         if layout is None:
             # A snapshot that was cut between two tensors has fewer of them, and is refused below.
-            fullest = max((row.checkpoint for row in rows), key=lambda checkpoint: checkpoint.layout.size)
-            layout = trainable_layout(fullest.tensors, fullest.path, refuse_doubtful=True)
-            check_order_of_names(fullest.files[0], fullest.tensors)
+            fullest = max((row.checkpoint for row in rows), key=lambda checkpoint: len(checkpoint.tensors))
+            layout = trainable_layout(fullest.tensors, fullest.path)
+            check_order_of_names(fullest.path, fullest.tensors)
             if left_out := [name for name in fullest.tensors if name not in layout.names]:
                 first = ", ".join(map(repr, left_out[:2]))
                 _log.info(f"{len(left_out)} entries of each snapshot are not weights and are left out, such as {first}")
@@ -130,17 +129,14 @@ class WeightMatrix:
         """
         layout = self.layout
         for row, target in zip(self._rows, out, strict=True):
-            with ExitStack() as stack:
-                descriptors: dict[Path, int] = {}  # of the shards, or of the only file
+            with open_checkpoint(row.checkpoint.path) as file:
                 number, n_read = bisect_right(layout.offsets, start) - 1, 0
                 while n_read < target.size:
                     skip = start + n_read - layout.offsets[number]
                     count = min(layout.sizes[number] - skip, target.size - n_read)
                     if count > 0:
                         tensor = row.checkpoint.tensors[layout.names[number]]
-                        if tensor.file not in descriptors:
-                            descriptors[tensor.file] = stack.enter_context(open_checkpoint(tensor.file)).fileno()
-                        tensor.read_part(descriptors[tensor.file], skip, target[n_read : n_read + count])
+                        tensor.read_part(file.fileno(), skip, target[n_read : n_read + count])
                         n_read += count
                     number += 1
                 if target.dtype == np.float64:
@@ -183,11 +179,11 @@ class WeightMatrix:
 
 def _open(entry: SnapshotEntry, path: Path) -> Checkpoint:
     with reading(path):
-        size = sum(file.stat().st_size for file in weight_files(path))
+        size = path.stat().st_size
     if size != entry.bytes:
         raise CheckpointError(
             f"{path} has {size} bytes; the manifest says {entry.bytes}. It was truncated or replaced; restore it, or "
             "leave it out with skip_bad=True."
         )
     # If no manifest has the digest of the weights, the file is compared with its own checksum, if it has one.
-    return open_file(path, verify=False) if entry.digest else read_one(path)
+    return open_file(path, verify=not entry.digest)

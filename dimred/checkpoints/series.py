@@ -1,7 +1,7 @@
 """A rolling series of weight snapshots in one folder, and its ``manifest.json``."""
 
+import logging
 import os
-import re
 from collections.abc import Mapping
 from contextlib import suppress
 from copy import copy
@@ -11,24 +11,24 @@ from pathlib import Path
 from typing import Any
 
 from dimred.checkpoints.checkpoint_io import SUFFIXES, write_checkpoint
-from dimred.checkpoints.folder import checkpoints_in
 from dimred.checkpoints.layout import WeightLayout, as_weight, vector_digest
-from dimred.checkpoints.order import epochs_and_steps
+from dimred.checkpoints.names import epochs_and_steps, network_of
 from dimred.checkpoints.stored_tensor import reading
 from dimred.errors import BasisMismatchError, ConfigError, SeriesError, check_number, check_type, shown
 from dimred.io.atomic import make_folder, remove_leftovers
 from dimred.io.checksums import read_checksummed, write_checksummed
 from dimred.io.run_names import ABOVE_SNAPSHOTS, MANIFEST, snapshots_below
 
-_FORMAT, _VERSION = "dimred snapshot series", 2
-_NAME = re.compile(r"(?P<prefix>.+)-(?P<epoch>\d{1,18})_(?P<step>\d{1,18})\.(ckpt|safetensors)")
+_log = logging.getLogger(__name__)
+
+_FORMAT, _VERSION = "dimred snapshot series", 1
 
 
 @dataclass(frozen=True)
 class SnapshotEntry:
     """One snapshot of a series."""
 
-    file: str  # its name inside the folder; without a manifest, it may be a folder
+    file: str  # its name inside the folder
     step: int  # applied updates when it was taken, counted from the start of training
     epoch: int  # the epoch in which it was taken
     bytes: int  # size of the file
@@ -38,22 +38,24 @@ class SnapshotEntry:
 class CheckpointSeries:
     """The newest ``keep`` snapshots of a network's trainable weights, ordered by step.
 
-    One process at a time writes a series, and continues an existing one where it ended. To read one, use ``open``.
+    One process at a time writes a series. To read one, use ``open``.
 
     Args:
         directory: the folder, made if missing.
         keep: how many snapshots stay; None keeps all.
         prefix: files are named ``{prefix}-{epoch}_{step}.{format}``.
         format: format of new snapshots, ``ckpt`` or ``safetensors``.
+        resume: whether to go on with the series in the folder where it ended, if there is one.
 
     Attributes:
         entries: the snapshots, oldest first.
         layout: layout of every snapshot; None before the first one, and for a folder without a manifest.
 
     Raises:
-        ConfigError: ``directory`` is a file, ``keep`` is not a whole number above 0, ``prefix`` is not a file name, or
-            ``format`` is unknown.
-        SeriesError: the folder has a damaged manifest, or several snapshots of this prefix and no manifest.
+        ConfigError: ``directory`` is no path or a file, ``keep`` is not a whole number above 0, ``prefix`` is not a
+            file name, or ``format`` is unknown.
+        SeriesError: the folder has snapshots, and ``resume`` is not set; or a damaged manifest, or several snapshots of
+            this prefix and no manifest.
     """
 
     def __init__(
@@ -63,7 +65,9 @@ class CheckpointSeries:
         *,
         prefix: str = "weights",
         format: str = "ckpt",
+        resume: bool = False,
     ) -> None:
+        check_type("directory", directory, (str, os.PathLike), "the path of a folder")
         if keep is not None:
             check_number("keep", keep, at_least=1, whole=True, usual="None keeps all snapshots")
         check_type("prefix", prefix, str, "a text, with which the file names begin")
@@ -83,30 +87,34 @@ class CheckpointSeries:
         self.entries: tuple[SnapshotEntry, ...] = ()
         if (self.directory / MANIFEST).exists():
             self.layout, self.entries = read_manifest(self.directory / MANIFEST)
-        elif len(self._unlisted()) > 1:  # one may be left by a writer that was killed before its first manifest
+        if not resume and (self.entries or self._unlisted()):
+            raise SeriesError(
+                f"{self.directory} has snapshots of an earlier training. Name another folder, remove this one, or give "
+                "resume=True to go on with them."
+            )
+        # One may be left by a writer that was killed before its first manifest.
+        if self.layout is None and len(self._unlisted()) > 1:
             raise SeriesError(
                 f"{self.directory} has snapshots, but no {MANIFEST} that lists them; restore it, or move them away to "
                 "begin a new series there."
             )
 
     @classmethod
-    def open(
-        cls, directory: str | os.PathLike[str], order: str = "step", *, argument: str = "directory"
-    ) -> "CheckpointSeries":
+    def open(cls, directory: str | os.PathLike[str], *, argument: str = "directory") -> "CheckpointSeries":
         """Open the series in a folder for reading.
 
         Args:
-            directory: a folder with a manifest; or any with checkpoints, as ``dimred merge`` takes them: files, or
-                folders with a file or shards each.
-            order: what orders checkpoints that no manifest lists; see ``epochs_and_steps``.
+            directory: a folder with a manifest; or with files of one network named NAME-EPOCH_STEP, such as MindSpore's
+                ``ModelCheckpoint`` leaves.
             argument: what the user calls ``directory``, for errors.
 
         Raises:
-            SeriesError: the folder is missing, is above the folder of a run's snapshots, has snapshots of several
-                runs, or a damaged manifest.
-            ConfigError: it has no checkpoints, or their names don't tell their order.
-            CheckpointError: a checkpoint is a pickle, or can't be read.
+            ConfigError: ``directory`` is no path.
+            SeriesError: the folder is missing, is above the folder of a run's snapshots, has a damaged manifest, or
+                without one no files of these names, or files of several networks.
+            CheckpointError: the folder can't be read.
         """
+        check_type(argument, directory, (str, os.PathLike), "the path of a folder")
         folder = Path(directory)
         if not folder.is_dir():
             raise SeriesError(f"{folder} is not a folder; give the folder that stage 1 wrote its snapshots to.")
@@ -118,7 +126,7 @@ class CheckpointSeries:
             series.layout, series.entries = read_manifest(folder / MANIFEST)
         else:
             with reading(folder):
-                series.layout, series.entries = None, _without_manifest(folder, order, argument)
+                series.layout, series.entries = None, _without_manifest(folder, argument)
         return series
 
     @property
@@ -155,14 +163,15 @@ class CheckpointSeries:
             step_in_epoch: replaces ``step`` in the file name, as MindSpore's names count steps within an epoch.
 
         Raises:
-            ConfigError: a step or ``epoch`` is not a whole number of at least 0, the weights are not float arrays, or a
-                name is not a text.
+            ConfigError: a step or ``epoch`` is not a whole number of at least 0, or the weights are not float arrays
+                by name.
             CheckpointError: a weight is not finite; nothing is written.
             SeriesError: the series was opened for reading, or the step, the layout or the file's name does not fit it.
             BasisMismatchError: there are no weights.
             OSError: the folder is not writable, or is full.
         """
         self._check_writable()
+        check_type("weights", weights, Mapping, "a mapping: name -> array, tensor or parameter")
         place = step if step_in_epoch is None else step_in_epoch
         for name, number in (("step", step), ("epoch", epoch), ("step_in_epoch", place)):
             check_number(name, number, at_least=0, whole=True)
@@ -194,8 +203,10 @@ class CheckpointSeries:
 
         Raises:
             SeriesError: the series was opened for reading.
+            ConfigError: ``step`` is not a whole number of at least 0.
         """
         self._check_writable()
+        check_number("step", step, at_least=0, whole=True)
         if self.layout is not None:
             self._replace(self.layout, tuple(entry for entry in self.entries if entry.step <= step))
         for path in self._unlisted():
@@ -204,8 +215,8 @@ class CheckpointSeries:
     def _unlisted(self) -> list[Path]:
         """List files that are named like snapshots of this series but are not among its entries."""
         names = {entry.file for entry in self.entries}
-        matches = ((path, _NAME.fullmatch(path.name)) for path in self.directory.iterdir() if path.name not in names)
-        return [path for path, match in matches if match and match["prefix"] == self.prefix]
+        paths = [path for path in self.directory.iterdir() if path.suffix in SUFFIXES and path.name not in names]
+        return [path for path in paths if network_of(path.stem) == self.prefix]
 
     def select(self, last: int | None = None, until_epoch: int | None = None) -> "CheckpointSeries":
         """Return the last ``last`` snapshots up to epoch ``until_epoch`` as a series for reading; None sets no limit.
@@ -249,8 +260,11 @@ def read_manifest(path: Path) -> tuple[WeightLayout, tuple[SnapshotEntry, ...]]:
     """
     try:
         content = read_checksummed(path)
-        if (content.get("format"), content.get("version")) != (_FORMAT, _VERSION):
-            raise ValueError(f"it is not a {_FORMAT!r} of version {_VERSION}")
+        if content.get("format") != _FORMAT:
+            raise ValueError(f"it is not a {_FORMAT!r}")
+        if content.get("version") != _VERSION:
+            version = shown(content.get("version"))
+            raise ValueError(f"its format has the version {version}, and this dimred reads version {_VERSION}")
         layout, items = WeightLayout.from_json(content.get("layout")), content.get("entries")
         entries = tuple(_entry(item) for item in (items if isinstance(items, list) else [None]))
         for before, after in pairwise(entries):
@@ -272,16 +286,26 @@ def _entry(item: Any) -> SnapshotEntry:
     return SnapshotEntry(**item)
 
 
-def _without_manifest(directory: Path, order: str, argument: str) -> tuple[SnapshotEntry, ...]:
-    """List the checkpoints in a folder without a manifest, in the order of their names or as asked."""
-    files = {path: weight_files(path) for path in checkpoints_in(directory, argument)}
+def _without_manifest(folder: Path, argument: str) -> tuple[SnapshotEntry, ...]:
+    """List the files of a folder without a manifest that are named NAME-EPOCH_STEP, in the order of training.
+
+    Raises:
+        SeriesError: there are none, or they are of several networks.
+    """
+    files = sorted(path for path in folder.iterdir() if path.suffix in SUFFIXES)
+    paths = [path for path in files if network_of(path.stem) is not None]
+    if not paths:
+        raise SeriesError(
+            f"{argument} is {str(folder)!r}, which has neither a {MANIFEST} nor files named NAME-EPOCH_STEP.ckpt or "
+            ".safetensors, as MindSpore's ModelCheckpoint names them; rename its files like this, or add each network "
+            "to a new series in Python: dimred.CheckpointSeries(folder).append(weights, step=..., epoch=...)"
+        )
+    for path in files:
+        if path not in paths:
+            _log.info(f"{path} is not named NAME-EPOCH_STEP, and is passed over")
+    keys = epochs_and_steps([path.stem for path in paths])
     entries = [
-        SnapshotEntry(path.name, step, epoch, sum(file.stat().st_size for file in parts))
-        for (path, parts), (epoch, step) in zip(files.items(), epochs_and_steps(files, order), strict=True)
+        SnapshotEntry(path.name, step, epoch, path.stat().st_size)
+        for path, (epoch, step) in zip(paths, keys, strict=True)
     ]
     return tuple(sorted(entries, key=lambda entry: entry.step))
-
-
-def weight_files(path: Path) -> list[Path]:
-    """List the files that may hold the weights of a checkpoint, a file or a folder."""
-    return sorted(file for file in path.rglob("*") if file.suffix in SUFFIXES) if path.is_dir() else [path]

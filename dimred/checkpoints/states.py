@@ -27,11 +27,6 @@ class _NumberedFiles:
         self.directory, self.keep = directory, keep
         self._name = re.compile(name)
 
-    @property
-    def is_empty(self) -> bool:
-        """Return whether there is no such file."""
-        return not self._files()
-
     def forget_after(self, number: int) -> None:
         """Remove the files with later numbers, which the run writes again; keep the newest ``keep`` of the others."""
         for number_of_file, path in self._files():
@@ -63,11 +58,6 @@ class RunState(NamedTuple):
     arrays: dict[str, np.ndarray]
     values: dict[str, Any]
     path: Path
-
-    @property
-    def step(self) -> int:
-        """Return the number of steps that the run had made."""
-        return int(self.path.stem.rpartition("-")[2])
 
 
 class RunStates(_NumberedFiles):

@@ -1,4 +1,4 @@
-"""``dimred convert``: PyTorch's pickles to safetensors."""
+"""``dimred convert``: a pickle of PyTorch's to safetensors."""
 
 import json
 from pathlib import Path
@@ -7,46 +7,35 @@ from typing import Annotated
 import typer
 
 from dimred.cli.options import options_in_errors
-from dimred.console import AsJson, print_table
+from dimred.console import AsJson
 
 
 def convert(
-    files: Annotated[
-        list[str],
-        typer.Argument(metavar="FILES...", help="Files (.pt, .pth, .bin, .ckpt), globs, or folders, with all below."),
-    ],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file of PyTorch's (.pt, .pth, .bin, .ckpt).")],
     key: Annotated[
-        str | None,
-        typer.Option(help="Which weights of a file, such as ema or model.encoder; by default the only raw ones."),
+        list[str] | None,
+        typer.Option(
+            help="Which weights to take, such as ema or model.encoder; may be repeated. Default: the only ones."
+        ),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="The file to write, or for folders a folder; by default beside each file.")
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
+    out: Annotated[Path | None, typer.Option(help="The file to write; by default beside FILE.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Convert PyTorch's pickles of weights to safetensors, which merge and pca read.
+    """Convert the weights in a file of PyTorch's to safetensors, which dimred merge reads.
 
-    It needs PyTorch, which is asked to load weights only, so that no code of a file is run. A file may hold state_dicts
-    at any depth, a whole module, TorchScript, a checkpoint of Lightning, or a shard. Optimizer states are left alone.
-
-    Example: dimred convert RUN
+    It needs PyTorch, which is asked to load weights only, so that no code of the file is run.
 
     Example: dimred convert last.ckpt --key ema --out last-ema.safetensors
+
+    Example: for file in run/*.pt; do dimred convert "$file"; done
     """
     from dimred.merging.convert import convert as run
 
-    with options_in_errors("key", "out", "force"):
-        conversions = run(files, key=key, out=out, force=force)
+    with options_in_errors("key", "out"):
+        conversion = run(file, keys=key or (), out=out)
     if as_json:
-        print(json.dumps({"converted": [one._asdict() for one in conversions]}))
+        print(json.dumps(conversion._asdict()))
         return
-    rows = [
-        [one.out, one.key or "the file itself", one.kind, str(one.n_tensors), f"{one.n_numbers:,}"]
-        for one in conversions
-    ]
-    print_table(("file", "from", "weights", "tensors", "numbers"), rows)
-    for others in dict.fromkeys(one.others for one in conversions if one.others):
-        print(f"Not taken: {', '.join(others)}; --key takes them.")
-    for names in dict.fromkeys(names for one in conversions for names in one.ties):
-        print(f"Tied, each written with its values: {', '.join(names)}.")
+    of = " and ".join(conversion.keys)
+    of = f" of {of}" if of else ""
+    print(f"{conversion.out}: {conversion.n_tensors} tensors{of}, {conversion.n_numbers:,} numbers")

@@ -72,14 +72,14 @@ def evaluate(
     from dimred.checkpoints.checkpoint_io import check_ending, read_checkpoint, write_checkpoint
     from dimred.runs.device import set_up
     from dimred.runs.task import build_task
-    from dimred.train_step.network_state import moving_statistics
-    from dimred.train_step.schedule_free import refuse_gradient_point
+    from dimred.train_step.schedule_free import check_no_gradient_point
+    from dimred.train_step.statistics import moving_statistics
     from dimred.vectors.parameters import first_not_finite, from_arrays, to_arrays
 
     if save is not None:
         check_ending(save, "--save")
     arrays, named = read_checkpoint(weights), named_weights("WEIGHTS", weights)
-    refuse_gradient_point(arrays, named)
+    check_no_gradient_point(arrays, named)
     set_up(settings.seed)
     task = build_task(settings, data, splits={"train", split})
     network, evaluator = task.network, task.evaluator
@@ -130,9 +130,7 @@ def compare(
         Path | None,
         typer.Option(help="YAML file, or a recipe such as digits, with stage 2; by default that in each RUN."),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder for the results; rows of an earlier call are kept.")] = Path(
-        "comparison"
-    ),
+    out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("comparison"),
     methods: Annotated[
         str | None,
         typer.Option(
@@ -145,14 +143,15 @@ def compare(
         typer.Option(help="Epochs at which to take stage 1 as ended, such as 20,30; by default its last."),
     ] = None,
     overrides: Overrides = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the rows of an earlier call in --out.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Compare stage 2 with averages of the same snapshots and with plain training.
 
     Rivals that must be trained are trained here. The val split chooses, the test split reports, and BatchNorm is
     re-estimated in every row. Stage 2 runs as configured; if that is a search, a cooldown of as many passes is a row
-    beside it. The same call continues one that was cut off. It prints a table, or with --json the contents of
-    OUT/compare.json; OUT/compare.html is the page, with the metric on test over passes.
+    beside it. It prints a table, or with --json the contents of OUT/compare.json; OUT/compare.html is the page, with
+    the metric on test over passes.
 
     Example: dimred compare ./digits device0_stage_1
     """
@@ -167,9 +166,11 @@ def compare(
 
     try:
         with StopSignals():
-            summary = make_comparison(data, runs, config, out, methods=names, at=epochs, overrides=overrides or [])
+            summary = make_comparison(
+                data, runs, config, out, methods=names, at=epochs, overrides=overrides or [], resume=resume
+            )
     except StoppedError as stop:
-        raise StoppedError(stop.number, f"what is finished is in {out}; the same command goes on") from None
+        raise StoppedError(stop.number, f"what is finished is in {out}; go on by --resume") from None
     if as_json:
         print(json_text(summary, indent=2))
         return

@@ -20,8 +20,8 @@ _log = logging.getLogger(__name__)
 # The arguments that errors of the Python functions may name, in place of which a command names its options.
 _ARGUMENTS_OF_PCA = ("out", "n_components", "kind", "overwrite", "skip_bad")
 _ARGUMENTS_OF_MERGE = (
-    "out", "metric", "metric_command", "minimize", "maximize", "budget", "timeout", "profile", "last", "from_step",
-    "to_step", "order", "dtype", "rest", "lora_rank",
+    "out", "metric", "metric_command", "minimize", "maximize", "budget", "timeout", "resume", "profile", "last",
+    "from_step", "to_step", "order", "names_from", "dtype", "rest", "lora_rank",
 )  # fmt: skip
 
 if TYPE_CHECKING:
@@ -42,14 +42,11 @@ def pca(
         typer.Option(help="pca, or snapshots: Gram-Schmidt of the raw snapshots, for trainable weight averaging."),
     ] = "pca",
     last: Annotated[int | None, typer.Option(help="Take the last N snapshots only.")] = None,
-    order: Annotated[
-        str, typer.Option(help="Without a manifest: sort by step (numbers in the names), name or mtime.")
-    ] = "step",
     names_from: Annotated[
         Path | None,
         typer.Option(
-            help="Take the names and order of the weights from this checkpoint, manifest.json or pca_mat.npy. Default: "
-            "the folder's manifest; without one, everything but statistics, counters and an optimizer's state.",
+            help="Take the names and order of the weights from this checkpoint of the network alone, manifest.json or "
+            "pca_mat.npy. Default: the folder's manifest; without one, all floats that are no running statistics.",
             exists=True,
         ),
     ] = None,
@@ -69,8 +66,8 @@ def pca(
     from dimred.subspace.fit import fit_basis
     from dimred.subspace.gram_and_rows import plan_basis
 
-    with options_in_errors("order", "last"):
-        series = CheckpointSeries.open(ckpt_dir, order, argument="--ckpt-dir").select(last)
+    with options_in_errors("last"):
+        series = CheckpointSeries.open(ckpt_dir, argument="--ckpt-dir").select(last)
     layout = None if names_from is None else _layout_from(names_from)
     if plan:
         with options_in_errors(*_ARGUMENTS_OF_PCA):
@@ -102,16 +99,16 @@ def pca(
 
 
 def _layout_from(path: Path) -> "WeightLayout":
-    from dimred.checkpoints.folder import read_one
     from dimred.checkpoints.safetensors_format import check_order_of_names
-    from dimred.checkpoints.series import read_manifest
+    from dimred.merging.folder import read_one
+    from dimred.merging.inputs import layout_from
     from dimred.subspace.metadata import metadata_path, read_metadata
 
     if path.suffix in (".npy", ".h5"):
         layout: WeightLayout = read_metadata(metadata_path(path))["layout"]
         return layout
     if path.suffix == ".json":
-        return read_manifest(path)[0]
+        return layout_from(path)
     checkpoint = read_one(path)
     check_order_of_names(checkpoint.files[0], checkpoint.tensors)
     return checkpoint.layout
@@ -182,7 +179,7 @@ def _describe(facts: dict[str, Any]) -> Iterator[str]:
 
 
 def _difference(basis: "SubspaceBasis", checkpoint: Path) -> str | None:
-    from dimred.checkpoints.folder import read_one
+    from dimred.merging.folder import read_one
 
     there = read_one(checkpoint)
     if basis.layout is not None:
@@ -205,12 +202,20 @@ def merge(
     order: Annotated[
         str,
         typer.Option(
-            help="Sort by step (numbers in the names; the epoch where these name no step), name (9 before 10) or mtime."
+            help="Sort by step (the whole numbers in the names, which must grow together), name (9 before 10) or mtime."
         ),
     ] = "step",
     profile: Annotated[
         str | None,
         typer.Option(help=f"How checkpoints are weighted without a metric, by default uniform: {PROFILES}."),
+    ] = None,
+    names_from: Annotated[
+        Path | None,
+        typer.Option(
+            help="Average what this checkpoint of the network alone, or manifest.json, names, and copy all else; by "
+            "default all floats.",
+            exists=True,
+        ),
     ] = None,
     dtype: Annotated[
         str | None, typer.Option(help="Type of the result, such as float32; by default that of the checkpoints.")
@@ -240,14 +245,16 @@ def merge(
         typer.Option(help="At most this many evaluations on the metric's split 'search'; by default all candidates."),
     ] = None,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Time limit of one evaluation.")] = 3600.0,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the scores of a call that was stopped, killed or failed.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Average checkpoints, or choose the best of many averages by a metric of your own.
 
-    It reads checkpoints of PyTorch, Hugging Face, JAX (safetensors) and MindSpore, and keeps their layout. To
-    continue a call that was stopped, repeat it. BatchNorm statistics must be re-estimated: the metric's file may define
-    a function reestimate(candidate) for that; for MindSpore, dimred eval does it. LoRA adapters are averaged by what
-    they add to the network.
+    It reads checkpoints of PyTorch, Hugging Face, JAX (safetensors) and MindSpore, and keeps their layout.
+    BatchNorm statistics must be re-estimated: the metric's file may define a function reestimate(candidate) for that;
+    for MindSpore, dimred eval does it. LoRA adapters are averaged by what they add to the network.
 
     Example: dimred merge RUN --last 5 --out avg.safetensors
 
@@ -259,8 +266,9 @@ def merge(
     with options_in_errors(*_ARGUMENTS_OF_MERGE):
         record = run(
             checkpoints, out, last=last, from_step=from_step, to_step=to_step, order=order, profile=profile,
-            dtype=dtype, rest=rest, lora_rank=lora_rank, metric=metric, metric_command=metric_command,
-            minimize=minimize, maximize=maximize, budget=budget, timeout=timeout,
+            names_from=names_from, dtype=dtype, rest=rest, lora_rank=lora_rank, metric=metric,
+            metric_command=metric_command, minimize=minimize, maximize=maximize, budget=budget, timeout=timeout,
+            resume=resume,
         )  # fmt: skip
     if as_json:
         print(json.dumps(record))

@@ -4,7 +4,7 @@ Stage 1 is treated as if it had ended at some epoch, with its full checkpoint an
 starts there, or trains from the beginning for as many passes. Its network is trained by stage 1's or stage 2's program,
 in a folder of its own, and measured here, with BatchNorm statistics re-estimated. The split ``val`` chooses among
 networks, and the split ``test`` says how good they are. The result of a method is a row, which is kept in a file, so
-that the next call does not run the method again.
+that a call that resumes does not run the method again.
 """
 
 import logging
@@ -48,6 +48,7 @@ def compare(
     methods: Sequence[str] | None = None,
     at: Iterable[int] = (),
     overrides: Sequence[str] = (),
+    resume: bool = False,
 ) -> dict[str, Any]:
     """Compare stage 2 with averages of the same snapshots and with plain training, from finished stage 1 runs.
 
@@ -59,13 +60,15 @@ def compare(
         methods: names from ``METHODS``; by default all that apply. Those whose result they need are run too.
         at: epochs at which to treat stage 1 as ended; by default its last.
         overrides: ``key=value``, in place of entries of the configuration.
+        resume: whether to go on with the rows in ``out`` of an earlier call.
 
     Returns:
         The contents of ``compare.json``, see ``dimred.comparison.summary.collect``.
 
     Raises:
         DataError: a split is missing.
-        ConfigError: an argument is not allowed; a run is of a different network, or has not kept what is needed.
+        ConfigError: an argument is not allowed; ``out`` has rows, and ``resume`` is not set; or a run is of a different
+            network, or has not kept what is needed.
         SeriesError: a run has no snapshots, or too few for the search.
         FaultError: stage 2 diverged, or a training run failed otherwise. A rival that diverges is left out of the
             tables, and a sentence says so.
@@ -79,6 +82,14 @@ def compare(
     if not runs:
         raise ConfigError("no RUN is given; give folders of finished stage 1 runs, one for each seed")
     two, folder = _stage_2_of([Path(run) for run in runs], config, overrides), Path(out)
+    if (folder / CONFIG).exists():
+        n_rows = len(list(folder.glob("seed_*/at_*/*.json")))
+        if not resume:
+            raise ConfigError(
+                f"--out is {str(out)!r}, which holds an earlier comparison of {n_rows} rows; go on with it by "
+                "--resume, or name another folder"
+            )
+        _log.info(f"{n_rows} rows of an earlier call are taken over")
     if "cooldown" in (methods or ()) and two.method == "cooldown":
         raise ConfigError("--methods has 'cooldown', which takes the place of a search, but method is cooldown")
     seeds = dict[int, Path]()

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -28,7 +27,7 @@ _NO_ERROR = (
     "the metric gives one number, so a difference can't be told from chance; let it return one number for each sample, "
     "or (number, standard error)"
 )
-_FAILURES = 3  # if the first three candidates all fail, the metric is at fault
+_FORMAT, _VERSION = "dimred scores", 1
 
 
 class BudgetSpentError(Exception):
@@ -56,15 +55,13 @@ class Trial(NamedTuple):
         average: the average.
         split: ``search``, ``select`` or ``test``.
         reestimate: whether BatchNorm statistics were re-estimated before, if the metric can do that.
-        score: the score; None if the metric failed.
-        failure: the reason why there is no score; None if there is one.
+        score: the score.
     """
 
     average: Average
     split: str
     reestimate: bool
-    score: Score | None
-    failure: str | None
+    score: Score
 
 
 class ScoreLog:
@@ -72,13 +69,15 @@ class ScoreLog:
 
     Args:
         path: the file that keeps them.
-        about: what is scored and how; must be the same when a later call continues the merge.
+        about: what is scored and how; must be the same when a later call resumes the merge.
         evaluate: scores an average on a split, with or without re-estimated statistics.
         better: ``lower`` or ``higher``.
         budget: limit on evaluations on ``search``; None for no limit.
+        resume: whether to take over the scores of an earlier call.
 
     Raises:
-        RunError: the file is damaged, or belongs to another merge.
+        RunError: there are scores of an earlier call, and ``resume`` is not set; or it is, and the file is damaged, of
+            another version, or of another merge.
         OSError: the file can't be written.
     """
 
@@ -89,33 +88,48 @@ class ScoreLog:
         evaluate: Callable[[Average, str, bool], Score],
         better: str,
         budget: int | None,
+        *,
+        resume: bool,
     ) -> None:
         self._path, self._evaluate, self._budget = path, evaluate, budget
         self._sign = 1 if better == "lower" else -1
         self._trials: dict[tuple[Any, ...], Trial] = {}
+        self._earlier: dict[tuple[Any, ...], Trial] = {}
         *lines, half = path.read_bytes().split(b"\n") if path.exists() else [b""]
-        if half:  # a line that a killed process did not finish
-            os.truncate(path, path.stat().st_size - len(half))
+        if not resume and len(lines) > 1:
+            raise RunError(
+                f"{path} has {len(lines) - 1} scores of an earlier call; go on with them by resume=True, or remove it"
+            )
+        self._header = {"format": _FORMAT, "version": _VERSION, **about}
+        if resume and lines:
+            os.truncate(path, path.stat().st_size - len(half))  # a killed process may have left half a line
+            self._read(lines)
+        else:
+            path.unlink(missing_ok=True)
+        if resume:
+            _log.info(f"{len(self._earlier)} scores of an earlier call are taken over")
+
+    def _read(self, lines: Sequence[bytes]) -> None:
+        """Read the scores of an earlier call, whose first line must be the header of this one."""
+        header = self._header
         try:
-            earlier, *contents = [json.loads(line) for line in lines] or [about]
-            trials = map(_trial, contents)
+            earlier, *contents = [json.loads(line) for line in lines]
+            other = next((key for key in header if header[key] != earlier.get(key)), None)
+            trials = map(_trial, contents) if other is None else ()
             self._earlier = {(one.average.coefficients, one.split, one.reestimate): one for one in trials}
-            other = next((key for key in about if about[key] != earlier.get(key)), None)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise RunError(f"{path} is damaged ({type(error).__name__}: {error}); move it away") from None
+            raise RunError(f"{self._path} is damaged ({type(error).__name__}: {error}); move it away") from None
         if other is not None:
             raise RunError(
-                f"{path} is of a merge with a different {other}: {shown(earlier.get(other))}, not {shown(about[other])}"
-                "; name another out, or remove it"
+                f"{self._path} is of a merge with a different {other}: {shown(earlier.get(other))}, not "
+                f"{shown(header[other])}; name another out, or remove it"
             )
-        if not lines:
-            atomic_write(path, _line(about))
 
     def __len__(self) -> int:
         return len(self._trials)
 
     def get(self, average: Average, split: str = "search", *, reestimate: bool = True) -> Trial:
-        """Return the trial of an average on a split, which may have failed; evaluate it unless it has a score already.
+        """Return the trial of an average on a split; evaluate it unless this or the resumed call has done that.
 
         Args:
             average: the average.
@@ -124,7 +138,7 @@ class ScoreLog:
 
         Raises:
             BudgetSpentError: the budget allows no further evaluation on ``search``.
-            SearchError: the first three trials all failed; the file is removed, so that the next call begins anew.
+            SearchError: the metric failed; the scores before it are kept.
             CheckpointError: the average can't be made.
             OSError: the disk is full, or fails.
         """
@@ -132,41 +146,39 @@ class ScoreLog:
         if key not in self._trials:
             if split == "search" and reestimate and len(self._on(split)) == self._budget:
                 raise BudgetSpentError
-            earlier = self._earlier.get(key)  # an earlier call's failure, such as a timeout, is tried again
-            trial = earlier if earlier and earlier.score else self._run(average, split, reestimate)
-            self._trials[key] = trial._replace(average=average)
-            failures = [one.failure for one in self._trials.values() if one.failure]
-            if len(failures) == len(self._trials) == _FAILURES:
-                self._path.unlink()
-                raise SearchError(f"the metric failed on the first {_FAILURES} candidates: {failures[0]}")
-            outcome = score_text(trial.score[:2]) if trial.score else f"failed: {trial.failure}"
-            _log.info(f"{len(self)} {split} {average.kind} {average.name}: {outcome}")
+            earlier = self._earlier.get(key)
+            trial = earlier._replace(average=average) if earlier else self._run(average, split, reestimate)
+            self._trials[key] = trial
+            _log.info(f"{len(self)} {split} {average.kind} {average.name}: {score_text(trial.score[:2])}")
         return self._trials[key]
 
     def _on(self, split: str) -> list[Trial]:
         return [trial for trial in self._trials.values() if trial.split == split and trial.reestimate]
 
     def _run(self, average: Average, split: str, reestimate: bool) -> Trial:
-        score, failure = None, None
         try:
             score = self._evaluate(average, split, reestimate)
-            self._check_samples(score, split)
         except MetricError as error:
-            failure = str(error)
-        trial = Trial(average, split, reestimate, score, failure)
-        self._append(trial._asdict() | {"average": average._asdict(), "score": score and score._asdict()})
+            kept = f"; {len(self)} scores are kept, and resume=True goes on with them" if len(self) else ""
+            raise SearchError(f"the metric failed for {average.name} on {split!r}: {error}{kept}") from None
+        self._check_samples(score, split)
+        trial = Trial(average, split, reestimate, score)
+        self._append(trial._asdict() | {"average": average._asdict(), "score": score._asdict()})
         return trial
 
     def _check_samples(self, score: Score, split: str) -> None:
         """Raise SearchError for another number of samples than before: their means can't be compared."""
         n_samples = len(score.samples or ())
-        for n_before in {len(trial.score.samples or ()) for trial in self._on(split) if trial.score} - {n_samples}:
+        for n_before in {len(trial.score.samples or ()) for trial in self._on(split)} - {n_samples}:
             raise SearchError(
                 f"the metric returned {n_samples} samples, and {n_before} for an earlier candidate (0 for one number "
                 "alone); it must measure the same samples each time"
             )
 
     def _append(self, content: Mapping[str, Any]) -> None:
+        if not self._path.exists():
+            atomic_write(self._path, _line(self._header) + _line(content))
+            return
         with self._path.open("ab") as file:
             file.write(_line(content))
             file.flush()
@@ -174,12 +186,12 @@ class ScoreLog:
 
     def ranking(self, split: str) -> list[tuple[Average, Candidate]]:
         """Return a pair (average, candidate made from it) for each average with a score on a split, the best first."""
-        pairs = [(trial.average, self.candidate(trial)) for trial in self._on(split) if trial.score]
+        pairs = [(trial.average, self.candidate(trial)) for trial in self._on(split)]
         return sorted(pairs, key=lambda pair: pair[1].loss)
 
     def candidate(self, trial: Trial) -> Candidate:
-        """Return a trial as a candidate of a choice; a failed one has an infinite loss."""
-        value, error, samples = trial.score or Score(self._sign * math.inf)
+        """Return a trial as a candidate of a choice."""
+        value, error, samples = trial.score
         size = effective_size(np.array(trial.average.coefficients))
         losses = self._sign * np.array(samples or [value], np.float64)
         return Candidate(trial.average.name, size, losses, error=None if samples else error)
@@ -192,7 +204,7 @@ def _line(content: Mapping[str, Any]) -> bytes:
 def _trial(content: dict[str, Any]) -> Trial:
     about, score = content["average"], content["score"]
     average = Average(**{**about, "coefficients": tuple(about["coefficients"])})
-    value = score and Score(**{**score, "samples": score["samples"] and tuple(score["samples"])})
+    value = Score(**{**score, "samples": score["samples"] and tuple(score["samples"])})
     return Trial(**{**content, "average": average, "score": value})
 
 
@@ -255,24 +267,24 @@ def choose_winner(scores: ScoreLog, steps: Sequence[int], has_splits: bool) -> t
         The average to keep; the averages to show in the table; and the reason for the choice.
 
     Raises:
-        SearchError: the metric failed on all of them, or the budget left none.
+        SearchError: the metric failed.
     """
-    averages = [average for average, _ in scores.ranking("search")]
+    ranking = scores.ranking("search")
+    losses = {candidate.loss for _, candidate in ranking}
+    if len(losses) == 1 < len(ranking):
+        _log.warning(f"all {len(ranking)} candidates have the same score: does the metric read the candidate?")
+    averages = [average for average, _ in ranking]
     plain = [average for average in averages if average.kind != "soup"][:_FINALISTS]
     soups = [average for average in averages if average.kind == "soup"][:1]
     last = _average_of(Window(len(steps) - 1, len(steps)), steps)
     finalists = [*(average for average in (*plain, *soups) if average != last), last]
     split, rivals = ("select", finalists) if has_splits else ("search", averages)
     trials = [scores.get(average, split) for average in rivals]
-    valid = [trial for trial in trials if trial.score is not None]
-    if not valid:
-        why = trials[0].failure if trials else "budget is too small to tell more"
-        raise SearchError(f"the metric failed on every candidate on {split!r}: {why}")
-    candidates = [scores.candidate(trial) for trial in valid]
+    candidates = [scores.candidate(trial) for trial in trials]
     best = choose(candidates)
     advice = [_NO_ERROR] if len(best.losses) == 1 and best.error is None else []
     advice += [] if has_splits else [_NO_SPLITS]
-    winner = next(trial for trial, candidate in zip(valid, candidates, strict=True) if candidate is best)
+    winner = next(trial for trial, candidate in zip(trials, candidates, strict=True) if candidate is best)
     return winner.average, finalists, "; ".join([f"the best on {split!r}", *advice])
 
 
@@ -298,7 +310,7 @@ def table(
     def row(average: Average, *, reestimate: bool = True) -> dict[str, Any]:
         splits_of_row = [split for split in splits if split != "test" or average in (winner, finalists[-1])]
         trials = [scores.get(average, split, reestimate=reestimate) for split in splits_of_row]
-        scores_by_split = {trial.split: list(trial.score[:2]) for trial in trials if trial.score}
+        scores_by_split = {trial.split: list(trial.score[:2]) for trial in trials}
         name = average.name if reestimate else f"{average.name}, statistics not re-estimated"
         return {"kind": average.kind, "name": name, "kept": reestimate and average == winner, **scores_by_split}
 

@@ -1,195 +1,141 @@
-"""Convert PyTorch's pickles of weights to ``.safetensors`` files, which can be read without unpickling."""
+"""Convert the weights in a file of PyTorch's to ``.safetensors``, which can be read without unpickling."""
 
-import json
-import logging
-from collections import Counter
+import os
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from dimred.checkpoints.checkpoint_io import check_is_no_pointer, open_checkpoint
-from dimred.checkpoints.folder import INDEX
-from dimred.checkpoints.pickles import check_is_not_distributed, converted_path, is_of_torch, pickles_of_weights
 from dimred.checkpoints.safetensors_format import safetensors_header
 from dimred.checkpoints.stored_tensor import BFLOAT16, NUMBERS, reading
-from dimred.errors import CheckpointError, ConfigError, FaultError
-from dimred.io.atomic import atomic_write, describe_os_error, make_folder, open_atomic
-from dimred.merging.inputs import Sources, find_paths, list_sources
-from dimred.merging.torch_files import Weights, choose_weights, describe, read_weights, torch_module
+from dimred.errors import CheckpointError, ConfigError, DimredError, FaultError, check_type
+from dimred.io.atomic import describe_os_error, open_atomic
+from dimred.merging.pickles import converted_path
 
-_log = logging.getLogger(__name__)
-_PICKLED_INDEX = ".bin.index.json"
+_OLDEST = (2, 6)  # before it, weights_only=True could be made to run code (CVE-2025-32434)
 _TYPES: dict[str, np.dtype | str] = {"bool": np.dtype("?"), "bfloat16": BFLOAT16}
 _TYPES |= {dtype.name: dtype for dtype in NUMBERS}
 
 
 class Conversion(NamedTuple):
-    """What one file was converted to.
+    """What was converted.
 
     Attributes:
         source, out: the two files.
-        key: where the weights were in the file; empty for the file itself.
-        kind: ``raw`` or ``averaged``.
+        keys: where the weights were in the file; empty for the file itself.
         n_tensors, n_numbers: how much was written.
-        others: other weights in the file, which were not taken.
-        ties: names that share their values in the file; each has a copy of its own in ``out``.
     """
 
     source: str
     out: str
-    key: str
-    kind: str
+    keys: tuple[str, ...]
     n_tensors: int
     n_numbers: int
-    others: tuple[str, ...]
-    ties: tuple[tuple[str, ...], ...]
 
 
 def convert(
-    sources: Sources, *, key: str | None = None, out: str | Path | None = None, force: bool = False
-) -> list[Conversion]:
-    """Convert PyTorch's pickles of weights to ``.safetensors``.
+    file: str | os.PathLike[str], *, keys: Sequence[str] = (), out: str | os.PathLike[str] | None = None
+) -> Conversion:
+    """Convert the weights in a file of PyTorch's, which is read by ``torch.load`` with ``weights_only=True``.
 
     Args:
-        sources: files, globs or folders; in a folder, all pickles of weights, in sub-folders too. What is converted
-            already is passed over there.
-        key: which weights to take from a file, keys joined by dots. Default: its only weights, or of several the only
-            ones that are not an average of the others.
-        out: the new file for one file; otherwise a folder; default beside each file.
-        force: whether to replace existing files.
+        file: the file.
+        keys: which weights to take, such as ``model`` or ``state_dict.ema``. The names of several get their key as a
+            prefix. Default: the only weights in the file.
+        out: the new file; default beside ``file``, with the ending ``.safetensors``.
 
     Returns:
-        One entry for each file that was written.
+        What was written.
 
     Raises:
-        ConfigError: there is nothing to convert, or a file exists.
-        DimredError: PyTorch is missing.
-        CheckpointError: a file can't be read, is a pointer of Git LFS, has no values, or has several weights to choose
-            from; or the folder is a distributed checkpoint.
-        FaultError: a file can't be written.
+        ConfigError: an argument is not allowed, or ``out`` exists.
+        DimredError: PyTorch is missing, or too old.
+        CheckpointError: the file can't be read without running code in it, or has several weights to choose from.
+        FaultError: ``out`` can't be written.
     """
-    torch = torch_module()
-    texts = list_sources(sources)
-    jobs: dict[Path, Path] = {}
-    for source in (path for text in texts for path in find_paths(text)):
-        jobs |= _jobs(source, None if out is None else Path(out), force=force)
-    clash = next((target for target, count in Counter(jobs.values()).items() if count > 1), None)
-    if clash is not None:
-        both = " and ".join(str(path) for path, target in jobs.items() if target == clash)
-        raise ConfigError(f"{both} would both become {clash}; convert one of them, or give each another out")
-    for source in jobs:
-        with open_checkpoint(source) as file, reading(source):
-            check_is_no_pointer(file, source)
-    indices = _indices(jobs)
-    conversions: list[Conversion] = []
-    of_folders = any(Path(text).is_dir() for text in texts)
-    for source, target in jobs.items():
-        weights = read_weights(torch, source)
-        if not weights and of_folders:
-            _log.info(f"{source} has no weights, and is passed over")
-            continue
-        conversions.append(_write(torch, source, target, weights, key))
-    _write_indices(indices)
-    return conversions
-
-
-def _jobs(source: Path, out: Path | None, *, force: bool) -> dict[Path, Path]:
-    """Return the files to convert and what each becomes."""
-    check_is_not_distributed(source)
-    if not source.is_dir():
-        target = converted_path(source) if out is None else out / converted_path(source).name if out.is_dir() else out
-        if target.suffix != ".safetensors":
-            raise ConfigError(f"out is {str(out)!r}; its name must end in .safetensors, or name an existing folder")
-        if target.exists() and not force:
-            raise ConfigError(f"{source} would become {target}, which exists already; force=True replaces it")
-        return {source: target}
-    found = pickles_of_weights(path for path in source.rglob("*") if not _is_hidden(path.relative_to(source)))
-    pickles = [path for path in found if is_of_torch(path)]
-    for path in found:
-        if path not in pickles:
-            _log.info(f"{path} was not written by PyTorch, and is passed over")
-    if not pickles:
-        raise ConfigError(f"FILES is {str(source)!r}, a folder without a pickle of weights; name another")
-    targets = {path: converted_path(path if out is None else out / path.relative_to(source)) for path in pickles}
-    jobs = {path: target for path, target in targets.items() if force or not target.exists()}
-    if len(jobs) < len(pickles):
-        _log.info(f"{len(pickles) - len(jobs)} of {len(pickles)} files in {source} were converted before")
-        for path in pickles:
-            if path not in jobs and path.stat().st_mtime_ns > targets[path].stat().st_mtime_ns:
-                _log.warning(
-                    f"{path} is newer than {targets[path]}, which stays as it is; convert with force to replace it"
-                )
-    return jobs
-
-
-def _is_hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
-
-
-def _write(torch: Any, source: Path, target: Path, candidates: list[Weights], key: str | None) -> Conversion:
-    weights = choose_weights(source, candidates, key)
-    tensors = weights.tensors
-    # ZeRO-3 leaves small parameters and buffers whole.
-    empty = [name for name, tensor in tensors.items() if tensor.is_meta or tensor.numel() == 0]
-    if len(empty) == len(tensors) or any(tensors[name].is_meta or name.endswith("weight") for name in empty):
-        raise CheckpointError(
-            f"{source} has no values for {len(empty)} of its {len(tensors)} names, such as {empty[0]!r}, as "
-            "DeepSpeed's ZeRO-3 leaves them; gather them first with the zero_to_fp32.py beside it"
-        )
+    check_type("file", file, (str, os.PathLike), "the path of a file of PyTorch's")
+    source = Path(file)
+    target = converted_path(source) if out is None else Path(out)
+    if target.suffix != ".safetensors":
+        raise ConfigError(f"out is {str(out)!r}; its name must end in .safetensors")
+    if target.exists():
+        raise ConfigError(f"out is {str(target)!r}, which exists already; name another, or remove it")
+    torch = _torch()
+    weights = _choose(source, dict(_weights_in(torch, _load(torch, source), ())), keys)
     types = {}
-    for name, tensor in tensors.items():
-        kind = str(tensor.dtype).removeprefix("torch.")
+    for name, tensor in weights.items():
+        kind = "no values" if tensor.is_meta else str(tensor.dtype).removeprefix("torch.")
         if kind not in _TYPES or tensor.layout != torch.strided:
-            what = kind if kind not in _TYPES else str(tensor.layout)
             raise CheckpointError(
-                f"{source}: {name!r} has the type {what}, which can't be averaged; save it as float32"
+                f"{source}: {name!r} has the type {kind if kind not in _TYPES else tensor.layout}, which can't be "
+                "averaged; save it as float32"
             )
         types[name] = (_TYPES[kind], tuple(tensor.shape))
     header, places = safetensors_header(target, types, {"format": "pt"})
     try:
-        make_folder(target.parent)
-        with open_atomic(target) as file:
-            file.write(header)
+        with open_atomic(target) as new_file:
+            new_file.write(header)
             for name in places:
-                raw = tensors[name].detach().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
-                file.write(raw.numpy().data)
+                raw = weights[name].detach().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
+                new_file.write(raw.numpy().data)
     except OSError as error:
-        raise FaultError(f"{target} can't be written ({describe_os_error(error)})") from error
-    names_by_memory: dict[Any, list[str]] = {}
-    for name, tensor in tensors.items():
-        if tensor.numel():
-            where = (tensor.untyped_storage().data_ptr(), tensor.storage_offset(), *tensor.shape)
-            names_by_memory.setdefault(where, []).append(name)
-    return Conversion(
-        str(source), str(target), weights.key, "averaged" if weights.is_average else "raw", len(tensors),
-        sum(tensor.numel() for tensor in tensors.values()),
-        tuple(f"{one.key} ({describe(one)})" for one in candidates if one.key != weights.key),
-        tuple(tuple(names) for names in names_by_memory.values() if len(names) > 1),
-    )  # fmt: skip
+        raise FaultError(f"out is {str(target)!r}, which can't be written ({describe_os_error(error)})") from error
+    n_numbers = sum(tensor.numel() for tensor in weights.values())
+    return Conversion(str(source), str(target), tuple(keys), len(weights), n_numbers)
 
 
-def _indices(jobs: dict[Path, Path]) -> dict[Path, dict[str, Any]]:
-    """Make the index of the new shards in each folder, from the index of the pickles: its path -> its content."""
-    folders = {source.parent: target.parent for source, target in jobs.items()}
-    indices: dict[Path, dict[str, Any]] = {}
-    for folder, target_folder in folders.items():
-        for index in folder.glob(f"*{_PICKLED_INDEX}"):
-            with open_checkpoint(index) as file, reading(index):
-                check_is_no_pointer(file, index)
-                text = file.read()
-            try:
-                content = json.loads(text)
-                names = {name: converted_path(folder / shard).name for name, shard in content["weight_map"].items()}
-            except (ValueError, TypeError, KeyError, AttributeError, StopIteration, RecursionError) as error:
-                raise CheckpointError(f"{index} is not an index of shards ({type(error).__name__}: {error})") from None
-            stem = converted_path(folder / (index.name.removesuffix(_PICKLED_INDEX) + ".bin")).stem
-            indices[target_folder / f"{stem}{INDEX}"] = {**content, "weight_map": names}
-    return indices
+def _torch() -> Any:
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise DimredError("dimred convert needs PyTorch, which is not installed: python -m pip install torch") from None
+    if tuple(map(int, torch.__version__.split(".")[:2])) < _OLDEST:
+        raise DimredError(f"dimred convert needs PyTorch 2.6 or later, not {torch.__version__}; install it")
+    return torch
 
 
-def _write_indices(indices: dict[Path, dict[str, Any]]) -> None:
-    """Write the indices whose shards are all there; last, so that a folder with an index is whole."""
-    for path, content in indices.items():
-        if all((path.parent / shard).exists() for shard in content["weight_map"].values()):
-            atomic_write(path, json.dumps(content, indent=2) + "\n")
+def _load(torch: Any, path: Path) -> Any:
+    try:
+        with reading(path), path.open("rb"):
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except CheckpointError:
+        raise
+    except Exception as error:  # whatever a damaged file makes PyTorch raise
+        why = " ".join(str(error).split())[:300]
+        code = f"import torch; torch.save(torch.load({str(path)!r}, weights_only=False)['KEY'], 'weights.pt')"
+        raise CheckpointError(
+            f"{path} can't be read by PyTorch with weights_only=True ({why}). If it is whole and you trust it, save "
+            f"its weights alone: {shlex.join(['python', '-c', code])}"
+        ) from None
+
+
+def _weights_in(torch: Any, value: Any, keys: tuple[str, ...]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (key, name -> tensor) for each mapping with an array of floats, however deep in other mappings."""
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):  # as an optimizer's state
+        return
+    tensors = {name: part for name, part in value.items() if isinstance(part, torch.Tensor)}
+    if any(part.is_floating_point() and part.dim() > 0 for part in tensors.values()):
+        yield ".".join(keys), tensors
+    for key, part in value.items():
+        yield from _weights_in(torch, part, (*keys, key))
+
+
+def _choose(path: Path, candidates: Mapping[str, dict[str, Any]], keys: Sequence[str]) -> dict[str, Any]:
+    """Return the weights of the keys, or the only ones."""
+    if not candidates:
+        raise CheckpointError(f"{path} has no mapping from names to arrays of floats, so there are no weights in it")
+    choices = ", ".join(
+        f"{key!r} ({len(tensors)} tensors, {sum(one.numel() for one in tensors.values()):,} numbers)"
+        for key, tensors in candidates.items()
+    )
+    if absent := [key for key in keys if key not in candidates]:
+        raise CheckpointError(f"key is {absent[0]!r}, which has no weights in {path}; there are {choices}")
+    if not keys and len(candidates) > 1:
+        raise CheckpointError(f"{path} has several weights: {choices}; say which, such as key={next(iter(candidates))}")
+    if len(keys) < 2:
+        return candidates[keys[0]] if keys else next(iter(candidates.values()))
+    return {f"{key}.{name}": tensor for key in keys for name, tensor in candidates[key].items()}

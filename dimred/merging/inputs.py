@@ -2,29 +2,26 @@
 
 import logging
 import os
-import re
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-import numpy as np
-
 from dimred.averaging.mean import is_constant
 from dimred.checkpoints.checkpoint_io import Checkpoint
-from dimred.checkpoints.folder import INDEX, checkpoints_in, distinct, index_files, read_one
-from dimred.checkpoints.order import check_order, epochs_and_steps
-from dimred.checkpoints.series import CheckpointSeries, weight_files
+from dimred.checkpoints.layout import WeightLayout
+from dimred.checkpoints.series import CheckpointSeries, read_manifest
 from dimred.checkpoints.stored_tensor import reading
-from dimred.errors import CheckpointError, ConfigError, SeriesError, check_number, shown
+from dimred.errors import CheckpointError, ConfigError, SeriesError, check_choice, check_number, check_type, shown
 from dimred.io.run_names import MANIFEST, has_record
+from dimred.merging.folder import INDEX, checkpoints_in, distinct, index_files, read_one, weight_files
 from dimred.merging.lora import check_adapters
+from dimred.merging.order import ORDERS, steps_of
 
 _log = logging.getLogger(__name__)
 
 Sources = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
-_RANDOM_STATE = re.compile(r"(?:^|[./_])(?:seed|rngs?|random|generator)(?=[./_:]|$)", re.IGNORECASE)
 _OF_FOLDERS = ("model", "adapter_model", "diffusion_pytorch_model")  # only the names of their folders say more
 
 
@@ -35,14 +32,16 @@ def open_checkpoints(
     last: int | None = None,
     from_step: int | None = None,
     to_step: int | None = None,
+    layout: WeightLayout | None = None,
 ) -> list[Checkpoint]:
     """Open the checkpoints in ``sources``, and check that they are of one network.
 
     Args:
         sources: one folder of checkpoints; or any number of files, folders of shards and globs.
-        order: what to sort by: ``step``, from the manifest or the file's or folder's name; ``name``; or ``mtime``.
+        order: what to sort by: ``step``, from the manifest or the names; ``name``; or ``mtime``, see ``steps_of``.
         last: number of checkpoints to open, the newest of those between the steps; None for all.
         from_step, to_step: first and last step to open; None for no limit. What lies outside is not read.
+        layout: which entries are weights; for the default see ``trainable_layout``.
 
     Returns:
         The checkpoints, the oldest first; without limits at least two.
@@ -53,7 +52,7 @@ def open_checkpoints(
         SeriesError: there is only one checkpoint, none is left between the steps, or a manifest is damaged.
         CheckpointError: a file can't be read, is damaged or a pickle, or is not of the same network as the last.
     """
-    check_order(order)
+    check_choice("order", order, ORDERS)
     texts = list_sources(sources)
     if not texts:
         raise ConfigError("CHECKPOINTS is empty; give a folder, or two or more files")
@@ -66,7 +65,7 @@ def open_checkpoints(
                 series = CheckpointSeries.open(paths[0])
                 paths, steps = list(series.paths), series.steps
             else:
-                paths = checkpoints_in(paths[0], "CHECKPOINTS")
+                paths = checkpoints_in(paths[0], order, "CHECKPOINTS")
         # Shards are known by their folder, whichever of the two was given.
         by_name = {path.parent if path.name.endswith(INDEX) else path: path for path in paths}
         if len(by_name) < 2:
@@ -74,11 +73,14 @@ def open_checkpoints(
             raise SeriesError(f"CHECKPOINTS is {texts[0]!r}, which is one checkpoint; give two or more")
         if steps is None or order != "step":
             files = {name: weight_files(name) for name in by_name}
-            steps = [step for _, step in epochs_and_steps(files, order)]
+            steps = steps_of(files, order)
     in_order = sorted(zip(steps, by_name.values(), strict=True), key=lambda pair: pair[0])
     selected = _select(in_order, last, from_step, to_step)
     with reading(texts[0]):
-        checkpoints = [replace(read_one(path), step=step) for step, path in selected]
+        checkpoints = [replace(read_one(path), step=step, given_layout=layout) for step, path in selected]
+    if layout is not None:
+        for checkpoint in checkpoints:
+            checkpoint.check_fit(layout)
     check_adapters(checkpoints)
     for checkpoint in checkpoints[:-1]:
         difference = first_difference(checkpoint, checkpoints[-1])
@@ -97,7 +99,8 @@ def _tell_results(paths: Sequence[Path]) -> None:
 
 
 def list_sources(sources: Sources) -> list[str]:
-    """Return one path or several paths as a list of strings."""
+    """Return one path or several paths as a list of strings; ConfigError for anything else."""
+    check_type("CHECKPOINTS", sources, (str, os.PathLike, Iterable), "a path or several paths")
     return [str(source) for source in ([sources] if isinstance(sources, str | os.PathLike) else sources)]
 
 
@@ -142,13 +145,11 @@ def first_difference(one: Checkpoint, other: Checkpoint) -> str | None:
 def check_integers(checkpoints: Sequence[Checkpoint]) -> None:
     """Check that integer tensors are equal in all checkpoints: they have no mean, and are copied from one of them.
 
-    States of random generators, such as Keras's ``seed_generator_state``, may differ; they are copied from it too.
-
     Raises:
         CheckpointError: an integer or bool tensor differs between two checkpoints, or a file can't be read.
     """
     for name in checkpoints[-1].integers:
-        if len(checkpoints) > 1 and not _is_random_state(checkpoints[-1], name) and not is_constant(checkpoints, name):
+        if len(checkpoints) > 1 and not is_constant(checkpoints, name):
             raise CheckpointError(
                 f"{name!r} has the type {checkpoints[-1].tensors[name].dtype} and differs between the checkpoints; "
                 "integers, such as quantised weights, can't be averaged: merge the checkpoints from before they were "
@@ -156,10 +157,13 @@ def check_integers(checkpoints: Sequence[Checkpoint]) -> None:
             )
 
 
-def _is_random_state(checkpoint: Checkpoint, name: str) -> bool:
-    """Return whether a tensor is a random generator's state, which is a vector, by its name."""
-    tensor = checkpoint.tensors[name]
-    return _RANDOM_STATE.search(name) is not None and len(tensor.shape) < 2 and tensor.dtype != np.int8
+def layout_from(path: Path) -> WeightLayout:
+    """Return the layout of the weights in a checkpoint of a network alone, or in a ``manifest.json``.
+
+    Raises:
+        CheckpointError, SeriesError: it can't be read, or a checkpoint holds more than a network.
+    """
+    return read_manifest(path)[0] if path.suffix == ".json" else read_one(path).layout
 
 
 def tell_what_is_copied(template: Checkpoint, weights: Collection[str]) -> None:
@@ -172,10 +176,7 @@ def tell_what_is_copied(template: Checkpoint, weights: Collection[str]) -> None:
     averaged = {*weights, *template.statistics}
     names = [name for name, one in template.tensors.items() if one.is_float and name not in averaged]
     if names:
-        _log.info(
-            f"copied from {template.path} and not averaged: {len(names)} of its arrays, such as {names[0]!r}, which "
-            "seem to be an optimizer's state, a note, or another copy of the weights"
-        )
+        _log.info(f"copied from {template.path} and not averaged: {len(names)} arrays, such as {names[0]!r}")
 
 
 def label(checkpoint: Checkpoint) -> str:

@@ -19,14 +19,16 @@ from typing import Any
 import numpy as np
 
 from dimred.checkpoints.checkpoint_io import Checkpoint
-from dimred.checkpoints.folder import ADAPTER_CONFIG
 from dimred.checkpoints.stored_tensor import reading
 from dimred.errors import CheckpointError, shown
+from dimred.merging.folder import ADAPTER_CONFIG
 
-# As PEFT, kohya, diffusers, MindFormers and LyCORIS name them. A module of the network's own may be called lora, too.
-_ANY_FACTOR = re.compile(
-    r"\blora_|(?<![a-z])(?:lora\d*[._](?:down|up|mid|a|b)(?![a-z])|(?:lokr|hada|glora)_)", re.IGNORECASE
-)
+# As PEFT, kohya, diffusers and MindFormers name the two factors of a product. A network's own module may be called
+# lora, too, so a name is a factor's only beside its partner. LyCORIS has up to four factors, by names of its own.
+_FACTOR = re.compile(r"((?<![a-z])lora\d*[._](?:embedding_)?)(down|up|a|b)(?![a-z\d])", re.IGNORECASE)
+_PARTNERS = {"down": "up", "up": "down", "a": "b", "b": "a", "A": "B", "B": "A"}
+_OF_LYCORIS = re.compile(r"(?<![a-z])(?:lokr|hada)_w[12]")
+_OF_ADAPTER = re.compile(r"\blora_(?:embedding_)?(?:A|B|magnitude)")  # in a file that PEFT wrote
 _A = re.compile(r"\blora_(embedding_)?A\b")
 _SAME = (
     "r", "lora_alpha", "use_rslora", "base_model_name_or_path", "revision", "task_type", "target_modules",
@@ -75,7 +77,7 @@ def check_adapters(checkpoints: Sequence[Checkpoint]) -> None:
     """
     configs = [adapter_config(checkpoint) for checkpoint in checkpoints]
     for checkpoint, config in zip(checkpoints, configs, strict=True):
-        factor = next((name for name in checkpoint.tensors if _ANY_FACTOR.search(name)), None)
+        factor = next((name for name in checkpoint.tensors if _is_factor(name, checkpoint)), None)
         if config is None and factor is not None:
             raise CheckpointError(
                 f"{checkpoint.path} holds factors of LoRA, such as {shown(factor)}, without the {ADAPTER_CONFIG} that "
@@ -94,6 +96,14 @@ def check_adapters(checkpoints: Sequence[Checkpoint]) -> None:
                 )
 
 
+def _is_factor(name: str, checkpoint: Checkpoint) -> bool:
+    """Return whether an entry is one of the factors of a product, by its name and that of its partner."""
+    match = _FACTOR.search(name)
+    if match is None:
+        return _OF_LYCORIS.search(name) is not None
+    return name[: match.start(2)] + _PARTNERS.get(match[2], "") + name[match.end(2) :] in checkpoint.tensors
+
+
 def _check_adapter(checkpoint: Checkpoint, config: dict[str, Any]) -> None:
     if config["peft_type"] != "LORA":
         wrong = f"peft_type is {shown(config['peft_type'])}; allowed: 'LORA'"
@@ -106,7 +116,7 @@ def _check_adapter(checkpoint: Checkpoint, config: dict[str, Any]) -> None:
     else:
         pairs = factors_of(checkpoint)
         names = {*pairs, *pairs.values()}
-        odd = next((name for name in checkpoint.tensors if _ANY_FACTOR.search(name) and name not in names), None)
+        odd = next((name for name in checkpoint.tensors if _OF_ADAPTER.search(name) and name not in names), None)
         wrong = f"{shown(odd)} is not a factor with a partner of the same rank" if odd else "it has no factors"
         if not odd and pairs:
             return

@@ -10,6 +10,7 @@ import inspect
 import logging
 import os
 import shlex
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,16 +19,17 @@ import numpy as np
 
 from dimred.averaging.windows import profile_coefficients
 from dimred.checkpoints.checkpoint_io import Checkpoint
-from dimred.errors import ConfigError, SearchError, SeriesError, StoppedError, check_number
+from dimred.errors import ConfigError, SearchError, SeriesError, StoppedError, check_number, check_type
 from dimred.io.atomic import FolderLock, discard, remove, remove_leftovers, rename
 from dimred.merging.candidates import Average, ScoreLog, choose_winner, score_candidates, table
+from dimred.merging.folder import read_one
 from dimred.merging.inputs import (
     Sources,
     check_integers,
     label,
+    layout_from,
     list_sources,
     open_checkpoints,
-    read_one,
     tell_what_is_copied,
 )
 from dimred.merging.lora import adapter_config
@@ -48,11 +50,13 @@ def merge(
     maximize: bool = False,
     budget: int | None = None,
     timeout: float = 3600.0,
+    resume: bool = False,
     profile: str | None = None,
     last: int | None = None,
     from_step: int | None = None,
     to_step: int | None = None,
     order: str = "step",
+    names_from: str | Path | None = None,
     dtype: str | None = None,
     rest: str | Path | None = None,
     lora_rank: int | None = None,
@@ -61,7 +65,7 @@ def merge(
 
     The result has the layout of the last checkpoint, or of ``rest``. For LoRA adapters it is an adapter, the mean of
     what they add to the network. Its record is ``OUT.json``; a folder also gets a model card, ``README.md``. With a
-    metric, all scores are in the folder ``OUT.merge``. To continue a call that was stopped or killed, repeat it.
+    metric, all scores are in the folder ``OUT.merge``.
 
     Args:
         checkpoints: one folder; or any number of files, folders of shards and globs.
@@ -71,10 +75,13 @@ def merge(
         minimize, maximize: whether a lower or a higher score is better; a metric needs exactly one of them.
         budget: limit on evaluations on ``search``; by default all candidates are scored.
         timeout: limit on one evaluation, in seconds.
+        resume: whether to go on with the scores in ``OUT.merge`` of a call that was stopped, killed or failed.
         profile: without a metric, how much each checkpoint counts; see ``profile_coefficients``; default ``uniform``.
         last: number of checkpoints to take, the newest; by default all.
         from_step, to_step: take only checkpoints between these steps, both included.
         order: what to sort the checkpoints by: ``step``, ``name`` or ``mtime``.
+        names_from: a checkpoint of the network alone, or a ``manifest.json``, which says which entries are weights; all
+            others are copied. For the default see ``trainable_layout``.
         dtype: type of the weights written, such as ``float32``; default that of the last checkpoint or ``rest``.
         rest: the checkpoint to copy everything but the weights from; default the last one.
         lora_rank: largest rank of the mean of LoRA adapters; default no limit, so that the mean is exact.
@@ -86,17 +93,19 @@ def merge(
         ConfigError: an argument is not allowed.
         CheckpointError: a checkpoint is damaged, belongs to a different network, or was written meanwhile.
         SeriesError: too few checkpoints are left.
-        SearchError: the metric fails on the first three candidates, or on every candidate.
-        RunError: another process is writing ``out``, or ``OUT.merge`` is damaged or belongs to a different merge.
+        SearchError: the metric fails, or measures another number of samples than before.
+        RunError: another process is writing ``out``; or ``OUT.merge`` has scores and ``resume`` is not set, or it is,
+            and they are damaged or belong to a different merge.
         FaultError: a file can't be written.
         StoppedError: the user pressed ctrl-C while a metric was scoring.
     """
     checkpoints = list_sources(checkpoints)
     command = _command(locals())
+    check_type("out", out, (str, os.PathLike), "the path of the new file or folder")
     target, source = Path(out), metric if metric_command is None else metric_command
     better = "lower" if minimize else "higher"
-    if source is None and (minimize or maximize):
-        raise ConfigError("minimize= and maximize= need metric= or metric_command=")
+    if source is None and (minimize or maximize or resume):
+        raise ConfigError("minimize=, maximize= and resume= need metric= or metric_command=")
     if metric is not None and metric_command is not None:
         raise ConfigError("metric= and metric_command= can't both be given")
     if source is not None and profile is not None:
@@ -109,7 +118,8 @@ def merge(
     if lora_rank is not None:
         check_number("lora_rank", lora_rank, at_least=1, whole=True)
     check_is_new(target)
-    inputs = open_checkpoints(checkpoints, order, last=last, from_step=from_step, to_step=to_step)
+    layout = None if names_from is None else layout_from(Path(names_from))
+    inputs = open_checkpoints(checkpoints, order, last=last, from_step=from_step, to_step=to_step, layout=layout)
     check_integers(inputs)
     is_lora = adapter_config(inputs[-1]) is not None
     if rest is not None and is_lora:
@@ -142,18 +152,41 @@ def merge(
         stack.callback(lock.remove)
         remove_leftovers(target.parent)
         remove_leftovers(work, is_only_writer=True)
-        candidate = work / f"candidate{target.suffix}"
-        stack.callback(discard, candidate)
+        for leftover in work.glob("candidate-*"):
+            remove(leftover)
 
-        def make(coefficients: np.ndarray) -> dict[str, Any]:
-            """Write an average to ``candidate``, and return entries to add to the record."""
-            remove(candidate)
-            return write_network(inputs, coefficients, candidate, template, dtype, lora_rank=lora_rank)
+        def make(coefficients: np.ndarray) -> tuple[Path, dict[str, Any]]:
+            """Write an average under a new name, and return its path and entries to add to the record.
+
+            A metric may go to another folder, and may keep results by path.
+            """
+            candidate = work.absolute() / f"candidate-{uuid.uuid4().hex[:8]}{target.suffix}"
+            stack.callback(discard, candidate)
+            return candidate, write_network(inputs, coefficients, candidate, template, dtype, lora_rank=lora_rank)
 
         if source is None:
-            notes = {"profile": profile} | make(coefficients)
+            result, notes = make(coefficients)
+            notes |= {"profile": profile}
         else:
             judge: FunctionMetric | ProcessMetric
+
+            def evaluate(average: Average, split: str, reestimate: bool) -> Score:
+                candidate, _ = make(np.array(average.coefficients))
+                if reestimate and judge.reestimates:
+                    judge.reestimate(candidate)
+                score = judge.score(candidate, split)
+                remove(candidate)
+                return score
+
+            about = {
+                "metric": _name_of(source),  # without digests of files: who mends a metric and resumes knows why
+                "better": better,
+                "dtype": dtype,
+                "lora_rank": lora_rank,
+                "digest of the checkpoints": _digest_of([*inputs, template]),
+                "layout of the weights": inputs[-1].layout.fingerprint,
+            }
+            scores = ScoreLog(work / "scores.jsonl", about, evaluate, better, budget, resume=resume)
             if callable(source):
                 judge = FunctionMetric(source)
             else:
@@ -162,17 +195,6 @@ def merge(
                 stack.callback(judge.close)
             names = ", ".join(f"{checkpoint.step} ({label(checkpoint)})" for checkpoint in inputs)
             _log.info(f"{len(inputs)} checkpoints, the oldest first: {names}")
-
-            def score(average: Average, split: str, reestimate: bool) -> Score:
-                make(np.array(average.coefficients))
-                if reestimate and judge.reestimates:
-                    judge.reestimate(candidate)
-                return judge.score(candidate, split)
-
-            description = {"metric": _identity(source), "better": better}
-            digest = _digest_of([*inputs, template])
-            about = description | {"dtype": dtype, "lora_rank": lora_rank, "digest of the checkpoints": digest}
-            scores = ScoreLog(work / "scores.jsonl", about, score, better, budget)
             try:
                 why_ended = score_candidates(scores, steps, judge.has_splits)
                 winner, finalists, why = choose_winner(scores, steps, judge.has_splits)
@@ -180,13 +202,14 @@ def merge(
             except SearchError as error:
                 raise SearchError(str(error) if callable(source) else f"{error} (see {work / 'metric.log'})") from None
             except KeyboardInterrupt:
-                progress = f"{len(scores)} scores are in {work}; the same command goes on"
-                among = f", and with a budget of {len(scores)} it chooses among these" if len(scores) else ""
-                raise StoppedError(2, progress + among) from None
+                n = len(scores)
+                then = f"; resume=True goes on, and with budget={n} chooses among these" if n else ""
+                raise StoppedError(2, f"{n} scores are in {work}{then}") from None
             coefficients = np.array(winner.coefficients)
-            notes = description | make(coefficients)
+            result, notes = make(coefficients)
+            notes |= {"metric": _identity(source), "better": better}
             if judge.reestimates:
-                judge.reestimate(candidate)
+                judge.reestimate(result)
                 notes["batch_norm"] = "statistics re-estimated by the metric's hook"
             notes |= {"kept": winner._asdict(), "why": why, "ended": why_ended}
             notes |= {"evaluations": len(scores), "table": rows}
@@ -194,8 +217,8 @@ def merge(
             checkpoint.check_unchanged()
         record = record_of(inputs, coefficients, template, order, dtype, command) | notes
         check_is_new(target)  # another program may have written it since the first check
-        describe(candidate, target, record)
-        rename(candidate, target)  # last, so that a call that was killed before can be made again
+        describe(result, target, record)
+        rename(result, target)  # last, so that a call that was killed before can be made again
     return record
 
 
@@ -222,10 +245,13 @@ def _open_rest(path: Path, inputs: Sequence[Checkpoint]) -> Checkpoint:
     return next((one for one in inputs if [*map(os.path.realpath, one.files)] == files), rest)
 
 
+def _name_of(metric: str | Callable[..., Any]) -> str:
+    """Return a metric as the user typed it, or a function's name."""
+    return metric if isinstance(metric, str) else getattr(metric, "__qualname__", repr(metric))
+
+
 def _identity(metric: str | Callable[..., Any]) -> str:
-    """Return a text that identifies a metric: a function's name, or the text with the digests of the files in it."""
-    if not isinstance(metric, str):
-        return getattr(metric, "__qualname__", repr(metric))
-    paths = [Path(metric.rpartition(":")[0]), *map(Path, metric.split())]
-    digests = [hashlib.sha256(path.read_bytes()).hexdigest()[:16] for path in paths if path.is_file()]
-    return f"{metric} ({', '.join(digests)})" if digests else metric
+    """Return a text that identifies a metric: its name, with the digests of the files in it."""
+    words = [metric.rpartition(":")[0], *metric.split()] if isinstance(metric, str) else []
+    digests = [hashlib.sha256(Path(word).read_bytes()).hexdigest()[:16] for word in words if Path(word).is_file()]
+    return f"{_name_of(metric)} ({', '.join(digests)})" if digests else _name_of(metric)

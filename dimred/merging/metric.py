@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dimred.errors import ConfigError, DimredError, shown
-from dimred.merging.inputs import read_one
+from dimred.merging.folder import read_one
 from dimred.merging.output import put_statistics
 
 _PR_SET_PDEATHSIG = 1  # of linux/prctl.h
@@ -35,7 +35,7 @@ _LONGEST_POLL_SECONDS = 2e6  # the kernel counts milliseconds in 31 bits
 
 
 class MetricError(DimredError):
-    """An evaluation failed; the merge goes on without it."""
+    """An evaluation failed, which ends the merge."""
 
 
 class Score(NamedTuple):
@@ -210,9 +210,10 @@ class ProcessMetric:
 
 @contextlib.contextmanager
 def _failures() -> Iterator[None]:
-    """Turn any error of the user's code into a MetricError, and print its traceback."""
+    """Turn any error of the user's code into a MetricError, and print its traceback; go back to the current folder."""
     try:
-        yield
+        with contextlib.chdir(Path.cwd()):
+            yield
     except MetricError:
         raise
     except Exception as error:

@@ -1,5 +1,6 @@
 """Write a merged network with the names, types, shards and metadata of its template: the last input, or ``--rest``."""
 
+import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -12,11 +13,11 @@ from safetensors import safe_open
 from dimred.averaging.mean import BLOCK, buffer, stream_mean
 from dimred.checkpoints.checkpoint_io import Checkpoint, open_checkpoint
 from dimred.checkpoints.ckpt_format import renew_ckpt_crc
-from dimred.checkpoints.folder import part_prefix, read_one
 from dimred.checkpoints.safetensors_format import safetensors_header
 from dimred.checkpoints.stored_tensor import BFLOAT16, TEXT, StoredTensor, reading, write_exactly
 from dimred.errors import CheckpointError, ConfigError, shown
-from dimred.merging.companions import copy_companions, copy_file, renew_dtype, renew_indices, root_of
+from dimred.merging.companions import copy_companions, copy_file, write_index
+from dimred.merging.folder import read_one
 from dimred.merging.inputs import is_folder
 from dimred.merging.lora import LowRankMean, adapter_config, write_config
 
@@ -24,6 +25,9 @@ DTYPES: dict[str, np.dtype | str] = {
     "float64": np.dtype("<f8"), "float32": np.dtype("<f4"), "float16": np.dtype("<f2"), "bfloat16": BFLOAT16
 }  # fmt: skip
 _OF_BYTES = re.compile("hash|sha|checksum|digest|crc|md5", re.IGNORECASE)
+# As PyTorch (weight_u, parametrizations.weight.0._u) and Flax (kernel/u) name them.
+_VECTOR = re.compile(r"(?:^|[._/])[uv]$")
+_UNIT_TOLERANCE = 0.01  # bfloat16 rounds each entry
 _DIGEST = re.compile("(0x)?[0-9a-f]{6,}", re.IGNORECASE)
 # Numbers from this size on are rounded to infinity.
 _TOO_LARGE: dict[np.dtype | str, float] = {
@@ -68,8 +72,9 @@ def write_network(
 ) -> dict[str, str]:
     """Write the template's entries, with the mean sum(c_i x_i) / sum(c_i) in place of its weights.
 
-    BatchNorm statistics are averaged too if the template is one of the checkpoints. The factors of LoRA adapters are
-    those of ``LowRankMean``, the mean of the adapters' products.
+    BatchNorm statistics are averaged too if the template is one of the checkpoints. The vectors of a spectral norm are
+    scaled to norm 1 again, as the norm that they estimate would be too small otherwise. The factors of LoRA adapters
+    are those of ``LowRankMean``, the mean of the adapters' products.
 
     After an error, part of the result may be left in ``out``.
 
@@ -88,6 +93,7 @@ def write_network(
         OSError: the disk is full, or fails.
         CheckpointError: as ``stream_mean``; or a mean is too large for its type.
     """
+    unit_vectors = _unit_vectors(checkpoints[-1]) if np.count_nonzero(coefficients) > 1 else set()
     mean_names = {*checkpoints[-1].layout.names, *(template.statistics if template in checkpoints else ())}
     lora = LowRankMean(checkpoints, coefficients, lora_rank) if adapter_config(template) else None
     shapes = {name: tensor.shape for name, tensor in template.tensors.items()} | (lora.shapes if lora else {})
@@ -101,10 +107,8 @@ def write_network(
                 dtypes = {name: place.dtype for name, place in places.items() if place.dtype != TEXT}
                 types = dtypes | (dict.fromkeys(mean_names & dtypes.keys(), DTYPES[dtype]) if dtype else {})
                 texts = _texts_of(source, path, places)
-                prefix = part_prefix(root_of(template), path)
-                entries = {name.removeprefix(prefix): (types[name], shapes[name]) for name in types}
-                head, new_places = safetensors_header(target, entries, texts)
-                targets = {prefix + name: place for name, place in new_places.items()}
+                entries = {name: (types[name], shapes[name]) for name in types}
+                head, targets = safetensors_header(target, entries, texts)
                 file.write(head)
                 file.flush()
                 end = max([len(head), *(sum(target.pieces[0]) for target in targets.values())])
@@ -127,26 +131,42 @@ def write_network(
 
             names = [name for name in means if lora is None or name not in lora.shapes]
             stream_mean(checkpoints, coefficients, names, write, template.statistics)
+            for name in unit_vectors & means.keys():
+                vector = means[name].read(descriptor).astype(np.float64).reshape(-1)
+                _write_entries(descriptor, means[name], 0, vector / (np.linalg.norm(vector) or 1.0))
             for name, values in lora.factors() if lora else ():
                 if name in means:  # of shards, another may hold it
                     write(name, 0, values.reshape(-1))
             if target.suffix == ".ckpt":
                 renew_ckpt_crc(file, target)
 
+    notes = {}
+    if unit_vectors:
+        notes["spectral_norm"] = f"{len(unit_vectors)} vectors are averages, scaled to norm 1"
     if out.suffix:
         write_file(template.files[0], out)
-        return {}
-    for file in template.files:
-        target = out / file.relative_to(root_of(template))
-        target.parent.mkdir(parents=True, exist_ok=True)
-        write_file(file, target)
-    copy_companions(template, next((one for one in checkpoints if one is not template), template), out)
-    renew_indices(template, out)
-    if lora:
-        write_config(out, lora)
-    if dtype:
-        renew_dtype(out, dtype)
-    return {"lora": str(lora)} if lora else {}
+    else:
+        out.mkdir()
+        for file in template.files:
+            write_file(file, out / file.name)
+        copy_companions(template, out)
+        write_index(template, out)
+        if lora:
+            write_config(out, lora)
+            notes["lora"] = str(lora)
+    return notes
+
+
+def _unit_vectors(checkpoint: Checkpoint) -> set[str]:
+    """Return the names of the vectors u and v of norm 1 by which a spectral norm estimates a weight's largest value."""
+
+    def is_unit_vector(name: str) -> bool:
+        shape = checkpoint.tensors[name].shape
+        if not _VECTOR.search(name) or max(shape, default=1) < 2 or max(shape) != math.prod(shape):
+            return False
+        return math.isclose(np.linalg.norm(checkpoint.read(name).astype(np.float64)), 1, abs_tol=_UNIT_TOLERANCE)
+
+    return {name for name in checkpoint.layout.names if is_unit_vector(name)}
 
 
 def _texts_of(file: BinaryIO, path: Path, places: Mapping[str, StoredTensor]) -> dict[str, str]:

@@ -1,9 +1,7 @@
 """Describe how a result was made: in its record, ``OUT.json``, and for people in tables, sentences and a model card."""
 
 import json
-import os
 import platform
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -11,10 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from dimred.checkpoints.checkpoint_io import Checkpoint
-from dimred.checkpoints.folder import ADAPTER_CONFIG
 from dimred.checkpoints.stored_tensor import reading
 from dimred.errors import ConfigError, FaultError
 from dimred.io.atomic import atomic_write, describe_os_error
@@ -23,16 +19,13 @@ from dimred.io.run_names import MERGE_FOLDER, MERGE_FORMAT, has_record, record_p
 
 CARD = "README.md"  # a model's card, named as hubs expect
 INPUT_CARD = "README.input.md"  # a copy of the last input's card
-_VERSION = 2
+_VERSION = 1
 _LIBRARIES = ("dimred", "numpy", "safetensors")
 _REMEDY = (
     "re-estimate them on training data, for MindSpore by dimred eval with --save; with a metric, by a function "
     "reestimate(candidate) in its file"
 )
 SPLITS = ("search", "select", "test")  # of the metric's samples
-_STILL_TRUE = (
-    "library_name", "base_model", "license", "license_name", "license_link", "language", "datasets", "pipeline_tag"
-)  # fmt: skip
 
 
 def work_folder(out: Path) -> Path:
@@ -154,14 +147,14 @@ def sentences_of(record: Mapping[str, Any]) -> list[str]:
     how = f"Profile: {record.get('profile')}."
     if "table" in record:
         how = f"Kept {record['kept']['name']}: {record['why']}. {record['evaluations']} evaluations; {record['ended']}."
-    lora = [f"LoRA: {record['lora']}."] if "lora" in record else []
-    return [how, *lora, f"BatchNorm: {record['batch_norm']}."]
+    titles = {"lora": "LoRA", "spectral_norm": "Spectral norm", "batch_norm": "BatchNorm"}
+    return [how, *(f"{title}: {record[key]}." for key, title in titles.items() if key in record)]
 
 
 def _write_card(folder: Path, title: str, record: Mapping[str, Any]) -> None:
     """Write the model card of an output folder; the last input's card is ``README.input.md`` beside it."""
     parts = [
-        f"---\n{yaml.safe_dump(_front_matter(folder), sort_keys=False, allow_unicode=True)}---",
+        "---\ntags: [merge, dimred]\n---",
         f"# {title}",
         f"An average of {len(record['checkpoints'])} checkpoints of one training run, made by dimred "
         f"{record['versions']['dimred']} from their files alone.",
@@ -175,29 +168,6 @@ def _write_card(folder: Path, title: str, record: Mapping[str, Any]) -> None:
     if (folder / INPUT_CARD).exists():
         parts.append(f"[{INPUT_CARD}]({INPUT_CARD}) is the last input's card; what it measured is not this network.")
     (folder / CARD).write_text("\n\n".join(parts) + "\n", encoding="utf-8", errors="backslashreplace")
-
-
-def _front_matter(folder: Path) -> dict[str, Any]:
-    """Make the metadata that hubs read, including the entries of the last input's card that hold for the average."""
-    metadata: dict[str, Any] = {}
-    if (folder / ADAPTER_CONFIG).exists():
-        metadata["library_name"] = "peft"
-        base = json.loads((folder / ADAPTER_CONFIG).read_bytes()).get("base_model_name_or_path")
-        # A folder of this machine means nothing on a hub.
-        if base and isinstance(base, str) and not os.path.exists(base):  # noqa: PTH110 - Path's fails for a long name
-            metadata["base_model"] = base
-    elif (folder / "config.json").exists():
-        metadata["library_name"] = "transformers"
-    if (folder / INPUT_CARD).exists():
-        text = (folder / INPUT_CARD).read_text(encoding="utf-8-sig", errors="replace")
-        head = re.match(r"---[ \t]*\n(.*?)^---[ \t]*$", text, re.DOTALL | re.MULTILINE)
-        try:  # all values as texts: the language "no" is not false
-            card = yaml.BaseLoader(head[1]).get_single_data() if head else {}
-        except (yaml.YAMLError, RecursionError):
-            card = {}
-        values = {key: card.get(key) for key in _STILL_TRUE} if isinstance(card, dict) else {}
-        metadata |= {key: value for key, value in values.items() if value not in (None, "", "~", "null")}
-    return metadata | {"tags": ["merge", "dimred", *(["lora"] if (folder / ADAPTER_CONFIG).exists() else [])]}
 
 
 def _markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

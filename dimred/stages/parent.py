@@ -13,6 +13,8 @@ from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.layout import arrays_digest
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageOneConfig, StageTwoConfig, load_config
+from dimred.distributed.ranks import Ranks
+from dimred.distributed.share import share
 from dimred.errors import ConfigError
 from dimred.io.run_names import (
     CONFIG,
@@ -58,6 +60,17 @@ class StageOneRun:
         name, file = epochs_of_checkpoint(path), _config_file(path)
         config = load_config(StageOneConfig, file) if file else None
         return cls(path, read_checkpoint(path), name and name.epoch, name and name.steps_per_epoch, config)
+
+    @classmethod
+    def open_on_all(cls, weights: Path, ranks: Ranks) -> "StageOneRun":
+        """Read WEIGHTS on rank 0, and on the other ranks under the same path; all of them call this.
+
+        Raises:
+            CheckpointError, ConfigError: as ``open``; on the other ranks it is a DimredError.
+            DimredError: a rank can't read the file, or has a different one under that path.
+        """
+        run: StageOneRun = share(ranks.run_on_rank_zero(lambda: cls.open(weights)), ranks, cls.open)
+        return run
 
     @property
     def n_updates(self) -> int | None:

@@ -9,7 +9,7 @@ from mindspore.communication import GlobalComm
 from mindspore.train import Callback
 
 from dimred.checkpoints.series import CheckpointSeries
-from dimred.errors import ConfigError, check_number, shown
+from dimred.errors import ConfigError, check_number, check_type, shown
 from dimred.io.atomic import retry
 from dimred.train_step.optimizers import weights_to_use
 
@@ -22,11 +22,12 @@ class SnapshotCallback(Callback):
     snapshot is taken at the end of the sink in which it is due. With ``ScheduleFree`` the averaged point is kept.
 
     Args:
-        folder: folder of the series, made if missing. It may hold the earlier part of the same training.
+        folder: folder of the series, made if missing.
         every: steps from one snapshot to the next; None for one at the end of each epoch.
         keep: how many snapshots stay; None keeps all.
         prefix: prefix of the files' names, ``{prefix}-{epoch}_{step}.{format}``.
         format: format of the files, ``ckpt`` or ``safetensors``.
+        resume: whether to go on with the series in the folder, if it holds the earlier part of the same training.
 
     Attributes:
         series: the ``CheckpointSeries`` that is written, on rank 0 once training has begun; None elsewhere.
@@ -34,7 +35,8 @@ class SnapshotCallback(Callback):
     Raises:
         ConfigError: an option is not allowed; or, when training begins, the network trains nothing, or the folder has
             snapshots of later steps, such as those of another training.
-        SeriesError: the weights do not fit the snapshots in the folder.
+        SeriesError: when training begins, the folder has snapshots, and ``resume`` is not set; or the weights do not
+            fit them.
     """
 
     def __init__(
@@ -45,12 +47,15 @@ class SnapshotCallback(Callback):
         keep: int | None = 40,
         prefix: str = "weights",
         format: str = "ckpt",
+        resume: bool = False,
     ) -> None:
         super().__init__()
+        check_type("folder", folder, (str, os.PathLike), "the path of a folder")
         if every is not None:
             check_number("every", every, at_least=1, whole=True, usual="None takes one snapshot an epoch")
         self.series: CheckpointSeries | None = None
-        self._folder, self._every, self._keep, self._names = folder, every, keep, {"prefix": prefix, "format": format}
+        self._folder, self._every, self._keep = folder, every, keep
+        self._prefix, self._format, self._resume = prefix, format, resume
         self._weights: list[Any] = []
         self._optimizers: list[nn.Optimizer] = []
         self._before: int | None = None  # steps that were made before this call of Model.train
@@ -66,7 +71,10 @@ class SnapshotCallback(Callback):
         self._weights = _trained_weights(arguments.network, self._optimizers)
         if not self._weights:
             raise ConfigError("the network has no trainable weights, so there is nothing to keep snapshots of")
-        self.series = CheckpointSeries(self._folder, self._keep, **self._names)
+        self.series = CheckpointSeries(
+            self._folder, self._keep, prefix=self._prefix, format=self._format, resume=self._resume
+        )
+        self._resume = True  # a further call of Model.train goes on
         self._before = None
 
     def on_train_epoch_begin(self, run_context: Any) -> None:

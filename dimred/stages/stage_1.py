@@ -18,10 +18,10 @@ from dimred.runs.loop import Progress
 from dimred.runs.run import Run
 from dimred.stages.early_stop import EarlyStop
 from dimred.stages.next_command import commands_after_stage_1
-from dimred.train_step.network_state import moving_statistics
 from dimred.train_step.optimizers import weights_to_use
 from dimred.train_step.protocol import Result, Step
 from dimred.train_step.schedule_free import ScheduleFree
+from dimred.train_step.statistics import moving_statistics
 from dimred.vectors.parameters import preserved, to_arrays
 
 _log = logging.getLogger(__name__)
@@ -116,7 +116,9 @@ class StageOne:
         prefix, options = self._settings.model.file_prefix, self._settings.snapshots
         self.checkpoints = FullCheckpoints(self._folder, prefix, self._settings.checkpoints.keep)
         self.checkpoints.forget_after(self.run.finished_epochs)
-        snapshots = CheckpointSeries(self._folder / SNAPSHOTS, options.keep, prefix=prefix, format=options.format)
+        snapshots = CheckpointSeries(
+            self._folder / SNAPSHOTS, options.keep, prefix=prefix, format=options.format, resume=True
+        )
         snapshots.rewind(self.run.n_steps)
         self.run.states.forget_after(self.run.n_steps)
         return snapshots

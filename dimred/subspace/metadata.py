@@ -18,10 +18,11 @@ import h5py
 import numpy as np
 
 from dimred.checkpoints.layout import WeightLayout
-from dimred.errors import BasisMismatchError
+from dimred.errors import BasisMismatchError, shown
 from dimred.io.atomic import open_atomic
 
 KINDS = ("pca", "snapshots")
+_FORMAT, _VERSION = "dimred basis", 1
 CHECKSUM_BYTES = 512
 _PER_ROW = ("singular_values", "explained_variance", "explained_variance_ratio")
 
@@ -59,6 +60,8 @@ def write_metadata(path: Path, fields: Mapping[str, Any]) -> None:
         OSError: the file can't be written.
     """
     about = {
+        "format": _FORMAT,
+        "version": _VERSION,
         "kind": fields["kind"],
         "digest": fields["digest"],
         "deviation": fields["deviation"],
@@ -116,6 +119,9 @@ def read_metadata(path: Path) -> dict[str, Any]:
                 raise ValueError("its checksum does not match its content")
         with h5py.File(path, "r", locking=False) as file:
             about, mean = json.loads(file["about"][()]), file["mean"]
+            if (about.get("format"), about.get("version")) != (_FORMAT, _VERSION):
+                version = shown(about.get("version"))
+                raise ValueError(f"its format has the version {version}, and this dimred reads version {_VERSION}")
             return {
                 "kind": about["kind"],
                 "digest": about["digest"],

@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import dimred
 from dimred.checkpoints.layout import CHUNK, WeightLayout, hash_columns, vector_digest
-from dimred.errors import BasisMismatchError, CheckpointError
+from dimred.errors import BasisMismatchError, CheckpointError, ConfigError
 
 WEIGHTS = {
     "conv": np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -91,3 +92,10 @@ def test_digests_are_those_of_the_first_version():
     for start in range(0, rows.shape[1], 2 * CHUNK):
         hash_columns(block_by_block, rows[:, start : start + 2 * CHUNK])
     assert block_by_block.hexdigest() == vector_digest(rows)
+
+
+@pytest.mark.parametrize("make", [WeightLayout.from_weights, WeightLayout.from_network, dimred.merge])
+def test_another_kind_of_first_argument_is_named(make):
+    arguments = (5, "out.ckpt") if make is dimred.merge else ([np.ones(2)],)
+    with pytest.raises(ConfigError, match=r"^(weights is \[array|network is \[array|CHECKPOINTS is 5;).* must be a"):
+        make(*arguments)

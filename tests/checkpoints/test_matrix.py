@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from dimred.checkpoints.checkpoint_io import write_checkpoint
-from dimred.checkpoints.layout import CHUNK, WeightLayout, vector_digest
+from dimred.checkpoints.layout import CHUNK, vector_digest
 from dimred.checkpoints.matrix import WeightMatrix
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.errors import CheckpointError, SeriesError
@@ -42,19 +42,6 @@ def test_other_float_types_become_float32_in_place(tmp_path, suffix, dtype, monk
     assert np.array_equal(out, snapshots[:, 14:31].astype(np.float32))
 
 
-def test_statistics_and_optimizer_state_are_ignored_by_name(tmp_path):
-    """Read a whole training cell's checkpoint, as MindSpore names its entries."""
-    mindspore = pytest.importorskip("mindspore")
-    nn = mindspore.nn
-    network = nn.SequentialCell(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Dense(2 * 4 * 4, 3))
-    optimizer = nn.Momentum(network.trainable_params(), learning_rate=nn.ExponentialDecayLR(0.1, 0.9, 4), momentum=0.9)
-    cell = nn.TrainOneStepCell(nn.WithLossCell(network, nn.SoftmaxCrossEntropyWithLogits()), optimizer)
-    mindspore.save_checkpoint(cell, str(tmp_path / "net-1_5.ckpt"), append_dict={"epoch_num": 1, "lr_note": "x"})
-    matrix = WeightMatrix(CheckpointSeries.open(tmp_path))
-    assert matrix.layout == WeightLayout.from_network(network)
-    assert np.array_equal(collect(matrix)[0], matrix.layout.flatten({p.name: p for p in network.get_parameters()}))
-
-
 def test_snapshots_that_can_not_be_used_are_named_or_left_out(tmp_path, caplog):
     """Four of six snapshots without a manifest are broken, each in its own way."""
     snapshots = random_walk(6, 300)
@@ -88,7 +75,7 @@ def test_a_series_without_usable_snapshots_is_refused(tmp_path):
     (tmp_path / "n-1_1.ckpt").write_bytes(b"")
     with pytest.raises(SeriesError, match="None of the 1 snapshots"):
         WeightMatrix(CheckpointSeries.open(tmp_path), skip_bad=True)
-    write_checkpoint(tmp_path / "n-1_1.ckpt", {"global_step": np.ones(1, np.int32)})
+    write_checkpoint(tmp_path / "n-1_1.ckpt", {"count": np.ones(1, np.int32)})
     with pytest.raises(CheckpointError, match="no trainable weights"):
         WeightMatrix(CheckpointSeries.open(tmp_path))
 

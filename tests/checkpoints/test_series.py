@@ -18,7 +18,7 @@ def weights(value: float) -> dict[str, np.ndarray]:
 
 
 def fill(directory, steps, keep=3, format="ckpt", **options):
-    series = CheckpointSeries(directory, keep, prefix="resnet", format=format)
+    series = CheckpointSeries(directory, keep, prefix="resnet", format=format, resume=True)
     for step in steps:
         series.append(weights(step), step=step, epoch=step, **options)
     return series
@@ -63,7 +63,7 @@ def test_another_format_goes_on_with_the_series_and_rewinds_both(tmp_path):
     assert [path.name for path in CheckpointSeries.open(tmp_path).paths] == names
     assert list(read_checkpoint(series.paths[2])) == ["a", "b"]
     assert read_checkpoint(series.paths[2])["a"][0, 0] == 3
-    CheckpointSeries(tmp_path, prefix="resnet").rewind(1)
+    CheckpointSeries(tmp_path, prefix="resnet", resume=True).rewind(1)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["manifest.json", names[0]]
 
 
@@ -82,6 +82,7 @@ NOT_WHOLE = "it must be a whole number of at least 0"
 @pytest.mark.parametrize(
     ("tensors", "place", "error", "words"),
     [
+        ([np.ones(2)], (3, 3), ConfigError, r"weights is \[array\(.*; it must be a mapping: name -> array"),
         ({"w": [1, 2]}, (3, 3), ConfigError, r"'w' as \[1, 2\]; give an array, tensor or parameter of floats"),
         ({"w": "text"}, (3, 3), ConfigError, "'w' as 'text'"),
         ({"v": np.ones(2), "w": np.array([1, np.nan])}, (3, 3), CheckpointError, "'w' with numbers that are not"),
@@ -125,7 +126,7 @@ def test_snapshots_that_no_manifest_lists_are_not_removed(tmp_path):
     fill(tmp_path, [1, 2, 3])
     (tmp_path / "manifest.json").unlink()
     with pytest.raises(SeriesError, match=r"has snapshots, but no manifest\.json that lists them; restore it"):
-        CheckpointSeries(tmp_path, prefix="resnet")
+        CheckpointSeries(tmp_path, prefix="resnet", resume=True)
     assert len(CheckpointSeries.open(tmp_path)) == 3
 
 
@@ -157,22 +158,23 @@ def test_a_folder_without_manifest_is_ordered_by_name_never_by_time(tmp_path):
 def test_folders_that_are_no_series_are_refused(tmp_path):
     with pytest.raises(SeriesError, match="is not a folder"):
         CheckpointSeries.open(tmp_path / "gone")
-    with pytest.raises(ConfigError, match=r"directory is .*, a folder without a \.safetensors or \.ckpt file"):
-        CheckpointSeries.open(tmp_path)
+    for make in (CheckpointSeries, CheckpointSeries.open):
+        with pytest.raises(ConfigError, match=r"directory is \[.*; it must be the path of a folder"):
+            make([tmp_path])
     write_checkpoint(tmp_path / "net-1_1.ckpt", weights(1))
     write_checkpoint(tmp_path / "net_1-1_1.ckpt", weights(1))
     with pytest.raises(SeriesError, match="several runs: 'net', 'net_1'"):
         CheckpointSeries.open(tmp_path)
     (tmp_path / "net_1-1_1.ckpt").rename(tmp_path / "net-1_1.safetensors")
-    with pytest.raises(SeriesError, match=r"net-1_1\.ckpt and .*net-1_1\.safetensors are of one epoch and step"):
+    with pytest.raises(SeriesError, match=r"'net-1_1' and 'net-1_1' don't tell which is the older"):
         CheckpointSeries.open(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda c: c.update(format="other"), "it is not a 'dimred snapshot series' of version 2"),
-        (lambda c: c.update(version=9), "it is not a 'dimred snapshot series' of version 2"),
+        (lambda c: c.update(format="other"), "it is not a 'dimred snapshot series'"),
+        (lambda c: c.update(version=9), "its format has the version 9, and this dimred reads version 1"),
         (lambda c: c.update(layout={}), "stored layout"),
         (lambda c: c.update(entries=None), "an entry is None"),
         (lambda c: c["entries"][0].update(step="1"), "an entry is"),
@@ -193,6 +195,19 @@ def test_a_damaged_manifest_is_explained(tmp_path, change, words):
     for open_series in (CheckpointSeries.open, CheckpointSeries):
         with pytest.raises(SeriesError, match=words):
             open_series(tmp_path)
+
+
+def test_a_used_folder_is_refused_when_it_is_opened_and_nothing_changes(tmp_path):
+    fill(tmp_path, [1, 2])
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(SeriesError, match=r"has snapshots of an earlier training\. Name another folder.*resume=True"):
+        CheckpointSeries(tmp_path, prefix="other")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    (tmp_path / "killed").mkdir()  # before its first manifest
+    write_checkpoint(tmp_path / "killed" / "resnet-1_1.ckpt", weights(1))
+    with pytest.raises(SeriesError, match="snapshots of an earlier training"):
+        CheckpointSeries(tmp_path / "killed", prefix="resnet")
+    assert fill(tmp_path / "killed", [1]).steps == [1]
 
 
 def test_what_a_killed_writer_left_is_removed_by_the_next(tmp_path):

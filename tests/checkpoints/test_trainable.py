@@ -1,244 +1,142 @@
-"""Weights are told from statistics, optimizer state and settings, in real checkpoints of MindSpore and in others."""
+"""Without a manifest, the network or the user's word, weights are all floats that are no running statistics."""
 
 import mindspore as ms
 import numpy as np
 import pytest
-from mindcv.optim import adan, lion
-from mindcv.utils.train_step import TrainStep as MindcvStep
-from mindspore import Parameter, Tensor, nn
-from mindspore.boost.grad_accumulation import GradientAccumulation
+from mindspore import nn
+from mindspore.experimental import optim
 
 import dimred
-from dimred.checkpoints.checkpoint_io import open_file, read_index, write_checkpoint
-from dimred.checkpoints.layout import WeightLayout
-from dimred.checkpoints.trainable import trainable_entries, trainable_layout
-from dimred.errors import CheckpointError
-from dimred.train_step.ema import EMA
-from dimred.train_step.loss_scale import DynamicLossScale
-from dimred.train_step.schedule_free import ScheduleFree
+from dimred.checkpoints.checkpoint_io import open_file, read_checkpoint, read_index, write_checkpoint
+from dimred.checkpoints.trainable import trainable_layout
+from dimred.errors import BasisMismatchError, CheckpointError
+from dimred.subspace.basis import load_basis
+from dimred.subspace.fit import fit_basis
 from tests.helpers.optimizers import OPTIMIZERS, optimizer_of
 
-
-class Network(nn.Cell):
-    """A network with weights of one number: one of its own, one of a module."""
-
-    def __init__(self):
-        super().__init__()
-        self.conv = nn.Conv2d(1, 2, 3, has_bias=True)
-        self.norm = nn.BatchNorm2d(2)
-        self.act = nn.PReLU()
-        self.fc = nn.Dense(2, 3)
-        self.logit_scale = Parameter(Tensor(1.5, ms.float32), name="logit_scale")
-
-    def construct(self, images):
-        return self.fc(self.act(self.norm(self.conv(images))).mean((2, 3))) * self.logit_scale
+WITHOUT_COUNTER = (optim.Adadelta, optim.RMSprop, optim.SGD)
 
 
-class Part(nn.Cell):
-    def __init__(self, twin=None):
-        super().__init__()
-        self.conv, self.fc = nn.Conv2d(1, 2, 3), nn.Dense(2, 3)
-        self.twin = twin
+def network():
+    return nn.SequentialCell(nn.Conv2d(1, 2, 3, has_bias=True), nn.BatchNorm2d(2), nn.PReLU(), nn.Dense(2, 3))
 
 
-def saved(path, network, optimizer, *, notes=None):
-    loss = nn.WithLossCell(network, nn.SoftmaxCrossEntropyWithLogits(sparse=True))
-    ms.save_checkpoint(nn.TrainOneStepCell(loss, optimizer), str(path), format=path.suffix[1:], append_dict=notes or {})
-    return path
+def save_step(path, cell, optimizer):
+    loss = nn.WithLossCell(cell, nn.SoftmaxCrossEntropyWithLogits(sparse=True))
+    ms.save_checkpoint(nn.TrainOneStepCell(loss, optimizer), str(path), format=path.suffix[1:])
 
 
-def check_weights(path, network):
-    """Check that a file's weights are the network's trainable parameters, beyond doubt, in the file's order."""
-    names, doubtful = trainable_entries(read_index(path))
-    answer = [one.name for one in network.trainable_params()]
-    assert (list(names), doubtful) == (answer if path.suffix == ".ckpt" else sorted(answer), ())
-
-
-@pytest.mark.parametrize("kind", OPTIMIZERS, ids=lambda kind: f"{kind.__module__}.{kind.__name__}")
-def test_the_state_of_every_optimizer_is_left_out(tmp_path, kind):
+def test_the_state_of_every_optimizer_is_refused_and_the_three_ways_are_named(tmp_path):
     assert len(OPTIMIZERS) >= 30
-    network = Network()
-    optimizer = optimizer_of(kind, network.trainable_params())
-    notes = {"best_acc": 0.9, "epoch_num": 3, "lr_note": "x"}
-    check_weights(saved(tmp_path / "a.ckpt", network, optimizer, notes=notes), network)
-    check_weights(saved(tmp_path / "a.safetensors", network, optimizer), network)
+    for number, kind in enumerate([*OPTIMIZERS, dimred.ScheduleFree]):
+        if kind in WITHOUT_COUNTER:
+            continue
+        cell = network()
+        parameters = cell.trainable_params()
+        path = tmp_path / f"{number}.{('ckpt', 'safetensors')[number % 2]}"
+        save_step(path, cell, optimizer_of(kind, parameters) if kind in OPTIMIZERS else kind(parameters, 0.1))
+        with pytest.raises(CheckpointError, match="holds an optimizer's state, as its entry") as error:
+            trainable_layout(read_index(path), path)
+        for way in (path.name, "network alone", "--names-from", "manifest.json", "layout or network"):
+            assert way in str(error.value), kind
 
 
-OPTIONS = [
-    (nn.AdaFactor, {"learning_rate": None, "compression": True, "beta1": 0.0}),
-    (nn.Adam, {"use_amsgrad": True}),
-    (nn.RMSProp, {"centered": True, "learning_rate": [0.1, 0.2, 0.3]}),
-    (nn.Adam, {"learning_rate": nn.ExponentialDecayLR(0.1, 0.9, 4), "weight_decay": 0.1}),
-]
+@pytest.mark.parametrize("kind", WITHOUT_COUNTER)
+def test_the_basis_of_a_state_without_a_counter_is_refused_by_the_network(tmp_path, kind):
+    for epoch in (1, 2, 3):
+        cell = nn.SequentialCell(nn.Dense(2, 3, weight_init="normal"))
+        save_step(tmp_path / f"net-{epoch}_5.ckpt", cell, optimizer_of(kind, cell.trainable_params()))
+    basis = fit_basis(tmp_path, 2, out=tmp_path / "pca_mat.npy")
+    with pytest.raises(BasisMismatchError, match="parameters here and 2 there"):
+        load_basis(basis.path, network=cell)
 
 
-@pytest.mark.parametrize("number", range(len(OPTIONS)))
-def test_the_options_of_an_optimizer_change_nothing(tmp_path, number):
-    kind, options = OPTIONS[number]
-    network = Network()
-    check_weights(saved(tmp_path / "a.ckpt", network, kind(network.trainable_params(), **options)), network)
+def test_full_checkpoints_are_fitted_and_merged_by_the_names_of_another_file(tmp_path):
+    (tmp_path / "run").mkdir()
+    for epoch in (1, 2, 3):
+        cell = nn.SequentialCell(nn.Conv2d(1, 2, 3, weight_init="normal"), nn.BatchNorm2d(2))
+        save_step(tmp_path / "run" / f"net-{epoch}_5.ckpt", cell, nn.Momentum(cell.trainable_params(), 0.1, 0.9))
+    alone = tmp_path / "alone.ckpt"
+    ms.save_checkpoint(cell, str(alone))
+    for call in (
+        lambda: fit_basis(tmp_path / "run", 2),
+        lambda: dimred.merge(tmp_path / "run", tmp_path / "x.ckpt"),
+        lambda: dimred.merge(tmp_path / "run", tmp_path / "x.ckpt", names_from=tmp_path / "run" / "net-1_5.ckpt"),
+    ):
+        with pytest.raises(CheckpointError, match="holds an optimizer's state"):
+            call()
+    assert fit_basis(tmp_path / "run", 2, network=cell).layout == open_file(alone).layout
+    dimred.merge(tmp_path / "run", tmp_path / "mean.ckpt", names_from=alone)
+    paths = [*sorted((tmp_path / "run").glob("*.ckpt")), tmp_path / "mean.ckpt"]
+    one, two, three, mean = map(read_checkpoint, paths)
+    weight = cell.trainable_params()[0].name
+    np.testing.assert_allclose(mean[weight], (one[weight] + two[weight] + three[weight]) / 3, rtol=1e-6)
+    np.testing.assert_array_equal(mean["global_step"], three["global_step"])
 
 
-@pytest.mark.parametrize("kind", [nn.Momentum, nn.Adam, nn.Rprop, lion.Lion, adan.Adan])
-@pytest.mark.parametrize("rate", [0.2, [0.3, 0.2, 0.1]])
-def test_groups_with_rates_of_their_own(tmp_path, kind, rate):
-    network = Network()
-    parameters = network.trainable_params()
-    groups = [{"params": parameters[:3], "lr": rate}, {"params": parameters[3:], "weight_decay": 0.1}]
-    check_weights(saved(tmp_path / "a.ckpt", network, optimizer_of(kind, groups, rate)), network)
+def test_a_moving_average_beside_the_named_weights_is_copied_with_its_statistics(tmp_path):
+    for number in (1, 3):
+        own = {"bn.gamma": np.full(4, number, np.float32), "bn.moving_mean": np.full(4, number, np.float32)}
+        write_checkpoint(tmp_path / "alone.ckpt", own)
+        ema = {f"ema.{name}": value for name, value in own.items()}
+        write_checkpoint(tmp_path / f"n-{number}_1.ckpt", {**own, **ema, "global_step": np.int32(number)})
+    runs = sorted(tmp_path.glob("n-*.ckpt"))
+    dimred.merge(runs, tmp_path / "mean.ckpt", names_from=tmp_path / "alone.ckpt")
+    mean = {name: value.ravel()[0] for name, value in read_checkpoint(tmp_path / "mean.ckpt").items()}
+    assert mean == {"bn.gamma": 2, "bn.moving_mean": 2, "ema.bn.gamma": 3, "ema.bn.moving_mean": 3, "global_step": 3}
 
 
-def frozen(network):
-    """Freeze all but the last module, and return what remains."""
-    for parameter in network.trainable_params():
-        parameter.requires_grad = parameter.name.startswith("fc.")
-    return network.trainable_params()
-
-
-@pytest.mark.parametrize("kind", [nn.Momentum, nn.AdaFactor, nn.ASGD, nn.AdamWeightDecay])
-def test_an_optimizer_of_some_weights(tmp_path, kind):
-    """Frozen weights count as weights, because nothing tells them from others; frozen single numbers don't."""
-    network = Network()
-    path = saved(tmp_path / "a.ckpt", network, optimizer_of(kind, frozen(network)))
-    names, doubtful = trainable_entries(read_index(path))
-    singles = {"logit_scale", network.act.w.name}
-    assert {*names} == {one.name for one in network.get_parameters() if "moving" not in one.name} - singles
-    assert not doubtful
-
-
-def test_wrappers_of_an_optimizer_and_other_cells_of_a_training(tmp_path):
-    def accumulating(loss, parameters):
-        """A cell that changes the names of the weights, as one of boost does."""
-        cell = nn.TrainOneStepCell(loss, nn.Momentum(parameters, 0.1, 0.9))
-        cell.accumulation = GradientAccumulation(4, cell.optimizer)
-        return cell
-
-    def of_mindcv(loss, parameters):
-        scale = nn.DynamicLossScaleUpdateCell(1024, 2, 100)
-        return MindcvStep(loss, nn.Momentum(parameters, 0.1, 0.9), scale_sense=scale, ema=True)
-
-    def of_dimred(loss, parameters):
-        options = {"loss_scale": DynamicLossScale(), "micro_batch_size": 2, "ema": EMA(loss)}
-        return dimred.TrainStep(loss, ScheduleFree(parameters, 0.1), **options)
-
-    class LossAndOptimizer(nn.Cell):
-        def __init__(self, loss, parameters, optimizer_first):
-            super().__init__()
-            optimizer = nn.AdaFactor(parameters, learning_rate=None)
-            if optimizer_first:
-                self.optimizer = optimizer
-            self.network = loss
-            self.optimizer = optimizer
-
-    cells = (
-        lambda loss, parameters: nn.TrainOneStepCell(loss, nn.LARS(nn.Momentum(parameters, 0.1, 0.9))),
-        accumulating,
-        of_mindcv,
-        of_dimred,
-        lambda loss, parameters: LossAndOptimizer(loss, parameters, optimizer_first=True),
-        lambda loss, parameters: LossAndOptimizer(loss, parameters, optimizer_first=False),
-    )
-    for number, make in enumerate(cells):
-        network = Network()
-        loss = nn.WithLossCell(network, nn.SoftmaxCrossEntropyWithLogits(sparse=True))
-        parameters = network.trainable_params()
-        path = tmp_path / f"{number}.ckpt"
-        ms.save_checkpoint(make(loss, parameters), str(path))
-        assert len(read_index(path)) > 2 * len(parameters)
-        check_weights(path, network)
-
-
-def test_a_part_that_repeats_the_whole_is_known_by_its_own_state(tmp_path):
-    network = Part(twin=Part())
-    path = saved(tmp_path / "a.ckpt", network, nn.Adam(network.trainable_params()))
-    check_weights(path, network)
-
-
-def test_what_is_noted_beside_a_network_alone(tmp_path):
-    for network in (Network(), nn.Dense(2, 3), nn.SequentialCell(nn.Dense(1, 1), nn.PReLU())):
-        path = tmp_path / "a.ckpt"
-        ms.save_checkpoint(network, str(path), append_dict={"best_acc": 0.9, "step_num": 3, "lr": 0.1})
-        if any("." in one.name for one in network.trainable_params()):
-            check_weights(path, network)
-        else:  # nothing says whether best_acc is the network's own
-            assert trainable_entries(read_index(path)) == (("weight", "bias", "best_acc", "lr"), ("best_acc", "lr"))
-
-
-def tensors(**shapes):
-    return {name.replace("__", "."): np.ones(shape, np.float32) for name, shape in shapes.items()}
-
-
-MODEL = {"conv__weight": (2, 3, 3), "norm__weight": (2,), "norm__bias": (2,), "fc__weight": (4, 2)}
+def test_a_network_alone_has_its_weights_in_its_order_and_no_statistics(tmp_path):
+    cell = network()
+    ms.save_checkpoint(cell, str(tmp_path / "a.ckpt"), append_dict={"step_num": 3, "note": "x"})
+    checkpoint = open_file(tmp_path / "a.ckpt")
+    assert list(checkpoint.layout.names) == [one.name for one in cell.trainable_params()]
+    assert [name.rpartition(".")[2] for name in checkpoint.statistics] == ["moving_mean", "moving_variance"]
 
 
 @pytest.mark.parametrize(
-    ("others", "is_weight"),
+    "names",
     [
-        ({"decoder__norm__weight": (2,), "decoder__norm__bias": (2,), "decoder__fc__weight": (5, 2)}, True),  # a module
-        ({"final_norm__weight": (2,), "final_norm__bias": (2,)}, True),
-        ({"aux__fc__weight": (4, 2)}, True),
-        ({"pos_embed": (5,), "norm__weight_scale": (1,)}, True),
-        ({"attn__temperature": (), "act__weight": (1,)}, True),
-        ({f"ema__{name}": shape for name, shape in MODEL.items()} | {"ema__updates": ()}, False),
-        ({f"shadow_{name}": shape for name, shape in MODEL.items()}, False),
-        ({f"state__{kind}__{name}": shape for name, shape in MODEL.items() for kind in "mv"}, False),
-        ({f"row_{name}": shape[:-1] or (1,) for name, shape in MODEL.items()}, False),
-        ({f"norm_of__{name}": (1,) for name in MODEL}, False),
+        ("encoder.l.weight", "query_encoder.l.weight"),
+        ("net.l.weight", "left_net.l.weight", "right_net.l.weight"),
+        ("l.weight", "head.l.weight"),
+        ("model.l.weight", "model_ema.l.weight"),
+        ("temperature", "target.l.weight"),
     ],
 )
-def test_files_of_other_frameworks(tmp_path, others, is_weight):
-    for suffix in (".ckpt", ".safetensors"):
-        path = tmp_path / f"a{suffix}"
-        write_checkpoint(path, tensors(**MODEL, **others))
-        names, doubtful = trainable_entries(read_index(path))
-        assert set(names) == set(tensors(**MODEL, **(others if is_weight else {})))
-        assert not doubtful
+def test_towers_and_copies_of_one_shape_are_weights_like_all_others(tmp_path, names):
+    for number in (1, 3):
+        arrays = {name: np.full((2, 3), number, np.float32) for name in names}
+        write_checkpoint(tmp_path / f"n-{number}_1.ckpt", arrays)
+    dimred.merge(tmp_path, tmp_path / "mean.ckpt")
+    assert all((open_file(tmp_path / "mean.ckpt").read(name) == 2).all() for name in names)
+    assert fit_basis(tmp_path, 1).layout.names == names
 
 
 @pytest.mark.parametrize(
-    ("others", "name"),
+    "name",
     [
-        ({"best_acc": ()}, "best_acc"),
-        ({"logit_bias": (1,)}, "logit_bias"),
-        ({f"m__{name}": MODEL[name] for name in list(MODEL)[1:]}, "m.norm.weight"),  # no state of conv.weight
-    ],
-)
-def test_doubt_is_refused_and_the_file_is_named(tmp_path, others, name):
-    """A mean of doubtful entries does no harm, so an average takes them."""
-    path = tmp_path / "a.safetensors"
-    write_checkpoint(path, tensors(**MODEL, **others))
-    with pytest.raises(CheckpointError, match=rf"a\.safetensors: the entry '{name}'.*--names-from"):
-        trainable_layout(read_index(path), path, refuse_doubtful=True)
-    assert open_file(path).layout == WeightLayout.from_weights(tensors(**MODEL, **others))
-
-
-@pytest.mark.parametrize(
-    ("weight", "copy"),
-    [
-        ("model.l.weight", "model_ema.lweight"), ("online_model.l.weight", "ema_model.l.weight"),
-        ("model.l.weight", "swa_model.module.l.weight"), ("l.weight", "l.weight_ema"), ("l.weight", "l.weight.exp_avg"),
-        ("online.l.weight", "target.l.weight"), ("_orig_mod.l.weight", "ema.l.weight"),
+        "bn.running_mean", "bn.running_var", "bn.moving_mean", "bn/moving_variance:0", "bn1/_mean", "bn_running_mean",
+        "batch_stats.bn.mean", "batch_stats/bn/var",
     ],
 )  # fmt: skip
-def test_what_is_named_as_a_copy_of_a_weight_is_doubtful(tmp_path, weight, copy):
-    arrays = {weight: np.zeros((2, 3), np.float32), copy: np.ones((2, 3), np.float32)}
-    write_checkpoint(tmp_path / "n.ckpt", arrays)
-    index = read_index(tmp_path / "n.ckpt")
-    names, doubtful = trainable_entries(index)
-    assert copy in doubtful or copy not in names
-    if copy in names:
-        with pytest.raises(CheckpointError, match="may be a weight, or"):
-            trainable_layout(index, "n.ckpt", refuse_doubtful=True)
+def test_statistics_by_the_names_of_every_framework(tmp_path, name):
+    arrays = {"dense.mean": np.zeros((2, 3), np.float32), name: np.zeros(3, np.float32)}
+    write_checkpoint(tmp_path / "n.safetensors", arrays)
+    checkpoint = open_file(tmp_path / "n.safetensors")
+    assert (checkpoint.statistics, checkpoint.layout.names) == ((name,), ("dense.mean",))
 
 
-def test_twins_and_a_module_called_target_are_weights_beyond_doubt(tmp_path):
-    names = ("query.l.weight", "doc.l.weight", "head.target.weight")
-    write_checkpoint(tmp_path / "n.ckpt", {name: np.zeros((2, 3), np.float32) for name in names})
-    assert trainable_entries(read_index(tmp_path / "n.ckpt")) == (names, ())
-
-
-@pytest.mark.parametrize("name", ["bn1/_mean", "bn1/_variance", "bn_running_mean", "bn_moving_variance"])
-def test_statistics_by_other_names(tmp_path, name):
-    arrays = {"l.weight": np.zeros((2, 3), np.float32), name: np.zeros(3, np.float32)}
-    write_checkpoint(tmp_path / "n.ckpt", arrays)
-    assert open_file(tmp_path / "n.ckpt").statistics == (name,)
+@pytest.mark.parametrize("shape", [(0,), (0, 3)])
+def test_weights_without_numbers_are_refused_or_left_out_by_name(tmp_path, shape):
+    """ZeRO-3 leaves such placeholders; PyTorch's observers, which are no weights, are of shape (0,) too."""
+    alone = {"l.weight": np.ones((2, 3), np.float32)}
+    for number in (1, 2):
+        write_checkpoint(tmp_path / f"n-{number}_1.safetensors", alone | {"min_val": np.ones(shape, np.float32)})
+    for call in (lambda: fit_basis(tmp_path, 1), lambda: dimred.merge(tmp_path, tmp_path / "mean.safetensors")):
+        with pytest.raises(CheckpointError, match=r"'min_val' has the shape .* no numbers, .*zero_to_fp32.*names-from"):
+            call()
+    write_checkpoint(tmp_path / "alone.ckpt", alone)
+    dimred.merge(tmp_path, tmp_path / "mean.safetensors", names_from=tmp_path / "alone.ckpt")
+    with pytest.raises(CheckpointError, match="has no trainable weights"):
+        trainable_layout({}, "x")

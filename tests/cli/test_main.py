@@ -195,7 +195,6 @@ def test_the_versions_are_shown() -> None:
     ("module", "arguments"),
     [
         ("typer", ("merge", "run", "--out", "x.safetensors")),
-        ("yaml", ("merge", "run", "--out", "x.safetensors")),
         ("rich.table", ("doctor",)),
         ("numpy.linalg", ("merge", "run", "--out", "x.safetensors")),
         ("dimred.subspace.fit", ("pca", "--ckpt-dir", ".")),

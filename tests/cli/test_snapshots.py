@@ -1,6 +1,7 @@
 """``dimred pca`` and ``dimred show``; ``dimred merge`` is in tests/merging."""
 
 import json
+import os
 import re
 import shutil
 
@@ -79,24 +80,20 @@ def test_bad_snapshots_are_named_and_left_out_when_asked(tmp_path):
     assert [source.step for source in load_basis(tmp_path / "a.npy").snapshots] == [1, 2, 4, 5, 6]
 
 
-def test_state_is_left_out_and_names_come_from_a_file_when_asked(series, tmp_path):
+def test_names_come_from_a_file_when_asked(series, tmp_path):
     rng = np.random.default_rng(0)
-    for folder, more in (("state", {}), ("doubt", {"whatever.fc": np.ones(3)})):  # which has no state
-        (tmp_path / folder).mkdir()
-        for number in range(6):
-            weights = as_weights(rng.standard_normal(M))
-            state = {f"any_prefix.{name}": rng.standard_normal(value.shape) for name, value in weights.items()}
-            write_checkpoint(tmp_path / folder / f"n-{number}_1.ckpt", {**state, **weights, **more})
-    common = ("--n-components", 3, "--out")
-    of_state = pca_here("--ckpt-dir", tmp_path / "state", *common, tmp_path / "state.npy")
-    assert "3 entries of each snapshot are not weights and are left out, such as 'any_prefix.conv" in of_state.stderr
-    assert load_basis(tmp_path / "state.npy").n_weights == M
-    process = pca_here("--ckpt-dir", tmp_path / "doubt", *common, tmp_path / "doubt.npy", status=2)
-    assert "the entry 'any_prefix.conv.weight' and 2 more may be a weight" in process.stderr
+    (tmp_path / "state").mkdir()
+    for number in range(6):
+        weights = as_weights(rng.standard_normal(M))
+        state = {f"moments.{name}": rng.standard_normal(value.shape) for name, value in weights.items()}
+        write_checkpoint(tmp_path / "state" / f"n-{number}_1.ckpt", {**state, **weights, "global_step": np.int32(1)})
+    common = ("--ckpt-dir", tmp_path / "state", "--n-components", 3, "--out")
+    process = pca_here(*common, tmp_path / "state.npy", status=2)
+    assert "n-0_1.ckpt holds an optimizer's state, as its entry 'global_step' tells; " in process.stderr
     other = fit_basis(series, 3, out=tmp_path / "given.npy").path
     for number, source in enumerate([series.directory / "manifest.json", series.paths[0], other]):
         out = tmp_path / f"{number}.npy"
-        pca_here("--ckpt-dir", tmp_path / "doubt", *common, out, "--names-from", source)
+        pca_here(*common, out, "--names-from", source)
         assert load_basis(out).layout == series.layout
 
 
@@ -133,18 +130,19 @@ def test_wrong_options_are_one_clear_line(series, tmp_path, options, words):
     ("files", "options", "words"),
     [
         ("ab", ("--order", "time"), "error: --order is 'time'; allowed: "),
-        ("ab", (), "error: --order is 'step', but the names don't tell it (a, b); leave out what is not"),
+        ("12", ("--order", "mtime"), "error: --order is 'mtime', but "),
         ("12", ("--last", "0"), "error: --last is 0; "),
         ("12", ("--from-step", "5"), "error: --from-step 5 and --to-step 2 leave none of the 2 checkpoints"),
         ("12", ("--lora-rank", "0"), "error: --lora-rank is 0; "),
         ("12", ("--profile", "0.5,0.2,0.3"), "error: --profile is '0.5,0.2,0.3', which has 3 coefficients"),
-        ("12", ("--minimize",), "error: --minimize and --maximize need --metric or --metric-command"),
+        ("12", ("--minimize",), "error: --minimize, --maximize and --resume need --metric or"),
         ("12", ("--metric-command", "x", "--minimize"), "error: --metric-command is 'x'; put {} where "),
     ],
 )
 def test_merge_names_its_options_where_python_names_arguments(files, options, words, tmp_path):
     for name in files:
         write_checkpoint(tmp_path / f"{name}.ckpt", {"m.w": np.ones(3, np.float32)})
+        os.utime(tmp_path / f"{name}.ckpt", (1, 1))
     process = dimred_here("merge", tmp_path, "--out", tmp_path / "mean.ckpt", *options, status=2)
     assert process.stderr.replace("\n", " ").startswith(words)
 

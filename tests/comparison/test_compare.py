@@ -56,7 +56,12 @@ def test_finished_methods_are_not_run_again(
     (place / "last.json").unlink()
     before = {path: path.stat().st_mtime_ns for path in place.glob("*.json")}
     assert len(before) == 3
-    compare("nowhere", [folder / "run_3"], folder / "two.yaml", folder / "out", methods="last,stage_2,average")
+    call = ("nowhere", [folder / "run_3"], folder / "two.yaml", folder / "out", "last,stage_2,average")
+    with pytest.raises(ConfigError, match="holds an earlier comparison of 3 rows; go on with it by --resume, or name"):
+        compare(*call)
+    assert {path: path.stat().st_mtime_ns for path in place.glob("*.json")} == before
+    compare(*call, resume=True)
+    assert "3 rows of an earlier call are taken over" in caplog.messages
     assert [text for text in caplog.messages if re.fullmatch(r"seed 3: \w+", text)] == ["seed 3: last"]
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
@@ -65,7 +70,7 @@ def test_a_curve_over_epochs_tells_who_lacks_the_snapshots_of_a_budget(
     folder: Path, compared: dict[str, Any], capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     runs = [folder / f"run_{seed}" for seed in (3, 4)]
-    compare("nowhere", runs, folder / "two.yaml", folder / "out", at="4,2", methods="last", as_json=True)
+    compare("nowhere", runs, folder / "two.yaml", folder / "out", at="4,2", methods="last", resume=True, as_json=True)
     printed = capsys.readouterr().out
     summary = json.loads(printed[printed.index("{\n") :])
     assert (summary["seeds"], summary["at"]) == ([3, 4], [2, 4])
@@ -114,7 +119,7 @@ def test_what_does_not_go_together_is_refused_before_anything_is_run(folder: Pat
 
 def test_rows_of_another_run_or_configuration_do_not_mix(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder / "run_3", tmp_path / "run_3")
-    options: dict[str, Any] = {"out": tmp_path / "out", "methods": "last"}
+    options: dict[str, Any] = {"out": tmp_path / "out", "methods": "last", "resume": True}
     compare("nowhere", [folder / "run_3"], folder / "two.yaml", **options)
     with pytest.raises(ConfigError, match=rf"RUN is '{tmp_path}/run_3', but .* has rows of '{folder}/run_3'"):
         compare("nowhere", [tmp_path / "run_3"], folder / "two.yaml", **options)
@@ -134,8 +139,9 @@ def test_rows_of_other_weights_or_data_at_the_same_paths_do_not_mix(folder: Path
     for argument, digest in record["digests"].items():
         other = "another" if argument == "RUN" else {**digest, "test": "another"}
         row.write_text(json.dumps(record | {"digests": {**record["digests"], argument: other}}))
+        call = ("nowhere", [folder / "run_3"], folder / "two.yaml", folder / "out", "schedule_free")
         with pytest.raises(ConfigError, match=f"{argument} has other contents than when the rows in"):
-            compare("nowhere", [folder / "run_3"], folder / "two.yaml", out=folder / "out", methods="schedule_free")
+            compare(*call, resume=True)
     row.write_text(before)
 
 
@@ -151,6 +157,6 @@ def test_a_signal_is_told_with_what_to_do(folder: Path, tmp_path: Path) -> None:
     threading.Thread(target=interrupt).start()
     with pytest.raises(StoppedError) as stopped:
         compare("nowhere", [folder / "run_3"], folder / "two.yaml", out, methods="stage_2")
-    assert str(stopped.value) == f"stopped by SIGTERM; what is finished is in {out}; the same command goes on"
+    assert str(stopped.value) == f"stopped by SIGTERM; what is finished is in {out}; go on by --resume"
     assert stopped.value.exit_status == 143
     assert soon(lambda: nothing_is_left(out))

@@ -90,7 +90,8 @@ def test_a_rate_of_another_seed_that_diverges_here_is_replaced_and_what_has_no_n
 
     def compared_with(factor: float, **options: Any) -> dict[str, Any]:
         monkeypatch.setattr(methods, "PEAK_FACTORS", (factor,))
-        return library.compare("nowhere", [folder / "run_3"], folder / "two.yaml", tmp_path / "out", **options)
+        call = ("nowhere", [folder / "run_3"], folder / "two.yaml", tmp_path / "out")
+        return library.compare(*call, resume=True, **options)
 
     summary = compared_with(1e30, methods=["plain_for_total"])
     [left_out] = summary["diverged"]
@@ -116,10 +117,9 @@ def test_a_training_that_did_not_run_is_not_left_out_of_the_choice(
 ) -> None:
     shutil.copytree(folder / "out", tmp_path / "out")
     busy = tmp_path / "out" / "seed_3" / f"at_{AT}" / "plain_0.05"
+    call = ("nowhere", [folder / "run_3"], folder / "two.yaml", tmp_path / "out")
     with FolderLock(busy, "--out"), pytest.raises(FaultError, match=r"plain_0\.05 ended with status 2"):
-        library.compare(
-            "nowhere", [folder / "run_3"], folder / "two.yaml", tmp_path / "out", methods=["plain_for_total"]
-        )
+        library.compare(*call, methods=["plain_for_total"], resume=True)
 
 
 def test_the_average_beside_stage_2_is_one_of_snapshots(folder: Path, tmp_path: Path) -> None:

@@ -29,6 +29,10 @@ def number(candidate):
     return np.float32(_weights(candidate)[0])
 
 
+def constant(candidate):
+    return 1.0
+
+
 def samples(tensors):
     return tensors["w"].tolist()
 
@@ -61,11 +65,10 @@ def hangs_with_the_lock(candidate):
     re.match(r"(a+)+$", "a" * 60 + "b")
 
 
-def sometimes(candidate):
-    value = _weights(candidate)[0]
-    if value * 1e4 % 3 < 1:
-        raise ValueError("a bad batch")
-    return value
+def leaves(candidate):
+    """Score a candidate from another folder."""
+    os.chdir("/")
+    return _weights(candidate)[0]
 
 
 not_a_function = 3

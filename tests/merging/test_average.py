@@ -28,6 +28,7 @@ from tests.helpers.checkpoint_files import (
     write_shards,
 )
 from tests.helpers.commands import dimred_here as command
+from tests.merging.problems import METRICS
 from tests.oracles import merge as oracle
 
 MEANS = ("conv.weight", "bn.running_mean", "bn.running_var", "fc.weight")
@@ -298,3 +299,48 @@ def test_mindspores_checkpoints_keep_their_texts_and_counters(tmp_path: Path) ->
     assert metadata_of(other) == {"format": "ms", "note": "end of 2"}
     parameters = mindspore.load_checkpoint(str(other), format="safetensors")
     np.testing.assert_array_equal(parameters["w"].asnumpy(), result["w"])
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_more_checkpoints_than_a_process_may_have_open_files(tmp_path: Path, sharded: bool) -> None:
+    for number in range(1, 81):
+        arrays = [{f"{name}.w": np.full((2, 3), number, np.float32)} for name in "ab"]
+        if sharded:
+            write_shards(tmp_path / "run" / f"checkpoint-{number}", arrays)
+        else:
+            write_file(tmp_path / "run" / f"n-1_{number}.safetensors", arrays[0] | arrays[1])
+    calls = [["merge", tmp_path / "run", "--out", tmp_path / ("mean" if sharded else "mean.safetensors")]]
+    if not sharded:
+        calls += [[*calls[0][:-1], tmp_path / "best.safetensors", "--metric", f"{METRICS}:constant", "--minimize"]]
+        calls += [["pca", "--ckpt-dir", tmp_path / "run", "--n-components", "1", "--out", tmp_path / "pca_mat.npy"]]
+    for call in calls:
+        program = ["bash", "-c", 'ulimit -n 40 && exec "$@"', "bash", Path(sys.executable).with_name("dimred"), *call]
+        process = subprocess.run(program, capture_output=True, text=True, check=False)
+        assert process.returncode == 0, process.stderr
+    path = tmp_path / ("mean/model-00001-of-00002.safetensors" if sharded else "mean.safetensors")
+    assert (read_file(path)["a.w"] == 40.5).all()
+
+
+def unit(seed: int, shape: tuple[int, ...]) -> np.ndarray:
+    vector = draw(shape, np.float32, seed)
+    return vector / np.linalg.norm(vector)
+
+
+def test_vectors_of_a_spectral_norm_keep_their_norm_and_what_is_called_like_them_has_its_plain_mean(
+    tmp_path: Path,
+) -> None:
+    """``weight_v`` of a weight norm is a matrix, and ``pos_bias_u`` of a transformer is trained."""
+    names = ("conv.weight_u", "conv.parametrizations.weight.0._v", "SpectralNorm_0/kernel/u")
+    runs = []
+    for number in range(4):
+        arrays = {name: unit(10 * number + place, (1, 9)[place < 2 :]) for place, name in enumerate(names)}
+        arrays |= {"fc.weight_v": unit(number, (3, 4)), "pos_bias_u": draw((8,), np.float32, number)}
+        runs.append(arrays)
+        write_file(tmp_path / "run" / f"n-{number}.safetensors", arrays)
+    record = dimred.merge(tmp_path / "run", tmp_path / "mean.safetensors", profile="linear")
+    result = read_file(tmp_path / "mean.safetensors")
+    for name, value in result.items():
+        mean = oracle.weighted_mean([one[name] for one in runs], [1, 2, 3, 4])
+        scale = np.linalg.norm(mean) if name in names else 1.0
+        np.testing.assert_allclose(value, mean / scale, rtol=1e-6)
+    assert record["spectral_norm"] == "3 vectors are averages, scaled to norm 1"

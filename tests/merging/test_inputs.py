@@ -1,7 +1,6 @@
 """Checkpoints as users have them are found, ordered and compared."""
 
 import os
-import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -39,23 +38,6 @@ def test_folders_as_trainers_leave_them(tmp_path: Path, sharded: bool) -> None:
     assert len(result[0].files) == (2 if sharded else 1)
 
 
-@pytest.mark.parametrize(
-    ("names", "answer"),
-    [
-        (("net-9.safetensors", "net-10.safetensors"), [9, 10]),
-        (("epoch=2-step=30-val_loss=0.5.safetensors", "epoch=10-step=100-val_loss=0.1.safetensors"), [30, 100]),
-        (("epoch3_acc81.safetensors", "epoch12_acc80.safetensors"), [3, 12]),
-        (("v2-iter_00500.safetensors", "v2-iter_01000.safetensors"), [500, 1000]),
-        (("resnet-1_625.safetensors", "resnet-2_1250.safetensors"), [625, 1250]),
-        (("resnet-1_625.safetensors", "resnet-2_625.safetensors"), [625, 1250]),  # counted inside the epoch
-        (tuple(f"net-{epoch}_{step}.safetensors" for epoch in (0, 1) for step in (50, 100)), [50, 100, 150, 200]),
-    ],
-)
-def test_the_step_is_read_from_the_name(tmp_path: Path, names: tuple[str, ...], answer: list[int]) -> None:
-    write_named(tmp_path, *names)
-    assert steps(tmp_path) == list(zip(names, answer, strict=True))
-
-
 def test_checkpoints_can_be_ordered_by_name_or_time(tmp_path: Path) -> None:
     write_named(tmp_path, "b.safetensors", "a.safetensors", "c.safetensors")
     for number, name in enumerate(("c", "a", "b")):
@@ -66,34 +48,6 @@ def test_checkpoints_can_be_ordered_by_name_or_time(tmp_path: Path) -> None:
         open_checkpoints([tmp_path])
     with pytest.raises(ConfigError, match="order is 'time'; allowed: step, name, mtime"):
         open_checkpoints([tmp_path], "time")
-
-
-def test_the_decimals_of_a_loss_are_no_step(tmp_path: Path) -> None:
-    write_named(tmp_path, "weights.01-0.52.safetensors", "weights.02-0.45.safetensors")
-    with pytest.raises(ConfigError, match="2 numbers vary in the names"):
-        open_checkpoints([tmp_path])
-
-
-def test_pickles_that_were_converted_or_hold_no_weights_are_passed_over(tmp_path: Path) -> None:
-    for epoch in (1, 2):
-        write_named(tmp_path / "converted", f"epoch={epoch}.safetensors")
-        (tmp_path / "converted" / f"epoch={epoch}.ckpt").write_bytes(b"PK\x03\x04")
-    result = steps(tmp_path / "converted")
-    assert result == [("epoch=1.safetensors", 1), ("epoch=2.safetensors", 2)]
-    (tmp_path / "trainer").mkdir()
-    for name in ("optimizer.pt", "pytorch_model.bin", "training_args.bin"):
-        (tmp_path / "trainer" / name).write_bytes(b"PK\x03\x04")
-    with pytest.raises(CheckpointError, match=r"pytorch_model\.bin is a pickle"):
-        open_checkpoints([tmp_path / "trainer"])
-
-
-@pytest.mark.parametrize("name", ["plain.pt", "it's.pt", 'a"b $HOME `id`.pt', "ä.pt"])
-def test_the_command_that_converts_a_pickle_names_its_path_in_any_shell(name: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_bytes(b"PK\x03\x04")
-    with pytest.raises(CheckpointError, match="call: ") as error:
-        open_checkpoints([tmp_path / name])
-    command = shlex.split(str(error.value).partition("call: ")[2])
-    assert command == ["dimred", "convert", str(tmp_path / name)]
 
 
 def test_no_checkpoints_at_all_are_refused(tmp_path: Path) -> None:
@@ -174,8 +128,8 @@ def lead_outside(folder: Path) -> None:
 
 
 def only_pickles(folder: Path) -> None:
-    (folder / "checkpoint-10").mkdir(parents=True)
-    (folder / "checkpoint-10" / "pytorch_model.bin").write_bytes(b"PK\x03\x04")
+    for epoch in (1, 2):
+        (folder / f"n-{epoch}.pt").write_bytes(b"PK\x03\x04")
 
 
 def only_counters(folder: Path) -> None:
@@ -203,7 +157,7 @@ def damaged_ckpt(folder: Path) -> None:
         (lambda folder: write_named(folder, "m-00001-of-00002.safetensors"), "is one of several shards"),
         (lambda folder: write_named(folder / "at-1", "a.safetensors", "b.safetensors"), "at-1/*.safetensors"),
         (damaged_ckpt, "is damaged: its checksum does not match"),
-        (only_pickles, "is a pickle, which could run any code; where PyTorch is installed, call: dimred convert"),
+        (only_pickles, "are pickles, which could run any code; convert each where PyTorch is installed"),
     ],
 )
 def test_unusable_checkpoints_are_refused(tmp_path: Path, make, words: str) -> None:
@@ -226,54 +180,3 @@ def test_a_path_without_checkpoints_is_refused(tmp_path: Path, name: str, words:
     with pytest.raises(DimredError) as error:
         open_checkpoints(tmp_path / name)
     assert words in str(error.value)
-
-
-@pytest.mark.parametrize("order", ["step", "name"])
-@pytest.mark.parametrize("link", ["net-3.safetensors", "last.safetensors"])
-def test_a_link_is_no_further_checkpoint(
-    tmp_path: Path, order: str, link: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO")
-    write_named(tmp_path, "net-1.safetensors", "net-2.safetensors")
-    (tmp_path / link).symlink_to("net-2.safetensors")
-    (tmp_path / "also").symlink_to(tmp_path)
-    (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    mean = [("net-1.safetensors", 1), ("net-2.safetensors", 2)]
-    assert steps(tmp_path, order) == mean
-    assert f"{link} is another name of {tmp_path}/net-2.safetensors" in caplog.text
-    sources = [f"{tmp_path}/*.safetensors", f"{tmp_path}/also/net-1.safetensors"]
-    assert [(label(one), one.step) for one in open_checkpoints(sources, order)] == mean
-    assert dimred.CheckpointSeries.open(tmp_path, order).steps == [1, 2]
-
-
-def test_a_name_as_of_a_copy_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO")
-    write_named(tmp_path, "net-1.safetensors", "net-2.safetensors", "net-3-final.safetensors")
-    assert [step for _, step in steps(tmp_path)] == [1, 2]
-    assert caplog.messages == [f"{tmp_path}/net-3-final.safetensors is named as a copy of another, and is passed over"]
-    with pytest.raises(ConfigError, match=r"'net-3-final' is not named like the others \(.*leave out what is not"):
-        open_checkpoints(f"{tmp_path}/*.safetensors")
-
-
-def test_the_numbered_name_of_a_checkpoint_is_kept_where_it_is_the_link(tmp_path: Path) -> None:
-    write_named(tmp_path, "net-1.safetensors", "last.safetensors")
-    (tmp_path / "net-2.safetensors").symlink_to("last.safetensors")
-    assert steps(tmp_path) == [("net-1.safetensors", 1), ("net-2.safetensors", 2)]
-
-
-def test_what_is_taken_for_a_copy_of_the_weights_is_not_left_out_of_the_mean_in_silence(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It may be a moving average, or as here a layer of the network that repeats another one's names and shapes."""
-    caplog.set_level("INFO")
-    for step in (1, 2):
-        layer = {"fc.weight": np.full((4, 4), step, np.float32), "fc.bias": np.full(4, step, np.float32)}
-        write_file(tmp_path / f"net-{step}.safetensors", layer | {f"head.{name}": layer[name] for name in layer})
-    dimred.merge(tmp_path, tmp_path / "mean.safetensors")
-    assert (
-        f"copied from {tmp_path}/net-2.safetensors and not averaged: 2 of its arrays, such as 'head.fc." in caplog.text
-    )
-    caplog.clear()
-    (tmp_path / "plain").mkdir()
-    dimred.merge(write_named(tmp_path / "plain", "net-1.safetensors", "net-2.safetensors"), tmp_path / "b.safetensors")
-    assert "not averaged" not in caplog.text

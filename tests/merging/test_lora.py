@@ -120,8 +120,9 @@ def test_a_metric_chooses_among_adapters(tmp_path: Path, rank: int | None) -> No
     np.testing.assert_allclose(choice, oracle.nearest_of_rank(good, rank or 12), rtol=0, atol=1e-5)
     shutil.rmtree(tmp_path / "best")
     (tmp_path / "best.json").unlink()
+    options = {"metric": distance, "minimize": True, "lora_rank": 2, "resume": True}
     with pytest.raises(RunError, match=f"is of a merge with a different lora_rank: {rank}, not 2; name another out"):
-        dimred.merge(tmp_path / "run", tmp_path / "best", metric=distance, minimize=True, lora_rank=2)
+        dimred.merge(tmp_path / "run", tmp_path / "best", **options)
 
 
 @pytest.mark.parametrize(
@@ -230,21 +231,27 @@ def test_factors_in_two_shards(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("one", "other"),
     [
-        "to_k.lora.down.weight", "processor.to_k_lora.up.weight", "wq.mindpet_delta_lora_a", "qkv_lora1.down.weight",
-        "lycoris_blocks_0.lokr_w1", "lycoris_blocks_0.hada_w1_a",
+        ("to_k.lora.down.weight", "to_k.lora.up.weight"),
+        ("processor.to_k_lora.up.weight", "processor.to_k_lora.down.weight"),
+        ("wq.mindpet_delta_lora_a", "wq.mindpet_delta_lora_b"),
+        ("qkv_lora1.down.weight", "qkv_lora1.up.weight"),
+        ("lycoris_blocks_0.lokr_w1", "lycoris_blocks_0.lokr_w2_a"),
+        ("lycoris_blocks_0.hada_w1_a", "lycoris_blocks_0.hada_w1_b"),
     ],
-)  # fmt: skip
-def test_factors_of_every_maker_are_refused_without_a_configuration(tmp_path: Path, name: str) -> None:
+)
+def test_factors_of_every_maker_are_refused_without_a_configuration(tmp_path: Path, one: str, other: str) -> None:
     for number in (1, 2):
-        write_file(tmp_path / f"n-{number}.safetensors", {name: np.full((2, 3), number, np.float32)})
-    with pytest.raises(CheckpointError, match=f"holds factors of LoRA, such as '{name}'"):
+        arrays = {name: np.full((2, 3), number, np.float32) for name in (one, other)}
+        write_file(tmp_path / f"n-{number}.safetensors", arrays)
+    with pytest.raises(CheckpointError, match=f"holds factors of LoRA, such as '{one}'|such as '{other}'"):
         dimred.merge(tmp_path, tmp_path / "mean.safetensors")
 
 
-def test_a_network_s_own_module_may_be_called_lora(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["attn.w_lora.lora.0.weight", "lora_head.weight", "net.lora_b_norm.weight"])
+def test_a_network_s_own_module_may_be_called_lora(tmp_path: Path, name: str) -> None:
     for number in (1, 2):
-        arrays = {"attn.w_lora.lora.0.weight": np.full((2, 3), number, np.float32)}
-        write_file(tmp_path / f"n-{number}.safetensors", arrays)
+        write_file(tmp_path / f"n-{number}.safetensors", {name: np.full((2, 3), number, np.float32)})
     dimred.merge(tmp_path, tmp_path / "mean.safetensors")
+    assert (read_file(tmp_path / "mean.safetensors")[name] == 1.5).all()

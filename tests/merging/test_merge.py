@@ -1,6 +1,7 @@
 """``dimred.merge`` with a metric, end to end: planted optima, noise, failures, statistics, and refusals."""
 
 import json
+import os
 import sys
 import zlib
 from pathlib import Path
@@ -9,7 +10,8 @@ import numpy as np
 import pytest
 
 import dimred
-from dimred.errors import CheckpointError, ConfigError, SearchError, SeriesError
+from dimred.errors import CheckpointError, ConfigError, RunError, SearchError, SeriesError
+from dimred.io.atomic import remove
 from tests.helpers.checkpoint_files import read_file, write_file, write_run
 from tests.helpers.commands import dimred_here as command
 from tests.merging.problems import METRICS, STATISTICS, N, plant, score_zero
@@ -92,15 +94,91 @@ def test_statistics_of_their_own_and_without_side_by_side(tmp_path: Path) -> Non
     np.testing.assert_array_equal(result["bn.running_mean"], result["fc.weight"][:7, 0])
 
 
-def test_single_failures_are_named_and_survived(workspace: Path) -> None:
+def test_a_failure_ends_the_merge_and_resume_goes_on_with_the_scores_before_it(
+    workspace: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    out, scored = workspace / "x.safetensors", []
+
+    def score(tensors: dict[str, np.ndarray]) -> float:
+        scored.append(tensors["w"].tobytes())
+        if len(scored) == 4:
+            raise ValueError("a bad batch")
+        return float(np.square(tensors["w"]).sum())
+
+    options = {"metric": score, "minimize": True}
+    words = r"failed for uniform of 5 snapshots, steps 5 to 9 on 'search': ValueError: a bad batch; 3 scores are kept"
+    with pytest.raises(SearchError, match=words):
+        dimred.merge(workspace / "run", out, **options)
+    assert not out.exists()
+    with pytest.raises(RunError, match=r"scores\.jsonl has 3 scores of an earlier call; .* by resume=True"):
+        dimred.merge(workspace / "run", out, **options)
+    caplog.clear()
+    record = dimred.merge(workspace / "run", out, **options, resume=True)
+    assert "3 scores of an earlier call are taken over" in caplog.messages
+    assert record["evaluations"] == len({*scored}) == len(scored) - 1  # none but the failed one is asked twice
+
+
+def test_a_metric_that_fails_at_once_leaves_nothing_to_resume(workspace: Path) -> None:
     out = workspace / "x.safetensors"
-    process = command("merge", workspace / "run", "--metric", f"{METRICS}:sometimes", "--maximize", "--out", out)
+    for _ in range(2):  # the same command begins anew, so that a mended metric is called again
+        with pytest.raises(SearchError) as error:
+            dimred.merge(workspace / "run", out, metric=f"{METRICS}:raises", maximize=True)
+        assert str(error.value) == (
+            "the metric failed for the snapshot of step 9 on 'search': RuntimeError: no such data set (see "
+            f"{workspace / 'x.safetensors.merge' / 'metric.log'})"
+        )
+        assert not out.exists()
+
+
+def test_scores_of_a_helper_that_has_changed_are_not_taken_over_unless_asked(tmp_path: Path) -> None:
+    """A lambda or a data file that has changed is such a case, too; a metric that was mended may be resumed with."""
+    plant(tmp_path / "run")
+    (tmp_path / "metric.py").write_text("from helper import VALUE\ndef score(candidate):\n    return VALUE\n")
+    options = {"metric": f"{tmp_path}/metric.py:score", "minimize": True, "budget": 3}
+    values = []
+    for value, resume in ((0.0, False), (3.0, True), (3.0, False)):
+        (tmp_path / "helper.py").write_text(f"VALUE = {value}\n")
+        with (tmp_path / "metric.py").open("a") as file:
+            file.write("# mended\n")
+        if (tmp_path / "x.safetensors").exists():
+            remove(tmp_path / "x.safetensors")
+            remove(tmp_path / "x.safetensors.json")
+            with pytest.raises(RunError, match="has 3 scores of an earlier call"):
+                dimred.merge(tmp_path / "run", tmp_path / "x.safetensors", **options)
+        if not resume:
+            remove(tmp_path / "x.safetensors.merge")
+        record = dimred.merge(tmp_path / "run", tmp_path / "x.safetensors", **options, resume=resume)
+        values.append(kept_row(record)["search"][0])
+    assert values == [0, 0, 3]
+
+
+def test_each_candidate_has_an_absolute_path_of_its_own_and_a_metric_may_leave_the_folder(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(workspace)
+    paths = []
+
+    def score(candidate: str) -> float:
+        os.chdir("/")
+        paths.append(Path(candidate))
+        return float(read_file(Path(candidate))["w"][0])
+
+    dimred.merge("run", "x.safetensors", metric=score, minimize=True)
+    assert len({*paths}) == len(paths) > 10
+    assert all(path.is_absolute() and not path.exists() for path in paths)
+    process = command("merge", "run", "--metric", f"{METRICS}:leaves", "--minimize", "--out", "y.safetensors")
     assert process.returncode == 0, process.stderr
-    assert "failed: ValueError: a bad batch" in process.stderr
-    lines = (workspace / "x.safetensors.merge" / "scores.jsonl").read_text().splitlines()[1:]
-    error = [json.loads(line) for line in lines if json.loads(line)["score"] is None]
-    assert 0 < len(error) < len(lines) / 2
-    assert error[0]["failure"] == "ValueError: a bad batch"
+    assert read_file(workspace / "x.safetensors")["w"][0] == read_file(workspace / "y.safetensors")["w"][0]
+
+
+def test_equal_scores_of_all_candidates_are_told(workspace: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for number, metric in enumerate(
+        (score_zero, lambda candidate: len(candidate) and np.random.default_rng().random())
+    ):
+        dimred.merge(workspace / "run", workspace / f"{number}.safetensors", metric=metric, minimize=True)
+    lines = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert [line.partition(":")[0].split(maxsplit=2)[2] for line in lines] == ["candidates have the same score"]
 
 
 def test_another_number_of_samples_than_before_ends_the_merge(tmp_path: Path) -> None:
@@ -113,22 +191,6 @@ def test_another_number_of_samples_than_before_ends_the_merge(tmp_path: Path) ->
     with pytest.raises(SearchError, match="returned 4 samples, and 5 for an earlier candidate"):
         dimred.merge(tmp_path / "run", tmp_path / "x.safetensors", metric=losses, minimize=True)
     assert not (tmp_path / "x.safetensors").exists()
-
-
-def test_a_metric_that_always_fails_ends_it(workspace: Path) -> None:
-    out = workspace / "x.safetensors"
-    for _ in range(2):  # the same command begins anew, so that a mended metric is called again
-        with pytest.raises(SearchError) as error:
-            dimred.merge(workspace / "run", out, metric=f"{METRICS}:raises", maximize=True)
-        assert str(error.value).startswith("the metric failed on the first 3 candidates: ")
-        assert "\n" not in str(error.value)
-        assert str(error.value).endswith(f" (see {workspace / 'x.safetensors.merge' / 'metric.log'})")
-        assert not out.exists()
-
-
-def test_a_budget_that_ends_before_anything_is_scored(workspace: Path) -> None:
-    with pytest.raises(SearchError, match="the metric failed on every candidate on 'search': budget is too small"):
-        dimred.merge(workspace / "run", workspace / "x.safetensors", metric=lambda path: None, maximize=True, budget=2)
 
 
 def test_a_command_as_metric_in_another_layout(tmp_path: Path) -> None:
@@ -169,7 +231,8 @@ def test_the_table_and_the_json(workspace: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"minimize": True}, "minimize= and maximize= need metric="),
+        ({"resume": True}, "minimize=, maximize= and resume= need metric="),
+        ({"minimize": True}, "minimize=, maximize= and resume= need metric="),
         ({"metric": score_zero}, "say which is better"),
         ({"metric": score_zero, "minimize": True, "maximize": True}, "say which is better"),
         ({"metric": score_zero, "minimize": True, "profile": "uniform"}, "profile is 'uniform'; with a metric"),

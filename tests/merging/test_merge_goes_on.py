@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shlex
 import signal
 import subprocess
 import sys
@@ -34,6 +33,7 @@ def test_what_was_scored_before_a_kill_is_not_scored_again(workspace: Path) -> N
     scores = workspace / "killed.safetensors.merge" / "scores.jsonl"
     for lines in (5, 20):
         program = [Path(sys.executable).with_name("dimred"), *arguments, "--out", out]
+        program += ["--resume"] if scores.exists() else []
         with subprocess.Popen(list(map(str, program)), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
             while not (scores.exists() and scores.read_bytes().count(b"\n") >= lines):
                 assert process.poll() is None
@@ -42,34 +42,16 @@ def test_what_was_scored_before_a_kill_is_not_scored_again(workspace: Path) -> N
     assert not out.exists()
     with scores.open("ab") as file:
         file.write(b'{"average": {"kin')  # half a line
-    call = command(*arguments, "--out", out, "--json")
+    call = command(*arguments, "--out", out, "--resume", "--json")
     assert call.returncode == 0, call.stderr
     assert out.read_bytes() == whole.read_bytes()
     assert scores.read_bytes() == (workspace / "whole.safetensors.merge" / "scores.jsonl").read_bytes()
     record, first = json.loads(call.stdout), json.loads((workspace / "whole.safetensors.json").read_text())
-    assert record.pop("command") == first.pop("command").replace(*(shlex.quote(str(path)) for path in (whole, out)))
+    assert record.pop("command") == f"{first.pop('command')} --resume".replace(str(whole), str(out))
     assert record == first
     assert sorted(path.name for path in scores.parent.iterdir()) == sorted(
         path.name for path in (workspace / "whole.safetensors.merge").iterdir()
     )
-
-
-def test_what_failed_is_tried_again(workspace: Path) -> None:
-    """A timeout, or a process without memory, may be a fault of a moment."""
-    out, fails = workspace / "x.safetensors", [False]
-
-    def score(tensors: dict[str, np.ndarray]) -> float:
-        fails.append(len(fails) == 3)
-        if fails[-1]:
-            raise ValueError("busy")
-        return float(np.square(tensors["w"]).sum())
-
-    first = dimred.merge(workspace / "run", out, metric=score, minimize=True)
-    n_calls = len(fails)
-    remove_result(out)
-    again = dimred.merge(workspace / "run", out, metric=score, minimize=True)
-    assert len(fails) == n_calls + 1
-    assert (sum(fails), again["evaluations"]) == (1, first["evaluations"])
 
 
 def test_a_result_that_another_call_has_just_written_is_kept(workspace: Path) -> None:
@@ -97,23 +79,15 @@ def test_ctrl_c_keeps_the_scores_and_says_how_to_go_on(workspace: Path) -> None:
     with pytest.raises(StoppedError) as info:
         dimred.merge(workspace / "run", out, metric=score, minimize=True)
     assert str(info.value) == (
-        f"stopped by ctrl-C; 11 scores are in {out}.merge; the same command goes on, and with a budget of 11 it "
-        "chooses among these"
+        f"stopped by ctrl-C; 11 scores are in {out}.merge; resume=True goes on, and with budget=11 chooses among these"
     )
     assert not out.exists()
-    record = dimred.merge(workspace / "run", out, metric=score, minimize=True, budget=11)
+    record = dimred.merge(workspace / "run", out, metric=score, minimize=True, budget=11, resume=True)
     assert error == [0]
     assert record["evaluations"] == 11
     remove_result(out)
-    assert dimred.merge(workspace / "run", out, metric=score, minimize=True)["evaluations"] == 11 - error[0]
-
-
-def test_ctrl_c_before_the_first_score_names_no_budget(workspace: Path) -> None:
-    def score(path: str) -> float:
-        raise KeyboardInterrupt
-
-    with pytest.raises(StoppedError, match=r"0 scores are in .*; the same command goes on$"):
-        dimred.merge(workspace / "run", workspace / "x.safetensors", metric=score, minimize=True)
+    record = dimred.merge(workspace / "run", out, metric=score, minimize=True, resume=True)
+    assert record["evaluations"] == 11 - error[0]
 
 
 def test_ctrl_c_in_a_terminal_reaches_only_us(workspace: Path) -> None:
@@ -129,7 +103,7 @@ def test_ctrl_c_in_a_terminal_reaches_only_us(workspace: Path) -> None:
         _, errors = process.communicate()
     assert process.returncode == 130
     assert errors.splitlines()[-1].startswith("error: stopped by ctrl-C; ")
-    assert '"failure": null' in scores.read_text().splitlines()[-1]
+    assert '"score": {"value": ' in scores.read_text().splitlines()[-1]
 
 
 @pytest.mark.parametrize(
@@ -139,6 +113,7 @@ def test_ctrl_c_in_a_terminal_reaches_only_us(workspace: Path) -> None:
         ({"last": 5}, (), "of a merge with a different digest of the checkpoints: '"),
         ({}, ('"average"', '"averages"'), "scores.jsonl is damaged (KeyError: 'average'); move it away"),
         ({}, (r"\A.*\n", "[1]\n"), "scores.jsonl is damaged (AttributeError: "),
+        ({}, ('"version": 1', '"version": 9'), "of a merge with a different version: 9, not 1"),
     ],
 )
 def test_scores_of_another_merge_or_damaged_ones_are_not_mixed_in(
@@ -152,7 +127,7 @@ def test_scores_of_another_merge_or_damaged_ones_are_not_mixed_in(
         scores = workspace / "x.safetensors.merge" / "scores.jsonl"
         scores.write_text(re.sub(*damage, scores.read_text(), count=1))
     with pytest.raises(RunError) as error:
-        dimred.merge(workspace / "run", out, **(same | change))
+        dimred.merge(workspace / "run", out, **(same | change), resume=True)
     assert words in str(error.value)
 
 
@@ -174,7 +149,6 @@ def test_a_disk_that_is_full_in_the_middle(workspace: Path) -> None:
     def score(tensors: dict[str, np.ndarray]) -> float:
         count[0] += 1
         if count[0] == 5:
-            (workspace / "x.safetensors.merge" / "candidate.safetensors").unlink()
             (workspace / "x.safetensors.merge").rename(workspace / "gone")
         return float(tensors["w"][0])
 
@@ -182,7 +156,8 @@ def test_a_disk_that_is_full_in_the_middle(workspace: Path) -> None:
         dimred.merge(workspace / "run", out, metric=score, maximize=True)
     assert not out.exists()
     (workspace / "gone").rename(workspace / "x.safetensors.merge")
-    assert dimred.merge(workspace / "run", out, metric=score, maximize=True)["evaluations"] == count[0] - 1
+    record = dimred.merge(workspace / "run", out, metric=score, maximize=True, resume=True)
+    assert record["evaluations"] == count[0] - 1
 
 
 def test_a_place_that_cannot_be_written_to_is_a_fault(workspace: Path) -> None:

@@ -53,7 +53,7 @@ def test_a_folder_of_checkpoints_becomes_one_better_network(tmp_path: Path) -> N
             assert sorted(network.keys()) == ["0.weight", "2.weight"]
     ranks = {name: json.loads((tmp_path / name / "adapter_config.json").read_text())["r"] for name in ADAPTERS}
     assert ranks == {"adapter": 24, "small-adapter": 8}
-    assert "tags:\n- merge\n- dimred\n- lora\n" in done.stdout
+    assert "tags: [merge, dimred]\n" in done.stdout
     rows = re.findall(r"^(\*| ) +\w+ +(.+?) +0\.\d+ .* ([\d.]+) ± [\d.]+ *$", done.stdout, re.MULTILINE)
     tested = {name: float(score) for _, name, score in rows}
     kept = next(name for mark, name, _ in rows if mark == "*")

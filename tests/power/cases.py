@@ -1,7 +1,7 @@
 """The commands whose disk loses power or fails: each runs in this process, on real files."""
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -62,11 +62,11 @@ def write_series(folder: Path) -> Path:
     return folder
 
 
-def command(*words: object, out: str) -> Case:
-    """Make the case of a ``dimred`` command with ``--out``; a killed one is simply called again."""
+def command(*words: object, out: str, to_go_on: Sequence[str] = ()) -> Case:
+    """Make the case of a ``dimred`` command with ``--out``, and the options to go on after it was stopped."""
 
     def run(folder: Path, resume: bool) -> Outcome:
-        done = dimred_here(*words, "--out", folder / out)
+        done = dimred_here(*words, *(to_go_on if resume else ()), "--out", folder / out)
         return Outcome(done.returncode, done.stderr)
 
     return Case(run)
@@ -83,7 +83,7 @@ def merge(inputs: Path) -> Case:
 def merge_by_metric(inputs: Path) -> Case:
     (inputs / "metric.py").write_text(METRIC)
     options = ("--budget", 3, "--metric", f"{inputs / 'metric.py'}:score", "--minimize")
-    return command("merge", write_series(inputs / "series"), *options, out="best.safetensors")
+    return command("merge", write_series(inputs / "series"), *options, out="best.safetensors", to_go_on=["--resume"])
 
 
 def report(inputs: Path) -> Case:

@@ -64,7 +64,7 @@ def test_a_stage_1_that_began_with_another_s_checkpoint_has_no_gap_before_its_fi
 def test_a_run_at_work_may_replace_snapshots_while_a_report_reads_them(tmp_path: Path) -> None:
     run = write_run(tmp_path, epochs=9, per_epoch=1, first_epoch=1)
     record = read_stage_1(run.stage_1 / "checkpoint_stage_1")
-    at_work = CheckpointSeries(run.stage_1 / "checkpoint_stage_1" / "checkpoint_pca", keep=4)
+    at_work = CheckpointSeries(run.stage_1 / "checkpoint_stage_1" / "checkpoint_pca", keep=4, resume=True)
     at_work.append({"weight": np.ones(6, np.float32)}, 10, 10)
     fractions = record.variance_fractions()
     assert fractions is not None

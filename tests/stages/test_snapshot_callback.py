@@ -9,7 +9,7 @@ from mindspore import nn
 
 import dimred
 from dimred.checkpoints.checkpoint_io import read_checkpoint
-from dimred.errors import ConfigError
+from dimred.errors import ConfigError, SeriesError
 
 N_STEPS = 4  # in an epoch
 
@@ -73,11 +73,16 @@ def test_a_training_goes_on_in_its_folder_and_another_one_is_refused(tmp_path: P
     _, trained = model()
     trained.train(2, batches(), callbacks=[dimred.SnapshotCallback(tmp_path)], dataset_sink_mode=False)
     _, goes_on = model()
-    goes_on.train(3, batches(), callbacks=[dimred.SnapshotCallback(tmp_path)], dataset_sink_mode=False, initial_epoch=2)
-    assert [entry.epoch for entry in dimred.CheckpointSeries.open(tmp_path).entries] == [1, 2, 3]
+    callback = dimred.SnapshotCallback(tmp_path, resume=True)
+    goes_on.train(3, batches(), callbacks=[callback], dataset_sink_mode=False, initial_epoch=2)
+    goes_on.train(4, batches(), callbacks=[callback], dataset_sink_mode=False, initial_epoch=3)
+    assert [entry.epoch for entry in dimred.CheckpointSeries.open(tmp_path).entries] == [1, 2, 3, 4]
     _, another = model()
-    with pytest.raises(ConfigError, match="up to step 12, and this training begins after step 0; name another folder"):
+    with pytest.raises(SeriesError, match="has snapshots of an earlier training"):
         another.train(1, batches(), callbacks=[dimred.SnapshotCallback(tmp_path)], dataset_sink_mode=False)
+    callback = dimred.SnapshotCallback(tmp_path, resume=True)
+    with pytest.raises(ConfigError, match="up to step 16, and this training begins after step 0; name another folder"):
+        another.train(1, batches(), callbacks=[callback], dataset_sink_mode=False)
 
 
 @pytest.mark.parametrize("every", [0, 1.5, "epoch"])

@@ -173,7 +173,7 @@ def test_a_snapshot_that_a_run_at_work_has_replaced_is_told_from_one_that_is_los
     for folder in ("at work", "lost"):
         write_series(tmp_path / folder, random_walk(6, 60))
     opened = {folder: CheckpointSeries.open(tmp_path / folder) for folder in ("at work", "lost")}
-    run = CheckpointSeries(tmp_path / "at work", keep=5)
+    run = CheckpointSeries(tmp_path / "at work", keep=5, resume=True)
     run.append(as_weights(np.ones(60, np.float32)), 999, 999)
     opened["lost"].paths[0].unlink()
     with pytest.raises(

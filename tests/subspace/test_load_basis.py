@@ -1,6 +1,8 @@
+import json
 import re
 import shutil
 
+import h5py
 import numpy as np
 import pytest
 
@@ -8,7 +10,7 @@ from dimred.checkpoints.layout import CHUNK, WeightLayout
 from dimred.errors import BasisMismatchError, CheckpointError, ConfigError
 from dimred.subspace.basis import SubspaceBasis, load_basis
 from dimred.subspace.fit import fit_basis
-from dimred.subspace.metadata import metadata_path
+from dimred.subspace.metadata import checksum_of, metadata_path
 from tests.helpers.planted import random_walk, write_series
 
 M = CHUNK + 300
@@ -113,6 +115,18 @@ def test_a_flipped_bit_anywhere_in_the_pair_is_found(pair):
                 load_basis(pair)
         path.write_bytes(whole)
     load_basis(pair)
+
+
+def test_a_version_from_the_future_is_refused_by_name(pair):
+    path = metadata_path(pair)
+    with h5py.File(path, "r+", locking=False) as file:
+        about = json.loads(file["about"][()])
+        del file["about"]
+        file["about"] = np.bytes_(json.dumps(about | {"version": 9}))
+    with path.open("r+b") as raw:
+        raw.write(checksum_of(path))
+    with pytest.raises(BasisMismatchError, match=r"pca_mat\.h5 .* has the version 9, and this dimred reads version 1"):
+        load_basis(pair)
 
 
 def test_two_files_of_different_results_are_not_taken_for_a_pair(pair, walk_basis, tmp_path):

@@ -1,0 +1,166 @@
+"""Find the checkpoints in a folder of another program, and open one: a file, or a folder with one file or shards."""
+
+import json
+import logging
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from dimred.checkpoints.checkpoint_io import SUFFIXES, Checkpoint, Stamps, open_file, read_index, stamps_of
+from dimred.checkpoints.stored_tensor import StoredTensor
+from dimred.errors import CheckpointError, ConfigError, shown
+from dimred.io.run_names import MERGE_FOLDER, has_record, snapshots_below
+from dimred.merging.pickles import PICKLES, converted_path, is_pickle, refusal
+
+_log = logging.getLogger(__name__)
+
+INDEX = ".safetensors.index.json"
+ADAPTER_CONFIG = "adapter_config.json"
+_MOST_GLOBS = 4  # in a message
+_SHARD = re.compile(r"-\d+-of-\d+$")
+NUMBER = re.compile(r"\d+(?:\.\d+)?")  # in a name; a decimal one, such as a loss, is one number
+
+
+def checkpoints_in(folder: Path, order: str, argument: str) -> list[Path]:
+    """List the checkpoints in a folder, which are files or folders, sorted by name.
+
+    For the order ``step`` these are the files, or the folders, whose names differ in numbers alone; others are passed
+    over. For any other order they are all, and must be of one kind. Results of merges are left out.
+
+    Args:
+        folder: the folder.
+        order: see ``steps_of``.
+        argument: what the user calls the folder, for errors.
+
+    Raises:
+        ConfigError: there are none, or several series or kinds, or it is a run's folder, whose snapshots are below.
+        CheckpointError: one of them is a pickle that was not converted.
+    """
+    if where := snapshots_below(folder):
+        raise ConfigError(f"{argument} is {str(folder)!r}, the folder of a run{where}")
+    paths = sorted(path for path in folder.iterdir() if not path.name.startswith(".") and not has_record(path))
+    entries = [path for path in paths if path.suffix != MERGE_FOLDER and _has_weights(path)]
+    entries = [path for path in entries if path.is_dir() or not is_pickle(path) or not converted_path(path).exists()]
+    if not entries:
+        raise ConfigError(f"{argument} is {str(folder)!r}, a folder without a .safetensors or .ckpt file; name another")
+    groups: defaultdict[tuple[bool, str], list[Path]] = defaultdict(list)
+    for path in entries:
+        groups[path.is_dir(), _pattern(path) if order == "step" else ""].append(path)
+    series = [group for group in groups.values() if len(group) > 1]
+    if order == "step" and len(series) == 1:
+        chosen = series[0]
+    elif len(groups) == 1:
+        chosen = entries
+    else:
+        globs = {str(folder / NUMBER.sub("*", group[0].name)) for group in series or groups.values()}
+        some = " or ".join(map(repr, sorted(globs)[:_MOST_GLOBS]))
+        what = "several series or kinds of checkpoints" if series else "none whose names differ in numbers alone"
+        remedy = "" if series else ", or use order='name' or order='mtime'"
+        raise ConfigError(f"{argument} is {str(folder)!r}, which has {what}; give the ones you mean, {some}{remedy}")
+    patterns = {_pattern(path) for path in chosen}
+    for path in paths:
+        if path in entries and path not in chosen:
+            _log.info(f"{path} is not named like the other checkpoints, and is passed over")
+        elif path.is_dir() and path not in entries and _pattern(path) in patterns:
+            _log.info(f"{path} has no weights, and is passed over")
+    if pickles := [path for path in chosen if not path.is_dir() and is_pickle(path)]:
+        raise refusal(pickles)
+    return distinct(chosen)
+
+
+def _has_weights(path: Path) -> bool:
+    """Return whether a file's name ends as those of weights, or whether a folder has such a file."""
+    return any(file.name.endswith((*SUFFIXES, *PICKLES)) for file in (path.iterdir() if path.is_dir() else [path]))
+
+
+def _pattern(path: Path) -> str:
+    """Return the name without its ending, with # in place of each number, so that a series has one pattern."""
+    return NUMBER.sub("#", path.name if path.is_dir() else converted_path(path).stem)
+
+
+def distinct(paths: Iterable[Path]) -> list[Path]:
+    """Leave out further names of one file or folder, links of both kinds, and say so: it would count twice."""
+    names: dict[object, Path] = {}
+    paths = list(dict.fromkeys(paths))
+    for path in sorted(paths, key=Path.is_symlink):
+        try:
+            status = path.stat()
+            identity: object = (status.st_dev, status.st_ino)
+        except OSError:
+            identity = os.path.realpath(path)
+        name = names.setdefault(identity, path)
+        if name != path:
+            _log.info(f"{path} is another name of {name}, and is passed over")
+    return [path for path in paths if path in names.values()]
+
+
+def index_files(folder: Path) -> list[Path]:
+    """List the indices of shards of ``.safetensors`` in a folder, sorted."""
+    return sorted(folder.glob(f"*{INDEX}"))
+
+
+def weight_files(path: Path) -> list[Path]:
+    """List the files that may hold the weights of a checkpoint, a file or a folder."""
+    return sorted(file for file in path.iterdir() if file.suffix in SUFFIXES) if path.is_dir() else [path]
+
+
+def read_one(path: Path) -> Checkpoint:
+    """Open a checkpoint: a file, the index of shards, or a folder with one of either. Its step is left at 0.
+
+    Raises:
+        CheckpointError: a file is damaged or a pickle, or ``path`` is not a single checkpoint.
+    """
+    if path.is_dir():
+        return _read_folder(path)
+    if path.name.endswith(INDEX):
+        return _sharded(path)
+    if is_pickle(path):
+        raise refusal([path])
+    if _SHARD.search(path.stem):
+        raise CheckpointError(f"{path} is one of several shards; give the folder with their model{INDEX}")
+    return open_file(path)
+
+
+def _read_folder(folder: Path) -> Checkpoint:
+    files: Sequence[Path] = index_files(folder) or [path for path in weight_files(folder) if not is_pickle(path)]
+    if not files and (pickles := sorted(path for path in folder.iterdir() if path.name.endswith((*PICKLES, ".ckpt")))):
+        raise refusal(pickles)
+    if len(files) != 1:
+        each = f"; to average its files, give '{folder / ('*' + files[0].suffix)}'" if files else ""
+        raise CheckpointError(
+            f"{folder} has {len(files)} files of weights; a folder that is one checkpoint has one, or shards "
+            f"and their model{INDEX}{each}"
+        )
+    return replace(read_one(files[0]), path=folder)
+
+
+def _sharded(index: Path) -> Checkpoint:
+    try:
+        weight_map = json.loads(index.read_bytes())["weight_map"]
+        names = list(dict.fromkeys(weight_map.values()))
+        if not names or any(Path(name).name != name for name in names):
+            raise ValueError("weight_map names no file beside it")
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise CheckpointError(f"{index} is not an index of shards ({type(error).__name__}: {error})") from None
+    whole = index.with_name(index.name.removesuffix(".index.json"))
+    if whole.exists() and whole.name not in names:
+        raise CheckpointError(
+            f"{index.parent} has {whole.name} and also the {index.name} of shards: two networks. To take the former, "
+            f"which frameworks load, give '{index.parent.parent / '*' / whole.name}'; to take the latter, move it away"
+        )
+    files = tuple(index.parent / name for name in sorted(names))
+    tensors: dict[str, StoredTensor] = {}
+    stamps: Stamps = ()
+    for file in files:
+        if not file.exists():
+            raise CheckpointError(f"{index} names {file.name}, which is not there; fetch it, or save the model again")
+        stamps += stamps_of([file])
+        entries = read_index(file, verify=True).items()
+        tensors |= {name: tensor for name, tensor in entries if weight_map.get(name, file.name) == file.name}
+    absent = next((name for name in weight_map if name not in tensors), None)
+    if absent is not None:
+        raise CheckpointError(f"{index} says {shown(absent)} is in {weight_map[absent]}, which does not have it")
+    return Checkpoint(index.parent, files, tensors, stamps=stamps)

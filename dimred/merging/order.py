@@ -1,0 +1,102 @@
+"""Order checkpoints by the whole numbers in the names of their files or folders, by their names, or by their times."""
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import islice, pairwise
+from pathlib import Path
+
+from dimred.checkpoints.checkpoint_io import SUFFIXES
+from dimred.checkpoints.names import epochs_and_steps, network_of
+from dimred.errors import ConfigError, check_choice
+from dimred.io.run_names import without_dots
+from dimred.merging.folder import INDEX, NUMBER
+
+ORDERS = ("step", "name", "mtime")
+_LEVELS_ABOVE = 2  # folders around a file whose names may tell what its own does not
+# A number behind these counts the slices of one network, or its layers, which have no mean.
+_SLICE = re.compile(r"(?<![a-z])(?:rank|mp|tp|pp|shard|part|slice|layer|consolidated)[=_.-]?$", re.IGNORECASE)
+
+
+def steps_of(files: Mapping[Path, Sequence[Path]], order: str = "step") -> list[int]:
+    """Return the step of each checkpoint, in the order given.
+
+    Args:
+        files: path of each checkpoint, a file or a folder -> the files of its weights.
+        order: ``step``, from the names; ``name``, sorted with 9 before 10, or ``mtime``: the steps are then 1, 2, 3 and
+            so on.
+
+    Raises:
+        ConfigError: ``order`` is unknown, or leaves in doubt which checkpoint is older.
+        SeriesError: by their names, the checkpoints are of several runs.
+        OSError: the time of a file can't be read.
+    """
+    check_choice("order", order, ORDERS)
+    if order == "step":
+        return _from_names(list(files))
+    if order == "name":
+        paths = sorted(files, key=_natural)
+    else:
+        times = {path: max(file.stat().st_mtime_ns for file in parts) for path, parts in files.items()}
+        paths = sorted(files, key=times.__getitem__)
+        for path, other in pairwise(paths):
+            if times[path] == times[other]:
+                raise ConfigError(
+                    f"order is 'mtime', but {path} and {other} were written at the same time; use order='step' or "
+                    "order='name'"
+                )
+    return [paths.index(path) + 1 for path in files]
+
+
+def _natural(path: Path) -> list[tuple[str, int]]:
+    """Return a key that sorts names with their numbers as numbers."""
+    return [(text, int(digits or 0)) for text, digits in re.findall(r"(\D*)(\d*)", str(path))]
+
+
+def _from_names(paths: Sequence[Path]) -> list[int]:
+    file_names = [_name_of(path) for path in paths]
+    folders = zip(*([folder.name for folder in without_dots(path).parents] for path in paths), strict=False)
+    # Files named alike, such as model.safetensors, are told apart by their folders.
+    names = next((names for names in (file_names, *islice(folders, _LEVELS_ABOVE)) if len(set(names)) > 1), file_names)
+    if len(names) == 1:
+        return [1]
+    if None not in map(network_of, names):
+        return [step for _, step in epochs_and_steps(names)]
+    return _steps_in(names)
+
+
+def _name_of(path: Path) -> str:
+    ending = next((ending for ending in (INDEX, *SUFFIXES) if path.name.endswith(ending)), "")
+    return path.name.removesuffix(ending)
+
+
+def _steps_in(names: Sequence[str]) -> list[int]:
+    """Return the last whole number that grows from each name to the next, in names that differ in numbers alone.
+
+    No other whole number may fall; decimals, such as a loss, are no steps.
+
+    Raises:
+        ConfigError: the names differ in more than numbers, or these don't grow together.
+    """
+    if odd := next((name for name in names if NUMBER.sub("#", name) != NUMBER.sub("#", names[0])), None):
+        raise _doubt(f"{odd!r} is not named like {names[0]!r}", names)
+    matches = [[*NUMBER.finditer(name)] for name in names]
+    whole = [column for column in zip(*matches, strict=True) if not any("." in match[0] for match in column)]
+    varying = [column for column in whole if len({int(match[0]) for match in column}) > 1]
+    if any(_SLICE.search(column[0].string[: column[0].start()]) for column in varying):
+        raise _doubt("a number that varies counts the slices or layers of one network", names)
+    columns = [[int(match[0]) for match in column] for column in varying]
+    for column in zip(*sorted(zip(*columns, strict=True)), strict=True):
+        if any(before > after for before, after in pairwise(column)):
+            raise _doubt("the numbers in the names don't grow together", names)
+    growing = [column for column in columns if len({*column}) == len(column)]
+    if not growing:
+        raise _doubt("the names don't tell it", names)
+    return growing[-1]
+
+
+def _doubt(why: str, names: Sequence[str]) -> ConfigError:
+    few = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+    return ConfigError(
+        f"order is 'step', but {why} ({few}); leave out what is not of this run, use order='name' or order='mtime', or "
+        "rename them, so that one whole number grows"
+    )

@@ -1,0 +1,89 @@
+"""``dimred pca`` takes a manifest, or what MindSpore's ``ModelCheckpoint`` leaves, and else names the way round."""
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import nn
+
+import dimred
+from dimred.checkpoints.checkpoint_io import open_file, read_index
+from dimred.checkpoints.series import CheckpointSeries
+from dimred.errors import CheckpointError, SeriesError
+from dimred.subspace.fit import fit_basis
+from tests.helpers.checkpoint_files import network, write_file, write_run
+from tests.oracles.pca import principal_components, subspace_distance
+
+
+def test_a_folder_of_model_checkpoint_is_fitted_as_numpy_does(tmp_path, caplog):
+    caplog.set_level("INFO")
+    cell = nn.SequentialCell(nn.Dense(4, 3), nn.BatchNorm1d(3))
+    data = np.random.default_rng(0).normal(size=(24, 4)).astype(np.float32)
+    batches = ms.dataset.NumpySlicesDataset((data, data[:, :3]), shuffle=False).batch(6)
+    keeper = ms.train.ModelCheckpoint("net", str(tmp_path), ms.train.CheckpointConfig(2, keep_checkpoint_max=9))
+    model = ms.train.Model(cell, nn.MSELoss(), nn.Momentum(cell.trainable_params(), 0.1, 0.9))
+    model.train(3, batches, callbacks=[keeper], dataset_sink_mode=False)
+    ms.save_checkpoint(cell, str(tmp_path / "net_best.ckpt"))
+    series = CheckpointSeries.open(tmp_path)
+    assert [path.name for path in series.paths][:3] == ["net-1_2.ckpt", "net-1_4.ckpt", "net-2_2.ckpt"]
+    assert series.steps == [2, 4, 6, 8, 10, 12]
+    assert f"{tmp_path}/net_best.ckpt is not named NAME-EPOCH_STEP, and is passed over" in caplog.text
+    names = [one.name for one in cell.trainable_params()]
+    rows = [np.concatenate([open_file(path).read(name).ravel() for name in names]) for path in series.paths]
+    basis = fit_basis(tmp_path, 2, network=cell)
+    assert subspace_distance(basis.components, principal_components(np.array(rows), 2)[1]) < 1e-6
+
+
+@pytest.mark.parametrize("kind", ["shards", "folders", "odd names", "nothing"])
+def test_any_other_folder_is_refused_and_the_way_round_leads_on(tmp_path, kind):
+    if kind in ("shards", "folders"):
+        arrays = write_run(tmp_path, 3, sharded=kind == "shards")
+    else:
+        arrays = [network(seed) for seed in range(3)]
+        for number, tensors in enumerate(arrays if kind == "odd names" else (), start=9):
+            write_file(tmp_path / f"epoch_{number}.safetensors", tensors)
+    with pytest.raises(
+        SeriesError, match=r"NAME-EPOCH_STEP.*CheckpointSeries\(folder\)\.append\(weights, step="
+    ) as error:
+        fit_basis(tmp_path, 2)
+    assert f"directory is {str(tmp_path)!r}" in str(error.value)
+    series = CheckpointSeries(tmp_path / "series")
+    for step, tensors in enumerate(arrays, start=1):
+        weights = {name: tensors[name] for name in ("conv.weight", "fc.weight")}
+        series.append(weights, step=step, epoch=step)
+    assert fit_basis(series, 2).layout.names == ("conv.weight", "fc.weight")
+
+
+@pytest.mark.parametrize("name", ["a-1_1.ckpt", "a-1_1.safetensors"])
+def test_a_pointer_of_git_lfs_is_named(tmp_path, name):
+    (tmp_path / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n")
+    for call in (lambda: fit_basis(tmp_path, 2), lambda: read_index(tmp_path / name)):
+        with pytest.raises(CheckpointError, match=r"a-1_1\.\w+ is a pointer of Git LFS.*git lfs pull"):
+            call()
+
+
+def test_safetensors_of_mindspore_need_names_at_once(tmp_path):
+    (tmp_path / "s").mkdir()
+    for number in range(4):
+        cell = nn.SequentialCell(nn.Conv2d(1, 2, 3, weight_init="normal"), nn.BatchNorm2d(2))
+        ms.save_checkpoint(cell, str(tmp_path / "s" / f"n-{number}_1.safetensors"), format="safetensors")
+    with pytest.raises(CheckpointError, match=r"n-0_1\.safetensors was written by MindSpore.*--names-from"):
+        fit_basis(tmp_path / "s", 2)
+    assert fit_basis(tmp_path / "s", 2, network=cell).n_weights == 18 + 4
+
+
+@pytest.mark.parametrize("name", ["dropout/seed_generator/seed_generator_state", "rngs.default.key", "rng_state"])
+def test_states_of_random_generators_are_no_quantised_weights(tmp_path, name):
+    for seed in (1, 2):
+        state = np.array([seed, seed + 1], np.uint32)
+        write_file(tmp_path / f"n-{seed}.safetensors", network(seed) | {name: state, "ids": np.arange(3)})
+    assert open_file(tmp_path / "n-1.safetensors").integers == ("ids",)
+    dimred.merge(tmp_path, tmp_path / "mean.safetensors")
+
+
+def test_a_folder_above_the_snapshots_names_the_one_below(tmp_path):
+    snapshots = tmp_path / "device0_stage_1" / "checkpoint_stage_1" / "checkpoint_pca"
+    snapshots.mkdir(parents=True)
+    for folder in list(snapshots.parents)[:3]:
+        with pytest.raises(SeriesError, match="the snapshots of this run are in") as error:
+            CheckpointSeries.open(folder)
+        assert repr(str(snapshots)) in str(error.value)
