@@ -20,7 +20,7 @@ from dimred.comparison.runs import DivergedRunError, checkpoint_of
 from dimred.comparison.summary import Row, collect, markdown, read_row, title_of, write_comparison_page
 from dimred.config import StageOneConfig, StageTwoConfig, config_text, load_config
 from dimred.errors import ConfigError
-from dimred.io.atomic import atomic_write, writable
+from dimred.io.atomic import atomic_write, make_folder, writable
 from dimred.io.metrics_file import json_text
 from dimred.io.run_names import (
     CONFIG,
@@ -188,7 +188,7 @@ def _run(begin: Callable[[], Comparison], missing: Sequence[str], seed: int, dig
                 raise
             _log.warning(f"seed {seed}: {method} has no network, because its training diverged: {fault}")
             record |= {"diverged": fault.rates, "seconds": fault.seconds}
-        comparison.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(comparison.folder)
         atomic_write(comparison.folder / f"{method}.json", json_text(record, indent=2) + "\n")
 
 
@@ -269,5 +269,5 @@ def _claim_folder(out: Path, two: StageTwoConfig) -> None:
         raise ConfigError(f"--out is {str(out)!r}, which holds something else; name another folder")
     else:
         with writable("--out", out):
-            out.mkdir(parents=True, exist_ok=True)
+            make_folder(out)
             atomic_write(out / CONFIG, config_text(two))
