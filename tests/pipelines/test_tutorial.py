@@ -52,8 +52,11 @@ def test_a_script_of_mindspores_tutorial_keeps_its_stage_1_and_gets_another_stag
     stage_1, stage_2 = re.findall(r"^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
     [boost] = re.findall(r"^```text\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
     compile(stage_1 + boost, "before", "exec")
+    ends = "ends = net[4].weight.asnumpy().copy()\n"
+    moved = "print('moved:', abs(net[4].weight.asnumpy() - ends).max() > 0)\n"
     again = "Model(step).train(1, data)\n"  # stage 1's dataset object
-    done = run(sys.executable, "-c", stage_1 + stage_2 + again, cwd=tmp_path, status=1)
+    done = run(sys.executable, "-c", stage_1 + ends + stage_2 + moved + again, cwd=tmp_path, status=1)
+    assert "moved: True" in done.stdout
     assert "The dataset object had been used in other model" in done.stderr
     first, last = re.findall(r"^stage [12]: \{'acc': (0\.\d+)\}$", done.stdout, re.MULTILINE)
     assert float(first) > 0.8
