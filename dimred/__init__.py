@@ -1,23 +1,17 @@
 """Two-stage dimension-reduction training on MindSpore.
 
-The oneDNN 3.10.1 inside MindSpore 2.10 falls back to its *reference* kernel for every convolution larger than 1 x 1 on
-AVX-512 hosts: 20 to 100 times slower than the AVX2 kernel (``tests/benchmarks/test_onednn_cap.py`` measures the ratio).
-So on such hosts, importing ``dimred`` caps oneDNN's instruction set at AVX2, unless the user's environment sets it. It
-also keeps two things out of a user's way: the folder that MindSpore makes in the working directory for a graph that
-doesn't compile, and what MindSpore's cells print at exit.
+Importing ``dimred`` sets what MindSpore reads when it is loaded, unless the user's environment sets it; see
+``dimred.workarounds.onednn_cap`` and ``dimred.workarounds.litter``.
 
 The public names are loaded on first use, so that ``import dimred`` and ``dimred --help`` don't load MindSpore.
 """
 
-import atexit
-import os
-import sys
-import tempfile
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dimred.errors import missing_package
+from dimred.workarounds.litter import avoid_litter
+from dimred.workarounds.onednn_cap import cap_onednn
 
 if TYPE_CHECKING:
     from dimred.checkpoints.layout import WeightLayout as WeightLayout
@@ -81,24 +75,5 @@ def __dir__() -> list[str]:
     return [*__all__, "__version__", "__doc__"]
 
 
-ISA_VARIABLE = "ONEDNN_MAX_CPU_ISA"
-
-
-def has_avx512() -> bool:
-    """Return whether this host's processor offers AVX-512; False if that can't be read."""
-    try:
-        return "avx512f" in Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").split()
-    except OSError:
-        return False
-
-
-def _silence_cell_finalisers() -> None:
-    """Silence ``Cell.__del__``, which meets missing globals at exit and would print a traceback for each cell."""
-    if "mindspore" in sys.modules:
-        sys.modules["mindspore"].nn.Cell.__del__ = lambda self: None
-
-
-if "DNNL_MAX_CPU_ISA" not in os.environ and has_avx512():  # the variable's old name; the user's choice counts
-    os.environ.setdefault(ISA_VARIABLE, "AVX2")  # oneDNN reads it at its first primitive
-os.environ.setdefault("MS_OM_PATH", str(Path(tempfile.gettempdir(), f"dimred-{os.getuid()}")))  # else ./rank_0/om
-atexit.register(_silence_cell_finalisers)
+cap_onednn()
+avoid_litter()

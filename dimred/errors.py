@@ -7,7 +7,6 @@ import math
 import reprlib
 import signal
 from collections.abc import Callable, Collection
-from ctypes import c_float
 from numbers import Integral, Real
 from typing import Any, TypeVar
 
@@ -145,7 +144,6 @@ def check_number(
     at_least: float | None = None,
     below: float = math.inf,
     whole: bool = False,
-    in_float32: bool = False,
     usual: str = "",
 ) -> None:
     """Check that an option is a finite number in its range.
@@ -156,7 +154,6 @@ def check_number(
         above, at_least: the lower limit; give one of them.
         below: an upper limit that the value must not reach.
         whole: whether the value must be a whole number.
-        in_float32: whether it must also be in its range when it is rounded to float32, as a graph gets it.
         usual: end of the message, such as ``0.9 is usual``.
 
     Raises:
@@ -165,9 +162,6 @@ def check_number(
     is_number = isinstance(value, Integral if whole else Real) and not isinstance(value, bool)
     is_above = is_number and (value > above if at_least is None else value >= at_least)
     if is_above and abs(value) < math.inf and value < below:
-        if in_float32:
-            rounded = c_float(value).value
-            check_number(f"{name} in float32", rounded, above=above, at_least=at_least, below=below, usual=usual)
         return
     number = "a whole number" if whole else "a number"
     limit = f"above {above}" if at_least is None else f"of at least {at_least}"

@@ -25,8 +25,8 @@ from dimred.runs.begun import pins_of_data
 from dimred.runs.device import set_up
 from dimred.runs.steps import build_loss
 from dimred.runs.task import Task, build_task
-from dimred.train_step.counted import WeighedLoss
-from dimred.train_step.network_state import batch_norms, moving_statistics
+from dimred.train_step.mean_loss import MeanLoss
+from dimred.train_step.statistics import batch_norms, moving_statistics
 from dimred.vectors.parameters import from_arrays
 
 _log = logging.getLogger(__name__)
@@ -124,7 +124,7 @@ def loss_in_plane(
     evaluation mode. Every call changes the network's weights and statistics.
 
     Args:
-        loss: network and loss in one cell; returns the mean loss of a batch, or (sum, count), see ``WeighedLoss``.
+        loss: network and loss in one cell; returns the mean loss of a batch, or (sum, count), see ``MeanLoss``.
         batches: the batches, the same in every call.
         origin: the plane's origin, (M,).
         directions: its directions, (2, M).
@@ -133,7 +133,7 @@ def loss_in_plane(
         The function; it takes one forward pass over each batch.
     """
     layout, parameters = WeightLayout.from_network(loss), loss.trainable_params()
-    mean_loss = WeighedLoss(loss, weighs=False)
+    mean_loss = MeanLoss(loss)
     mean_loss.set_train(False)
     for norm in batch_norms(loss):
         norm.set_train(True)

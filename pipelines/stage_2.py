@@ -19,13 +19,12 @@ from dimred.stages.checks import check_stage_2
 from dimred.stages.parent import StageOneRun, config_beside
 from dimred.stages.stage_2 import build_stage_2
 
-Basis = typer.Argument(metavar="[PCA_MAT]", help="Basis of a search; fitted beside WEIGHTS if not given.")
-Config = typer.Option(help="YAML file, or a recipe; by default the one in stage 1's folder.")
-
 
 def stage_2(
-    data: Data, weights: Weights, pca_mat: Annotated[Path | None, Basis] = None,
-    config: Annotated[Path | None, Config] = None, resume: Resume = False, overrides: Overrides = None,
+    data: Data, weights: Weights,
+    pca_mat: Annotated[Path | None, typer.Argument(metavar="[PCA_MAT]", help="Basis of a search; else fitted.")] = None,
+    config: Annotated[Path | None, typer.Option(help="YAML file, or a recipe; by default that of stage 1.")] = None,
+    resume: Resume = False, overrides: Overrides = None,
     out: Annotated[Path, typer.Option(help="New folder for checkpoints and metrics.")] = Path("device0_stage_2"),
     device_target: DeviceTarget = "CPU", fast_dev_run: FastDevRun = False,
 ) -> None:  # fmt: skip
@@ -34,7 +33,8 @@ def stage_2(
     settings = begun.config if begun else load_config(StageTwoConfig, config or config_beside(weights), overrides or [])
     ranks = set_up(settings.seed, device_target, settings.all_reduce_split, settings.deterministic)
     parent = StageOneRun.open_on_all(weights, ranks)
-    set_precision(settings := settings.with_epochs_after(parent.epoch))
+    settings = settings.with_epochs_after(parent.epoch)
+    set_precision(settings)
     task = build_task(settings, data, ranks, is_checked=False)
     plan = check_stage_2(task, parent, pca_mat, out, begun, resume=resume)
     with open_run(out, task, begun, fast_dev_run) as run:

@@ -10,7 +10,7 @@ from hypothesis import settings
 TESTS = Path(__file__).parent
 NOT_QUICK = {"slow", "benchmark", "browser", "torch"}  # markers
 # Folders whose tests start training runs or jobs or compile much, and other files that take ten seconds of CPU time.
-LONGER_FOLDERS = ("benchmarks", "distributed", "fuzz", "pipelines", "studies", "train_step")
+LONGER_FOLDERS = ("benchmarks", "distributed", "fuzz", "pipelines", "power", "train_step")
 LONGER = (
     "cli/test_bench.py",
     "cli/test_doctor.py",
@@ -28,7 +28,6 @@ LONGER = (
     "stages/test_reads.py",
     "stages/test_stage_1.py",
     "search_step/test_against_twin.py",
-    "search_step/test_cooldown.py",
     "search_step/test_safety.py",
     "search_step/test_use.py",
     "vectors/test_vectors.py",

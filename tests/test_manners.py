@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import dimred
-from dimred import ISA_VARIABLE, has_avx512
+from dimred.workarounds.onednn_cap import ISA_VARIABLE, has_avx512
 from tests.helpers.commands import run
 
 SCRIPT = """

@@ -31,8 +31,9 @@ MAY_IMPORT = {
     "data": ("errors", "io"),
     "distributed": ("errors", "io"),
     "vectors": ("errors", "distributed"),
-    "train_step": ("errors", "curves", "vectors", "distributed"),
-    "search_step": ("errors", "vectors", "distributed", "train_step"),
+    "workarounds": ("errors",),
+    "train_step": ("errors", "curves", "config", "vectors", "distributed", "workarounds"),  # config has the ranges
+    "search_step": ("errors", "vectors", "distributed", "train_step", "workarounds"),
     "evaluation": ("errors", "checkpoints", "averaging", "data", "vectors", "distributed", "train_step"),
 }
 # MindSpore's faults are mended in one room, which the packages that compute may enter.
@@ -51,7 +52,7 @@ WITHOUT_MINDSPORE = ("errors", "curves", "console", "io", "config", *OFFLINE[2:]
 MAY_IMPORT["cli"] = tuple(name for name in WITHOUT_MINDSPORE if name != "cli")
 MAY_IMPORT_LATE = {"cli": (*MAY_IMPORT["pipelines"], "pipelines"), "__init__": MAY_IMPORT["pipelines"]}
 
-OF_DIMRED = ("__version__", "ISA_VARIABLE", "has_avx512")  # what dimred/__init__.py itself defines
+OF_DIMRED = ("__version__",)  # what dimred/__init__.py itself defines
 
 FILES = sorted(path for folder in ("dimred", "pipelines") for path in (ROOT / folder).rglob("*.py"))
 

@@ -15,7 +15,7 @@ from dimred.checkpoints.layout import WeightLayout, as_weight, vector_digest
 from dimred.checkpoints.names import epochs_and_steps, network_of
 from dimred.checkpoints.stored_tensor import reading
 from dimred.errors import BasisMismatchError, ConfigError, SeriesError, check_number, check_type, shown
-from dimred.io.atomic import remove_leftovers
+from dimred.io.atomic import make_folder, remove_leftovers
 from dimred.io.checksums import read_checksummed, write_checksummed
 from dimred.io.file_format import SERIES
 from dimred.io.run_names import ABOVE_SNAPSHOTS, MANIFEST, snapshots_below
@@ -80,8 +80,8 @@ class CheckpointSeries:
         self.keep = keep
         self.prefix, self._suffix = prefix, suffix
         self._writable = True
-        self.directory.mkdir(parents=True, exist_ok=True)
-        remove_leftovers(self.directory)
+        make_folder(self.directory)
+        remove_leftovers(self.directory, is_only_writer=True)
         self.layout: WeightLayout | None = None
         self.entries: tuple[SnapshotEntry, ...] = ()
         if (self.directory / MANIFEST).exists():

@@ -11,7 +11,7 @@ import numpy as np
 
 from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
 from dimred.errors import CheckpointError, DivergedError, RunError
-from dimred.io.atomic import remove_leftovers
+from dimred.io.atomic import make_folder, remove_leftovers
 from dimred.io.file_format import STATE
 from dimred.io.run_names import STATES
 
@@ -81,8 +81,8 @@ class RunStates(_NumberedFiles):
         Raises:
             OSError: the file can't be written; the newest earlier state is still there.
         """
-        self.directory.mkdir(exist_ok=True)
-        remove_leftovers(self.directory)
+        make_folder(self.directory)
+        remove_leftovers(self.directory, is_only_writer=True)
         path = self.directory / f"state-{step}.ckpt"
         entries = {_VALUES: json.dumps(STATE.marked(values))}
         try:
@@ -131,8 +131,8 @@ class FullCheckpoints(_NumberedFiles):
     """
 
     def __init__(self, directory: Path, prefix: str, keep: int):
-        directory.mkdir(parents=True, exist_ok=True)
-        remove_leftovers(directory)
+        make_folder(directory)
+        remove_leftovers(directory, is_only_writer=True)
         super().__init__(directory, rf"{re.escape(prefix)}-(\d{{1,18}})_\d{{1,18}}\.ckpt", keep)
         self.prefix = prefix
 

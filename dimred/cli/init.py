@@ -33,7 +33,7 @@ _LIMITS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusive
 
 def init(
     out: Annotated[
-        Path, typer.Argument(metavar="[FILE]", help="The YAML file to write; must not exist.", callback=check_new_file)
+        Path, typer.Argument(metavar="FILE", help="The YAML file to write; must not exist.", callback=check_new_file)
     ] = Path("dimred.yaml"),
     config: Annotated[
         Path | None,

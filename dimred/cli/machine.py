@@ -15,7 +15,7 @@ import typer
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from dimred import ISA_VARIABLE, __version__, has_avx512
+from dimred import __version__
 from dimred.console import Data, DeviceTargetIfGiven, Overrides
 from dimred.errors import ConfigError, DimredError, MissingPackageError
 from dimred.io.atomic import atomic_write, describe_os_error
@@ -146,6 +146,8 @@ def _disk() -> CheckResult:
 
 
 def _instruction_set() -> CheckResult:
+    from dimred.workarounds.onednn_cap import ISA_VARIABLE, has_avx512
+
     cap = os.environ.get(ISA_VARIABLE) or os.environ.get("DNNL_MAX_CPU_ISA")
     if not has_avx512():
         return CheckResult("oneDNN", f"no AVX-512 here, so no cap is needed ({cap or 'none'})")

@@ -72,14 +72,14 @@ def evaluate(
     from dimred.checkpoints.checkpoint_io import check_ending, read_checkpoint, write_checkpoint
     from dimred.runs.device import set_up
     from dimred.runs.task import build_task
-    from dimred.train_step.network_state import moving_statistics
-    from dimred.train_step.schedule_free import refuse_gradient_point
+    from dimred.train_step.schedule_free import check_no_gradient_point
+    from dimred.train_step.statistics import moving_statistics
     from dimred.vectors.parameters import first_not_finite, from_arrays, to_arrays
 
     if save is not None:
         check_ending(save, "--save")
     arrays, named = read_checkpoint(weights), named_weights("WEIGHTS", weights)
-    refuse_gradient_point(arrays, named)
+    check_no_gradient_point(arrays, named)
     set_up(settings.seed)
     task = build_task(settings, data, splits={"train", split})
     network, evaluator = task.network, task.evaluator

@@ -76,9 +76,7 @@ def train(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for device{rank}_stage_{1,2}.")] = Path(),
     go_on_from: Annotated[
         Path | None,
-        typer.Option(
-            "--from", metavar="CHECKPOINT", help="Stage 1: begin a new run with this full checkpoint of another."
-        ),
+        typer.Option("--from", metavar="CHECKPOINT", help="Stage 1: begin a new run at this full checkpoint."),
     ] = None,
     resume: Resume = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what each rank would run.")] = False,
@@ -106,25 +104,20 @@ def train(
     ] = None,
     stall_timeout: Annotated[
         float,
-        typer.Option(min=0, metavar="SECONDS", help="End after so long without progress; 0: never."),
+        typer.Option(min=0, metavar="SECONDS", help="End if stuck for so long; 0: never."),
     ] = 1800,
 ) -> None:
     """Run stage 1 or stage 2, on one device or many, on one host or several.
 
-    Stage 1 trains, and keeps a rolling series of weight snapshots. Stage 2 begins at WEIGHTS. By method it searches in
-    the subspace of the snapshots, and keeps what it ends with; or it is a cooldown, which brings the learning rate to
-    0, and val chooses between its end and the best average of the snapshots.
-
-    --set takes keys of the stage. --set method=cooldown or method=search in place of the file's method takes nothing of
-    what the file has below stage_2, and the other method's defaults.
+    Stage 1 trains, and keeps a rolling series of weight snapshots. Stage 2 begins at WEIGHTS. Its method is a search in
+    the subspace of the snapshots, or a cooldown, which brings the learning rate to 0. With --set method=cooldown,
+    nothing of what a file has for a search is taken.
 
     At ctrl-C, SIGTERM or SIGUSR1 it saves and ends; the same command with --resume goes on.
 
     Example: dimred train stage-1 ./digits --config digits
 
-    Example: dimred train stage-2 ./digits run/checkpoint_stage_1/resnet_small-70_74.ckpt --set method=cooldown
-
-    Example: dimred train stage-2 ./imagenet device0_stage_1/checkpoint_stage_1/resnet50-70_625.ckpt pca_mat.npy
+    Example: dimred train stage-2 ./digits device0_stage_1/checkpoint_stage_1/resnet_small-70_74.ckpt
     """
     from dimred.config import StageOneConfig, StageTwoConfig, config_file, load_config, recipe_names
     from dimred.launch.devices import choose_devices

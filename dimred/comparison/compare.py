@@ -20,7 +20,7 @@ from dimred.comparison.runs import DivergedRunError, checkpoint_of
 from dimred.comparison.summary import Row, collect, markdown, read_row, title_of, write_comparison_page
 from dimred.config import StageOneConfig, StageTwoConfig, config_text, load_config
 from dimred.errors import ConfigError
-from dimred.io.atomic import atomic_write, writable
+from dimred.io.atomic import atomic_write, make_folder, writable
 from dimred.io.checksums import write_checksummed
 from dimred.io.file_format import COMPARED
 from dimred.io.metrics_file import finite, json_text
@@ -191,7 +191,7 @@ def _run(begin: Callable[[], Comparison], missing: Sequence[str], seed: int, dig
                 raise
             _log.warning(f"seed {seed}: {method} has no network, because its training diverged: {fault}")
             record |= {"diverged": fault.rates, "seconds": fault.seconds}
-        comparison.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(comparison.folder)
         write_checksummed(comparison.folder / f"{method}.json", COMPARED, finite(record))
 
 
@@ -270,5 +270,5 @@ def _claim_folder(out: Path, two: StageTwoConfig) -> None:
         raise ConfigError(f"--out is {str(out)!r}, which holds something else; name another folder")
     else:
         with writable("--out", out):
-            out.mkdir(parents=True, exist_ok=True)
+            make_folder(out)
             atomic_write(out / CONFIG, config_text(two))

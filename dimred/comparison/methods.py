@@ -13,6 +13,7 @@ from dimred.comparison.runs import DivergedRunError, checkpoint_of, on_one_proce
 from dimred.comparison.summary import read_row
 from dimred.config import PARTS_OF_STEP, OptimizerConfig, StageOneConfig, StageTwoConfig
 from dimred.evaluation.averages import SnapshotAverages, choose_average
+from dimred.io.atomic import make_folder
 from dimred.io.run_names import RESULT, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS
 from dimred.io.stage_two_result import FORWARD, StageTwoResult
 from dimred.report.record import read_stage_1
@@ -122,7 +123,7 @@ class Comparison:
         best, weights = choose_average(averages, evaluator.measure_val_of, last, choice)
         evaluator.put(weights)
         file = self.folder / "average.ckpt"
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         write_checkpoint(file, to_arrays(network.get_parameters()))
         cost = FORWARD * choice.forward_passes
         return MethodResult(str(file), self.passes_of_stage_1 + cost, choice.seconds, best.name)

@@ -10,7 +10,7 @@ from pathlib import Path
 from dimred.config import DataConfig, StageOneConfig, StageTwoConfig, config_text
 from dimred.data.batches import steps_in_epoch
 from dimred.errors import ConfigError, DivergedError, FaultError
-from dimred.io.atomic import atomic_write
+from dimred.io.atomic import atomic_write, make_folder
 from dimred.io.metrics_file import read_metrics
 from dimred.io.run_names import METRICS, STAGE_1_CHECKPOINTS, epochs_of_checkpoint, full_checkpoints
 from dimred.launch.processes import start
@@ -51,7 +51,7 @@ def run_stage(
         FaultError: the program was ended, or failed otherwise.
     """
     config, log = (out.parent / f"{out.name}{ending}" for ending in (".yaml", ".log"))
-    out.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(out.parent)
     atomic_write(config, config_text(settings))
     _log.info(f"{title}, see {log}")
     _log.debug(title)

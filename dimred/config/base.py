@@ -3,9 +3,11 @@
 import difflib
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from ctypes import c_float
 from fractions import Fraction as ExactFraction
 from typing import Annotated, Any, Self, get_args
 
+import numpy as np
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -113,6 +115,26 @@ class Strict(BaseModel):
                 "\n".join(line + " or ".join(alternatives) for line, alternatives in lines.items())
             ) from error
 
+    @classmethod
+    def check_arguments(cls, **values: Any) -> None:
+        """Check arguments of Python by the ranges of the keys of their names; a text is no number, and None no value.
+
+        A graph rounds numbers to float32, so they must be in their range there, too: 1 - 1e-8 is 1.
+
+        Raises:
+            ConfigError: names each argument whose value is not allowed, and says what is allowed.
+        """
+        values = {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
+        for name, value in values.items():
+            if value is None:
+                raise ConfigError(f"{name} is None; give a value, or leave it out")
+        cls.checked(values, exact=True)
+        floats = {name: c_float(value).value for name, value in values.items() if isinstance(value, float)}
+        try:
+            cls.checked(values | floats, exact=True)
+        except ConfigError as error:
+            raise ConfigError(f"rounded to float32, as a graph gets it, {error}") from None
+
 
 def _in_words(model: type[BaseModel], keys: Sequence[str], values: Any, problem: Any) -> tuple[str, list[str]]:
     """Return the beginning of a problem's line, and what is allowed unless the line already says so.
@@ -148,9 +170,10 @@ def lines_of_unknown(unknown: str, value: Any, keys: Sequence[str], new_keys: Ma
         unknown: the dotted key.
         value: its value.
         keys: the dotted names of all keys.
-        new_keys: a dotted key, or its last part -> what to do instead.
+        new_keys: a dotted key, or its last parts -> what to do instead.
     """
-    if new := new_keys.get(unknown) or new_keys.get(unknown.rpartition(".")[2]):
+    parts = unknown.split(".")
+    if new := next(filter(None, (new_keys.get(".".join(parts[n:])) for n in range(len(parts)))), None):
         yield f"{unknown} is no key: {new}"
     elif isinstance(value, Mapping) and value and not _similar_keys(unknown, keys):
         for name, inner in value.items():

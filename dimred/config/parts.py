@@ -21,6 +21,7 @@ from dimred.curves import CurveName
 _NETWORKS = ("resnet50", "resnet18", "resnet_small")
 _OPTIMIZERS = ("momentum", "sgd", "adamw", "schedule_free")
 _Level = Annotated[float, Field(ge=0, le=255)]
+_Scale = Annotated[float, Field(gt=0, lt=2.0**126)]  # a loss scaled by 2^126 would overflow float32
 _Spread = Annotated[float, Field(gt=0, le=255)]
 
 
@@ -106,7 +107,7 @@ class LossScaleConfig(Strict):
 
     name: Literal["none", "static", "dynamic"] = "none"
     """none; static: the scale is constant; dynamic: it shrinks on overflow and grows after a run of good steps."""
-    scale: Annotated[float, Field(gt=0, lt=2.0**126)] | None = None
+    scale: _Scale | None = None
     """The scale, or for dynamic the first one; if null, 1024 (static) or 65536 (dynamic)."""
     drop_overflow: bool = True
     """For static: drop a step whose gradient is not finite; false applies every gradient. A search skips such steps
@@ -115,9 +116,9 @@ class LossScaleConfig(Strict):
     """For dynamic: the factor by which the scale shrinks and grows."""
     window: Count = 2000
     """For dynamic: good steps in a row before the scale grows."""
-    smallest: Positive = 1.0
+    smallest: _Scale = 1.0
     """For dynamic: lower bound of the scale."""
-    largest: Positive = 2.0**24
+    largest: _Scale = 2.0**24
     """For dynamic: upper bound of the scale."""
 
     @model_validator(mode="after")

@@ -12,7 +12,7 @@ N_COMPONENTS = 32  # directions to search in, unless a number is given
 
 _Rates = Annotated[tuple[NotNegative, ...], Field(min_length=1)]
 N_COMPONENTS_NAMES = ("n_components", "n_component")  # the second is the published recipe's
-BOOST_OPTIONS = ("rho", "gamma", "alpha", "sigma", "n_component")  # of the published recipe
+BOOST_OPTIONS = ("rho", "gamma", "alpha", "sigma", *N_COMPONENTS_NAMES)  # of boost's ``dim_reduce``
 _N_COMPONENTS = AliasChoices(*N_COMPONENTS_NAMES)
 _OF_RULE = {
     "bfgs": ("rho", "sigma", "max_trials", "initial_scaling", "min_cosine"),
@@ -26,7 +26,7 @@ class SearchOptions(Strict):
     NEW_KEYS: ClassVar[dict[str, str]] = {
         "pca_mat_path": "give the argument basis", "weight_load_dir": "make the basis by dimred.fit_basis",
         "timeout": "leave it out; dimred train has --stall-timeout", "boost_level": "leave it out",
-        "device_num": "give the argument ranks", "device_number": "give the argument ranks",
+        "device_num": "give the argument ranks", "device_number": "give the argument ranks", "boost": "leave it out",
     }  # fmt: skip
     """Options of mindspore.boost's ``dim_reduce`` -> what to do instead."""
 

@@ -50,10 +50,11 @@ class StageConfig(Strict):
         "weight_load_dir": "give it to dimred pca --ckpt-dir",
         "timeout": "use dimred train --stall-timeout",
         "boost_level": "leave it out; stage_2.method says what stage 2 does",
+        "boost": "leave it out; stage_2.method says what stage 2 does",
         "device_num": "use dimred train --devices",
         "device_number": "use dimred train --devices",
     }
-    """A dotted key, or its last part, of mindspore.boost or of an earlier dimred -> what to do instead."""
+    """A dotted key, or its last parts, of mindspore.boost or of the other stage -> what to do instead."""
 
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 1
     """Seed of the initial weights, and of the order of the samples and their augmentation."""
@@ -197,12 +198,7 @@ class StageOneConfig(StageConfig):
 class StageTwoConfig(StageConfig):
     """The configuration of stage 2: a search in the directions of stage 1's snapshots, or a cooldown."""
 
-    NEW_KEYS: ClassVar[dict[str, str]] = StageConfig.NEW_KEYS | {
-        "start": "stage 2 starts from the argument WEIGHTS, which may be any checkpoint",
-        "keep_best": "set cooldown.keep_best; a search keeps what it ends with",
-        "optimizer": "set cooldown.optimizer",
-        "search.split": "leave it out; a search takes its batches from train",
-    }
+    NEW_KEYS: ClassVar[dict[str, str]] = StageConfig.NEW_KEYS | {"optimizer": "set cooldown.optimizer"}
 
     method: Literal["search", "cooldown"] = "search"
     """search: search in the directions of stage 1's snapshots, and keep what it ends with, as published; cooldown: go

@@ -19,7 +19,7 @@ import numpy as np
 from PIL import Image, PngImagePlugin
 
 from dimred.errors import DataError
-from dimred.io.atomic import atomic_folder, writable
+from dimred.io.atomic import atomic_folder, make_folder, writable
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp")  # in lower or upper case
 _NEWER_SUFFIXES = (".avif", ".heic", ".heif", ".jxl")  # which Pillow may not know
@@ -295,7 +295,7 @@ def write_image_tree(out: Path, images: Iterable[tuple[str, str, str, np.ndarray
         raise DataError(f"OUT is {str(out)!r}, which exists already; name a new folder, or remove that one first")
     counts: Counter[str] = Counter()
     with writable("OUT", out):
-        out.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(out.parent)
         with atomic_folder(out) as folder:
             for split, class_name, name, pixels in images:
                 save_image(pixels, folder / split / class_name / f"{name}.png")

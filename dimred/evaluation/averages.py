@@ -16,7 +16,7 @@ from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError, shown
-from dimred.train_step.network_state import evaluating
+from dimred.train_step.modes import evaluating
 from dimred.vectors.parameters import from_arrays, to_arrays
 
 

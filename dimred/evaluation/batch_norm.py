@@ -15,7 +15,9 @@ from mindspore import dtype as mstype
 
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError, check_type, shown
-from dimred.train_step.network_state import batch_norms, evaluating, places
+from dimred.train_step.modes import evaluating
+from dimred.train_step.places import places
+from dimred.train_step.statistics import batch_norms
 from dimred.vectors.parameters import put_array
 
 _log = logging.getLogger(__name__)

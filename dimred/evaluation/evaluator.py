@@ -18,11 +18,12 @@ from dimred.evaluation.scores import (
     BatchSums,
     Score,
     Scores,
+    copies,
     mean_of_items,
     means_of_samples,
     score_batches,
 )
-from dimred.train_step.network_state import moving_statistics
+from dimred.train_step.statistics import moving_statistics
 from dimred.vectors.parameters import from_arrays
 
 _CACHE_BYTES = 1 << 28  # the most that is kept of the batches for one purpose
@@ -41,11 +42,11 @@ class _BatchCache:
         self._batches: list[tuple[Tensor, ...]] | None = None
 
     def create_tuple_iterator(self, num_epochs: int = 1) -> Iterator[tuple[Tensor, ...]]:
-        """Yield the batches, as MindSpore's datasets do."""
+        """Yield copies of the batches, as MindSpore's datasets yield theirs."""
         batches, n_bytes = [], 0
         for batch in self._read() if self._batches is None else self._batches:
             self._at_batch()
-            yield batch
+            yield copies(batch)
             n_bytes += sum(tensor.nbytes for tensor in batch)
             if n_bytes <= _CACHE_BYTES:
                 batches.append(batch)
@@ -152,14 +153,14 @@ class Evaluator:
         ranks = self._ranks
 
         def score() -> list[BatchSums]:
-            found = score_batches(self.network, self._splits[split], *scores)
+            sums = score_batches(self.network, self._splits[split], *scores)
             n_there = len(range(ranks.rank, self._images[split].n_images, ranks.group_size))
-            n_read = sum(len(one) for one, _ in found[0])
+            n_read = sum(len(one) for one, _ in sums[0])
             if n_read != n_there:
                 raise DataError(
                     f"{split!r} gave {n_read} samples to rank {ranks.rank}, and had {n_there} for it when the run "
                     "began: the data changed meanwhile"
                 )
-            return found
+            return sums
 
         return ranks.run_together(score)

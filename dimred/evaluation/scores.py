@@ -17,7 +17,7 @@ from mindspore import dtype as mstype
 from dimred.data.own_dataset import IGNORED, check_labels
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError, DataError
-from dimred.train_step.network_state import evaluating
+from dimred.train_step.modes import evaluating
 
 _WHOLE_NUMBERS = (mstype.bool_, *mstype.int_type, *mstype.uint_type)
 
@@ -140,7 +140,7 @@ def score_batches(network: nn.Cell, batches: Any, *scores: Score) -> list[BatchS
         for *inputs, labels in batches.create_tuple_iterator(num_epochs=1):
             outputs = network(*inputs)
             for of_one, score in zip(sums_of_scores, scores, strict=True):
-                of_one.append(sums_and_counts(score(outputs, labels), outputs, labels))
+                of_one.append(sums_and_counts(score(copies(outputs), copies(labels)), outputs, labels))
     return sums_of_scores
 
 
@@ -234,6 +234,13 @@ def misfit(shape: tuple[int, ...], outputs: Any, labels: Tensor) -> str | None:
             f"{' and '.join(str(tuple(part.shape)) for part in parts)}; give them the same shape"
         )
     return None
+
+
+def copies(values: Any) -> Any:
+    """Return a copy of a Tensor, or of each of several; it is for a user's code, which may change it in place."""
+    if isinstance(values, tuple | list):
+        return tuple(copies(value) for value in values)
+    return values.copy() if isinstance(values, Tensor) else values
 
 
 def on_host(value: Any) -> np.ndarray:

@@ -86,8 +86,7 @@ def _unfinished(target: Path, make: Callable[[Path], object]) -> Iterator[Path]:
                 make(temporary)
             yield temporary
         except BaseException as error:
-            with suppress(OSError):  # of a disk that became read-only, for example; the first error matters
-                remove(temporary)
+            discard(temporary)
             if isinstance(error, OSError):
                 error.filename = str(target)  # instead of the temporary name
             raise
@@ -123,7 +122,8 @@ def atomic_write(path: str | os.PathLike[str], data: bytes | str) -> None:
 def rename(path: Path, target: Path) -> None:
     """Flush a file, or a folder and all that is in it, rename it, and flush the folder around it.
 
-    After that, a power cut can't undo the renaming.
+    After that, a power failure can't undo the renaming. If the folder can't be flushed, a new name is taken back, so
+    that the same call can be made again.
 
     Args:
         path: the file or folder.
@@ -135,8 +135,29 @@ def rename(path: Path, target: Path) -> None:
     inside = path.rglob("*") if path.is_dir() else ()
     for one in (*inside, path):
         _flush(one)
+    is_new = not target.exists()
     path.replace(target)
-    _flush(target.parent)
+    try:
+        _flush(target.parent)
+    except OSError:
+        if is_new:
+            with suppress(OSError):
+                target.replace(path)
+        raise
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder, and those above it that are missing, unless it exists.
+
+    The folder around each new one is flushed, so that a power failure can't take away what is later flushed inside.
+
+    Raises:
+        OSError: the path is a file, or the disk fails, is full or is not writable.
+    """
+    if not path.is_dir():
+        make_folder(path.parent)
+        path.mkdir(exist_ok=True)
+        _flush(path.parent)
 
 
 def _flush(path: Path) -> None:
@@ -173,14 +194,20 @@ def is_temporary(name: str) -> bool:
     return _LEFTOVER.fullmatch(name) is not None
 
 
-def remove_leftovers(directory: str | os.PathLike[str]) -> None:
+def remove_leftovers(directory: str | os.PathLike[str], *, is_only_writer: bool = False) -> None:
     """Remove the unfinished files and folders of processes that were killed since this machine was started.
 
     Such a process no longer holds its lock. A process on another machine may hold a lock that does not reach here, so
     what was written elsewhere, or before the last start, stays. So does what can't be removed: in a shared folder it
     may be another user's.
+
+    Args:
+        directory: the folder.
+        is_only_writer: whether nobody else may write there, as in the folder of a run, which is locked; then nothing
+            stays, also not what a power failure has left.
     """
-    for path in Path(directory).glob(f".writing-{_BOOT}-*.tmp"):
+    boot = "*" if is_only_writer else _BOOT
+    for path in Path(directory).glob(f".writing-{boot}-*.tmp"):
         with suppress(OSError), ExitStack() as stack:
             fcntl.flock(_opened(path, stack), fcntl.LOCK_EX | fcntl.LOCK_NB)
             remove(path)
@@ -205,6 +232,12 @@ def remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
+
+
+def discard(path: Path) -> None:
+    """Remove a file or folder that nobody needs; if that fails, as on a disk that became read-only, it stays."""
+    with suppress(OSError):
+        remove(path)
 
 
 @contextmanager
@@ -251,12 +284,12 @@ class FolderLock:
 
     def remove(self) -> None:
         """Remove the lock file, and the folder if nothing else is in it; call it while the lock is held."""
-        self._path.unlink(missing_ok=True)
+        discard(self._path)
         with suppress(OSError):  # which fails if it holds a result, or the next process's lock
             self._path.parent.rmdir()
 
     def _try_to_lock(self) -> bool:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self._path.parent)
         with suppress(FileNotFoundError), ExitStack() as stack:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
             stack.callback(os.close, descriptor)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from dimred.errors import ConfigError, RunError
-from dimred.io.atomic import LOCK, FolderLock, remove, writable
+from dimred.io.atomic import LOCK, FolderLock, make_folder, remove, writable
 from dimred.io.run_names import NOT_RESULTS, RANK_LOG
 from dimred.launch.channel import LAUNCHER
 from dimred.launch.environment import without_cluster
@@ -214,7 +214,7 @@ def make_folders(job: Job) -> list[Path]:
     try:
         with writable("--out", job.out):
             for folder in folders:
-                folder.mkdir(parents=True, exist_ok=True)
+                make_folder(folder)
                 (folder / RANK_LOG).open("ab").close()  # the disk of a run to resume may have become read-only
     except ConfigError:
         remove_folders(new)

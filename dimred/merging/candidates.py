@@ -12,6 +12,7 @@ import numpy as np
 from dimred.averaging.choice import Candidate, choose
 from dimred.averaging.windows import Window, effective_size, greedy_soup, profiles_around, uniform_windows
 from dimred.errors import RunError, SearchError, shown
+from dimred.io.atomic import atomic_write, flush_to_disk
 from dimred.io.file_format import SCORES
 from dimred.merging.metric import FunctionMetric, MetricError, ProcessMetric, Score
 from dimred.merging.record import SPLITS, score_text
@@ -176,9 +177,13 @@ class ScoreLog:
             )
 
     def _append(self, content: Mapping[str, Any]) -> None:
-        contents = [content] if self._path.exists() else [self._header, content]
+        if not self._path.exists():
+            atomic_write(self._path, _line(self._header) + _line(content))
+            return
         with self._path.open("ab") as file:
-            file.write(b"".join(json.dumps(one, allow_nan=False).encode() + b"\n" for one in contents))
+            file.write(_line(content))
+            file.flush()
+            flush_to_disk(file.fileno(), self._path, is_growing=True)  # a score may have taken an hour
 
     def ranking(self, split: str) -> list[tuple[Average, Candidate]]:
         """Return a pair (average, candidate made from it) for each average with a score on a split, the best first."""
@@ -191,6 +196,10 @@ class ScoreLog:
         size = effective_size(np.array(trial.average.coefficients))
         losses = self._sign * np.array(samples or [value], np.float64)
         return Candidate(trial.average.name, size, losses, error=None if samples else error)
+
+
+def _line(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(content, allow_nan=False).encode() + b"\n"
 
 
 def _trial(content: dict[str, Any]) -> Trial:

@@ -20,7 +20,7 @@ import numpy as np
 from dimred.averaging.windows import profile_coefficients
 from dimred.checkpoints.checkpoint_io import Checkpoint
 from dimred.errors import ConfigError, SearchError, SeriesError, StoppedError, check_number, check_type
-from dimred.io.atomic import FolderLock, remove, remove_leftovers, rename
+from dimred.io.atomic import FolderLock, discard, remove, remove_leftovers, rename
 from dimred.merging.candidates import Average, ScoreLog, choose_winner, score_candidates, table
 from dimred.merging.folder import read_one
 from dimred.merging.inputs import (
@@ -151,6 +151,7 @@ def merge(
         lock = stack.enter_context(FolderLock(work, f"out is {str(target)!r}"))
         stack.callback(lock.remove)
         remove_leftovers(target.parent)
+        remove_leftovers(work, is_only_writer=True)
         for leftover in work.glob("candidate-*"):
             remove(leftover)
 
@@ -160,7 +161,7 @@ def merge(
             A metric may go to another folder, and may keep results by path.
             """
             candidate = work.absolute() / f"candidate-{uuid.uuid4().hex[:8]}{target.suffix}"
-            stack.callback(remove, candidate)
+            stack.callback(discard, candidate)
             return candidate, write_network(inputs, coefficients, candidate, template, dtype, lora_rank=lora_rank)
 
         if source is None:

@@ -12,7 +12,7 @@ import numpy as np
 from dimred.averaging.choice import in_words
 from dimred.config import StageOneConfig, StageTwoConfig
 from dimred.errors import ConfigError
-from dimred.io.atomic import atomic_write, remove_leftovers, writable
+from dimred.io.atomic import atomic_write, make_folder, remove_leftovers, writable
 from dimred.io.metric import Metric, metrics_of
 from dimred.io.metrics_file import loss_text
 from dimred.io.run_names import CONFIG, METRICS, RESULT, VERSIONS
@@ -35,7 +35,7 @@ def make_report_folder(out: Path) -> None:
         ConfigError: the folder holds something else, or can't be made.
     """
     with writable("--out", out):
-        out.mkdir(parents=True, exist_ok=True)
+        make_folder(out)
         remove_leftovers(out)
         ours = (".png", ".svg") if (out / PAGE).exists() else ()
         others = [path.name for path in out.iterdir() if path.suffix not in ours and path.name != PAGE]

@@ -1,11 +1,9 @@
-"""Set up the process's device before the first cell is built; profile steps, divert native output."""
+"""Set up the process's device before the first cell is built, and profile steps."""
 
 import gc
 import logging
 import os
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +16,7 @@ from dimred.config import StageConfig
 from dimred.config.parts import ProfileConfig
 from dimred.distributed.ranks import ALONE, Group, Ranks
 from dimred.errors import ConfigError, shown
+from dimred.workarounds.all_reduce_fusion import fuse_all_reduces
 
 _log = logging.getLogger(__name__)
 
@@ -63,11 +62,8 @@ def set_up(
         return ALONE
     communication.init()
     ranks = Group(communication.get_rank(), communication.get_group_size())
-    if all_reduce_split and device_target == "Ascend":  # otherwise the steps' own all-reduces suffice
-        ms.set_auto_parallel_context(
-            parallel_mode=ms.ParallelMode.DATA_PARALLEL, gradients_mean=True, device_num=ranks.group_size,
-            all_reduce_fusion_config=list(all_reduce_split),
-        )  # fmt: skip
+    if all_reduce_split and device_target == "Ascend":
+        fuse_all_reduces(all_reduce_split, ranks.group_size)
     return ranks
 
 
@@ -129,24 +125,3 @@ class StepProfiler:
                 self._profile.stop()
                 self._profile = None
                 _log.info(f"profile of {self._options.steps} steps: {self._folder}")
-
-
-@contextmanager
-def redirect_native_stderr(path: Path) -> Iterator[None]:
-    """Append what native code prints on standard error to ``path``; Python's ``sys.stderr`` stays the terminal.
-
-    Otherwise MindSpore's own code would spoil a progress bar. If standard error is not a terminal, nothing changes.
-    """
-    if not sys.stderr.isatty():
-        yield
-        return
-    sys.stderr.flush()
-    terminal, before = os.dup(2), sys.stderr
-    with path.open("ab") as log, os.fdopen(terminal, "w", buffering=1, encoding=before.encoding) as stream:
-        os.dup2(log.fileno(), 2)
-        sys.stderr = stream
-        try:
-            yield
-        finally:
-            sys.stderr = before
-            os.dup2(terminal, 2)

@@ -19,17 +19,18 @@ from dimred.io.run_names import CONFIG, METRICS, MINDSPORE_LOG, PROFILE, TENSORB
 from dimred.launch.channel import tell_position
 from dimred.launch.signals import StopSignals
 from dimred.runs.begun import Begun, Pin, pins_of_data, write_pins
-from dimred.runs.device import StepProfiler, redirect_native_stderr
+from dimred.runs.device import StepProfiler
 from dimred.runs.faults import DivergenceDetector, translate_errors
 from dimred.runs.figures import RunFigures
 from dimred.runs.loop import EpochLoop, Progress
 from dimred.runs.records import Mark, MetricsLog, TensorBoard, cut_metrics, make_callback, read_beginning
 from dimred.runs.run_folder import run_folder, write_versions
 from dimred.runs.task import Settings, Task
-from dimred.train_step.network_state import moving_statistics
 from dimred.train_step.optimizers import last_rate
 from dimred.train_step.protocol import Result, Step
+from dimred.train_step.statistics import moving_statistics
 from dimred.vectors.parameters import to_arrays
+from dimred.workarounds.native_messages import redirect_native_stderr
 
 _log = logging.getLogger(__name__)
 
@@ -163,16 +164,16 @@ class Run(Generic[Settings]):
             DivergedError: a number is not finite that was so before; a DimredError on the other ranks.
         """
         if self._result is not None:
-            self.last = self._last_of(self._result)
+            self.last = _last_of(self._result, step)
         self.average_statistics(step)
         arrays = step.state()
         self.ranks.run_on_rank_zero(lambda: check_finite(arrays, self.n_steps, self._constants))
         return arrays
 
     def average_statistics(self, step: Step) -> None:
-        """Average BatchNorm's statistics over the ranks, and the EMA's: each rank has those of its own images."""
-        averaged = [] if step.ema is None else step.ema.statistics
-        self.ranks.all_reduce_mean([*moving_statistics(self.task.network), *averaged])
+        """Average BatchNorm's statistics over the ranks, and those of the parts: each rank has those of its images."""
+        of_parts = [statistic for part in step.parts for statistic in part.statistics]
+        self.ranks.all_reduce_mean([*moving_statistics(self.task.network), *of_parts])
 
     def see(self, result: Result, *, diverges: bool = True) -> None:
         """Note the result of a step, and check its loss for divergence.
@@ -184,16 +185,6 @@ class Run(Generic[Settings]):
         self._result = result
         if diverges:
             self.divergence.see(float(result.loss), self.n_steps)
-
-    def _last_of(self, result: Result) -> dict[str, Any]:
-        """Return the loss after a step, a mean over the ranks, and what clipping and loss scale report, if on."""
-        record, parts = result.record(), list[str]()
-        if self.settings.clipping.norm is not None:
-            parts += ["grad_norm"]
-        if self.settings.loss_scale.name != "none":
-            parts += ["loss_scale", "n_overflows"]
-        loss = record.get("loss_after", record["loss"])
-        return {"loss": loss, "parts": {part: record[part] for part in parts}}
 
     def write_configuration(self) -> None:
         """Write ``config.yaml`` and ``versions.json``, each rank into its own folder."""
@@ -242,6 +233,13 @@ class Run(Generic[Settings]):
         _log.info(f"epoch: {progress.epoch} step: {progress.done} loss is {'nan' if loss is None else loss}")
         _log.info("  ".join([*parts, f"{progress.seconds:.1f} s"]))
         return f"loss {shown}" + (f", {self.figures.metrics[0].name} {text}" if text else "")
+
+
+def _last_of(result: Result, step: Step) -> dict[str, Any]:
+    """Return the loss after a step, a mean over the ranks, and what its parts report."""
+    record = result.record()
+    parts = {name: record[name] for part in step.parts for name in part.telemetry}
+    return {"loss": record.get("loss_after", record["loss"]), "parts": parts}
 
 
 @contextmanager

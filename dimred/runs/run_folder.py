@@ -35,7 +35,7 @@ def run_folder(out: Path) -> Iterator[Path]:
         with writable("--out", out):
             lock = stack.enter_context(FolderLock(out, f"--out is {str(out)!r}"))
         try:
-            remove_leftovers(out)
+            remove_leftovers(out, is_only_writer=True)
             yield out
         except BaseException:
             if out.is_dir() and not results_in(out):

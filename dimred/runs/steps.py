@@ -19,14 +19,15 @@ from dimred.config import (
 from dimred.data.batches import Batches
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError, DimredError, shown
-from dimred.evaluation.scores import Score, Scores, cross_entropy, is_among_five, is_correct, misfit, on_host
+from dimred.evaluation.scores import Score, Scores, copies, cross_entropy, is_among_five, is_correct, misfit, on_host
 from dimred.io.metric import ACCURACY, TOP5, metrics_of
 from dimred.models.factory import CLASSES_REMEDY, call_factory, load_factory, make_cell
 from dimred.train_step.clipping import Clipping
 from dimred.train_step.ema import EMA
 from dimred.train_step.loss_scale import DynamicLossScale, StaticLossScale
-from dimred.train_step.network_state import evaluating
+from dimred.train_step.modes import evaluating
 from dimred.train_step.optimizers import decays, make_optimizer
+from dimred.train_step.part import StepPart
 from dimred.train_step.schedule import make_rates
 from dimred.train_step.step import TrainStep
 
@@ -34,32 +35,32 @@ _log = logging.getLogger(__name__)
 
 
 def build_parts(config: StageConfig, network: nn.Cell) -> dict[str, Any]:
-    """Build the optional parts of a step.
+    """Build the optional parts of a step, each from its section; a part that is off is left out.
 
     Args:
         config: configuration of either stage.
         network: the network, of which the EMA is.
 
     Returns:
-        Name of the step's argument -> the part; None for a part that is off.
+        ``parts`` and ``micro_batch_size``, arguments of both steps.
     """
     clipping, ema = config.clipping, config.ema
-    return {
-        "loss_scale": build_loss_scale(config.loss_scale),
-        "micro_batch_size": config.data.batch_size if config.accumulation > 1 else None,
-        "clipping": None if clipping.norm is None else Clipping(clipping.norm),
-        "ema": None if ema.decay is None else EMA(network, ema.decay, ema.ramp),
-    }
+    parts = [
+        *([] if clipping.norm is None else [Clipping(clipping.norm)]),
+        *([] if ema.decay is None else [EMA(network, ema.decay, ema.ramp)]),
+        *build_loss_scale(config.loss_scale),
+    ]
+    return {"parts": parts, "micro_batch_size": config.data.batch_size if config.accumulation > 1 else None}
 
 
-def build_loss_scale(config: LossScaleConfig) -> StaticLossScale | None:
-    """Build the loss scale from its section; return None if it is off."""
+def build_loss_scale(config: LossScaleConfig) -> list[StepPart]:
+    """Build the loss scale from its section; none if it is off."""
     if config.name == "none":
-        return None
+        return []
     if config.name == "static":
-        return StaticLossScale(1024.0 if config.scale is None else config.scale, config.drop_overflow)
-    initial = 2.0**16 if config.scale is None else config.scale
-    return DynamicLossScale(initial, config.factor, config.window, config.smallest, config.largest)
+        return [StaticLossScale(1024.0 if config.scale is None else config.scale, config.drop_overflow)]
+    first = 2.0**16 if config.scale is None else config.scale
+    return [DynamicLossScale(first, config.factor, config.window, config.smallest, config.largest)]
 
 
 def build_rates(schedule: ScheduleConfig, steps_per_epoch: int, n_epochs: int) -> np.ndarray:
@@ -265,7 +266,7 @@ def _called(key: str, name: str | None, where: str, function: Callable[..., Any]
 
 def _shape_of(score: Score, outputs: Any, labels: Tensor) -> tuple[int, ...]:
     """Return the shape of the values that a loss or a metric gives."""
-    result = score(outputs, labels)
+    result = score(copies(outputs), copies(labels))
     values, is_counted = result if isinstance(result, tuple) else (result, True)
     return np.broadcast_shapes(on_host(values).shape, np.shape(on_host(is_counted)))
 

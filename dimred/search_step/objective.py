@@ -10,7 +10,7 @@ from mindspore import Parameter, Tensor, mutable, nn
 from dimred.search_step.direction import Proposal
 from dimred.search_step.moves import Line
 from dimred.train_step.gradient import BatchGradient, GroupGradient
-from dimred.train_step.loss_scale import StaticLossScale
+from dimred.train_step.part import GradientPart, LossScale, StepPart, parts_of
 from dimred.vectors.weights import Vectors
 
 
@@ -18,9 +18,10 @@ class Evaluation(NamedTuple):
     """A batch's loss and gradient at the current weights."""
 
     loss: Tensor  # f(w; B), () float32
-    grad: Tensor  # g, clipped if clipping is on, (M,) float32
+    grad: Tensor  # g, as the gradient parts left it, (M,) float32
     grad_square: float  # |g|^2 of that g
     raw_norm: float  # |g| before clipping
+    telemetry: dict[str, float]  # what the gradient parts report
 
 
 class Objective:
@@ -36,7 +37,8 @@ class Objective:
         vectors: vectors of these parameters.
         reduce: cell that maps this rank's means to those over all ranks, see ``Ranks.mean``; None for one process.
         micro_batch_size, draw_dropout_masks: see ``GroupGradient``.
-        loss_scale, clipping: see ``SearchStep``; None if off.
+        loss_scale: the loss scale, or ``LossScale()``.
+        parts: all parts of the step.
     """
 
     def __init__(
@@ -47,14 +49,14 @@ class Objective:
         reduce: nn.Cell | None,
         micro_batch_size: int | None,
         draw_dropout_masks: Callable[[int], object],
-        loss_scale: StaticLossScale | None,
-        clipping: nn.Cell | None,
+        loss_scale: LossScale,
+        parts: Sequence[StepPart],
     ):
         self._weighs = reduce is not None or micro_batch_size is not None
         gradient = BatchGradient(network, trainable, loss_scale, self._weighs)
         self._group = GroupGradient(gradient, micro_batch_size, vectors, draw_dropout_masks)
         self._squared_norm = vectors.squared_norm
-        self._clip = clipping
+        self._gradient_parts = parts_of(GradientPart, parts)
         self._reduce = reduce
 
     def loss(self, inputs: Sequence[Tensor]) -> float:
@@ -73,14 +75,16 @@ class Objective:
         return [value / weight for value in totals] if self._weighs else totals
 
     def gradient(self, inputs: Sequence[Tensor]) -> Evaluation:
-        """Return f(w; B) and g, which is clipped if clipping is on; BatchNorm's statistics move."""
+        """Return f(w; B) and g, as the gradient parts leave it; BatchNorm's statistics move."""
         loss, grad = self.raw_gradient(inputs)
-        if self._clip is None:
-            square = self._squared_norm(grad)
-            return Evaluation(loss, grad, square, math.sqrt(square))
-        # A tuple that is not mutable would be a constant of the graph, so each gradient would compile a new graph.
-        (grad,), norm = self._clip(mutable((grad,)))
-        return Evaluation(loss, grad, self._squared_norm(grad), float(norm.asnumpy()))
+        telemetry = dict[str, float]()
+        for part in self._gradient_parts:
+            # A tuple that is not mutable would be a constant of the graph, so each gradient would compile a new graph.
+            (grad,), numbers = part(mutable((grad,)))
+            values = [float(number.asnumpy()) for number in numbers]
+            telemetry |= dict(zip(part.telemetry, values, strict=True))
+        square = self._squared_norm(grad)
+        return Evaluation(loss, grad, square, telemetry.pop("grad_norm", math.sqrt(square)), telemetry)
 
 
 class LineObjective:

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from enum import Enum
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,8 +46,7 @@ class SearchResult(NamedTuple):
         moved_inside: |t d|, distance moved inside the subspace.
         moved_outside: distance moved by the step outside the subspace; for the published one, |alpha m|.
         grad_norm: |g| before clipping; nan on a skipped step.
-        loss_scale: S of this step's gradient; 1 without a loss scale.
-        n_overflows: number of steps skipped so far because of a gradient that was not finite; 0 without a loss scale.
+        telemetry: what the parts of the step report, by name, as for ``StepResult``.
     """
 
     loss: Any
@@ -66,8 +66,7 @@ class SearchResult(NamedTuple):
     moved_inside: float = 0.0
     moved_outside: float = 0.0
     grad_norm: float = math.nan
-    loss_scale: float = 1.0
-    n_overflows: int = 0
+    telemetry: Mapping[str, float] = MappingProxyType({})
 
     def __repr__(self) -> str:
         """Describe the step in one line."""
@@ -84,11 +83,16 @@ class SearchResult(NamedTuple):
 
     def record(self) -> dict[str, Any]:
         """Return a record of ``metrics.jsonl``, with plain numbers and texts."""
-        return self._asdict() | {
-            "loss": float(self.loss.asnumpy()),
-            "outcome": self.outcome.value,
-            "subspace_step": self.subspace_step.tolist(),
-        }
+        own = {name: value for name, value in self._asdict().items() if name != "telemetry"}
+        return (
+            own
+            | dict(self.telemetry)
+            | {
+                "loss": float(self.loss.asnumpy()),
+                "outcome": self.outcome.value,
+                "subspace_step": self.subspace_step.tolist(),
+            }
+        )
 
 
 def search_line(records: Sequence[Mapping[str, Any]]) -> str:

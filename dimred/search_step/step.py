@@ -1,7 +1,6 @@
 """Make one step of the search in the subspace.
 
-The host drives the step: one compiled graph computes the gradient and one a trial's loss, with passes over the basis
-and vectors between them. ``tests/benchmarks/test_search_step.py`` compares its cost with the sum of those parts.
+The host drives the step: one graph computes the gradient and one a trial's loss, with passes over the basis between.
 """
 
 import math
@@ -14,6 +13,7 @@ from mindspore import Tensor, nn
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError, NothingAcceptedError, SearchError
 from dimred.search_step.direction import Direction
+from dimred.search_step.dropout import draw_masks, make_replayable
 from dimred.search_step.line_search import LineSearch
 from dimred.search_step.moves import Line, MoveOutside, UnitRate
 from dimred.search_step.objective import LineObjective, Objective
@@ -27,21 +27,25 @@ from dimred.search_step.result import (
     search_line,
     totals,
 )
-from dimred.train_step.dropout import make_replayable
 from dimred.train_step.ema import EMA
-from dimred.train_step.loss_scale import StaticLossScale
-from dimred.train_step.network_state import TrainingMode, check_dense, check_names, clearing_failures
+from dimred.train_step.modes import TrainingMode
+from dimred.train_step.network_checks import check_dense, check_names
 from dimred.train_step.optimizers import check_float32
-from dimred.train_step.protocol import StepCell, parameters_to_save
-from dimred.vectors.parameters import KnownMemory, from_arrays, to_arrays
+from dimred.train_step.part import LossScale, StepPart, TypedCell, WeightsPart, parts_of
+from dimred.train_step.protocol import parameters_to_save
+from dimred.train_step.usual_parts import collect_parts
+from dimred.vectors.parameters import from_arrays, to_arrays
 from dimred.vectors.projection import make_projection
 from dimred.vectors.weights import make_copies, make_vectors
+from dimred.workarounds.binary_cross_entropy import exact_binary_cross_entropy
+from dimred.workarounds.failed_gradient import clearing_failures
+from dimred.workarounds.moved_memory import KnownMemory
 
 _SAME_LOSS_TOLERANCE = 1e-4
 _SEARCH = "search:"  # prefix of the memory's arrays in a state
 
 
-class SearchStep(StepCell):
+class SearchStep(TypedCell):
     """A cell that makes one search step on one batch: along a direction in the subspace, and then outside it.
 
     With loss f, gradient g, basis P (k, M), weights w (M,), all float32, and H, g_prev, s_prev in float64 on the host::
@@ -63,9 +67,8 @@ class SearchStep(StepCell):
     changes nothing. Without a step outside the subspace, no backtracking step raises its batch's loss; a step outside
     follows the line search and can raise it.
 
-    The step works in graph mode and PyNative. Call it, or hand it to ``mindspore.train.Model`` with its callbacks (but
-    not in sink mode, as the search loop runs on the host). It replaces every dropout cell of the network, in place,
-    with one whose mask can be drawn again; see ``make_replayable``.
+    The step works in graph mode and PyNative, called or handed to ``mindspore.train.Model``, but not in sink mode. It
+    replaces every dropout cell of the network, in place, by one whose mask can be drawn again; see ``make_replayable``.
 
     Args:
         network: network and loss in one cell; returns the scalar mean loss of a batch, or (sum, count), see
@@ -74,16 +77,13 @@ class SearchStep(StepCell):
         direction: chooses the direction in the subspace, such as ``InverseBFGS`` or ``ProjectedSGD``.
         line_search: chooses how far to go along it, such as ``ArmijoBacktracking`` or ``FixedStep``.
         outside: makes the step outside the subspace, such as ``ResidualMomentum``; None for no such step.
-        max_rejected_steps: number of rejected steps in a row after which the search gives up.
-        micro_batch_size: rows of a micro-batch. The gradient and every loss of the search are means over the whole
-            batch, computed in parts of this many rows; None takes the batch whole.
+        loss_scale, clipping, ema, parts: as for ``TrainStep``. The gradient g is changed before it is used, and ``EMA``
+            follows each accepted step. A step whose gradient is not finite is skipped, whatever the loss scale.
+        max_rejected_steps: rejected steps in a row after which the search gives up.
+        micro_batch_size: rows of a micro-batch; the gradient and every loss of the search are means over the batch.
         ranks: the ranks of a data-parallel job, each of which calls the step with its own part of the batch and holds a
             part of the basis. Every number that a decision depends on is a mean or sum over all of them, so their
             decisions can't differ.
-        loss_scale: ``StaticLossScale`` or ``DynamicLossScale``, which counts the gradients that are not finite. Such a
-            step is skipped in any case.
-        clipping: ``Clipping``, which clips the gradient g before it is used.
-        ema: ``EMA`` of the network, updated after each accepted step.
 
     Attributes:
         memory: ``SearchMemory``, what the search remembers from step to step.
@@ -97,8 +97,7 @@ class SearchStep(StepCell):
         SearchResult; its first field is the loss, Tensor () float32.
 
     Raises:
-        ConfigError: ``micro_batch_size`` is below 1, two parameters have one name, or an embedding has sparse
-            gradients. The first step also raises it if the loss is neither one number nor a pair.
+        ConfigError: as for ``TrainStep``.
         NothingAcceptedError: the last ``max_rejected_steps`` steps were rejected; the next one raises it before it
             changes anything.
         SearchError: the network draws random numbers that can't be repeated; the first step raises it.
@@ -115,14 +114,16 @@ class SearchStep(StepCell):
         line_search: LineSearch,
         outside: MoveOutside | None = None,
         *,
+        loss_scale: Any = None,
+        clipping: Any = None,
+        ema: Any = None,
+        parts: Sequence[StepPart] = (),
         max_rejected_steps: int = 100,
         micro_batch_size: int | None = None,
         ranks: Ranks = ALONE,
-        loss_scale: StaticLossScale | None = None,
-        clipping: nn.Cell | None = None,
-        ema: EMA | None = None,
     ):
         super().__init__(auto_prefix=False)
+        parts = collect_parts(network, loss_scale=loss_scale, clipping=clipping, ema=ema, parts=parts)
         trainable = network.trainable_params()
         check_dense(network)
         check_float32(trainable)
@@ -131,22 +132,29 @@ class SearchStep(StepCell):
         self._outside = outside
         self._max_rejected_steps = max_rejected_steps
         self.network = network
-        self.loss_scale = loss_scale
+        self.parts = parts
+        self._registered_parts = nn.CellList(list(parts), auto_prefix=False)
+        self.loss_scale = next(iter(parts_of(LossScale, parts)), LossScale())
         self.optimizer = UnitRate(lambda: self.memory.n_steps)
-        self.ema = ema
-        self._draw_dropout_masks, self._ranks = make_replayable(network).draw, ranks
+        self._has_dropout = make_replayable(network)
+        self._ranks = ranks
         trainable_ids = {id(parameter) for parameter in trainable}
         self._untrained_parameters = make_copies([p for p in network.get_parameters() if id(p) not in trainable_ids])
         self._weights = make_vectors(trainable)
         self.subspace = make_projection(components, ranks)
         self.objective = Objective(
-            network, trainable, self._weights, ranks.mean(), micro_batch_size, self._draw_masks, loss_scale, clipping
+            network, trainable, self._weights, ranks.mean(), micro_batch_size, self._draw_masks, self.loss_scale, parts
         )
         self._forward_is_checked = False
         self.memory = SearchMemory(direction.initial())
         self._mode = TrainingMode(self, network)
         check_names(self)
         self._parameter_memory = KnownMemory(self.get_parameters())
+
+    @property
+    def ema(self) -> EMA | None:
+        """Return the moving average of the network; None without one."""
+        return next(iter(parts_of(EMA, self.parts)), None)
 
     def state(self) -> dict[str, np.ndarray]:
         """Return every parameter but the learning rates, and the memory of the search, by name."""
@@ -180,7 +188,7 @@ class SearchStep(StepCell):
 
     def __call__(self, *inputs: Tensor) -> SearchResult:
         self._mode.ensure()
-        with self._parameter_memory.in_use(), clearing_failures():
+        with self._parameter_memory.in_use(), clearing_failures(), exact_binary_cross_entropy():
             return self.construct(*inputs)
 
     def construct(self, *inputs: Tensor) -> SearchResult:
@@ -194,18 +202,18 @@ class SearchStep(StepCell):
         clock.lap("gradient")
         # P g is the same on every rank, and is not finite if an entry of g is not.
         all_finite = bool(np.isfinite([loss, here.raw_norm, *subspace_grad]).all())
-        scale: dict[str, Any] = {}
-        if self.loss_scale is not None:
-            scale["loss_scale"] = float(self.loss_scale.scale)
-            self.loss_scale.observe(Tensor(all_finite))
-            scale["n_overflows"] = int(self.loss_scale.n_overflows)
+        scale = self.loss_scale.scale_of_step()
+        self.loss_scale.observe(Tensor(all_finite))
+        of_scale = [number.asnumpy().item() for number in (*scale, *self.loss_scale.overflows())]
+        telemetry = here.telemetry | dict(zip(self.loss_scale.telemetry, of_scale, strict=True))
         if not all_finite:
             self._untrained_parameters.restore(before)
             self.memory = self.memory.after(is_progress=False)
             nothing = np.zeros(len(subspace_grad))
             return SearchResult(
-                here.loss, loss, Outcome.NON_FINITE_GRADIENT, nothing, clock.laps, n_forward=1, n_backward=1, **scale
-            )
+                here.loss, loss, Outcome.NON_FINITE_GRADIENT, nothing, clock.laps, n_forward=1, n_backward=1,
+                telemetry=telemetry,
+            )  # fmt: skip
         after = self._untrained_parameters.save()
         self._check_forward(inputs, before, loss)
 
@@ -235,8 +243,8 @@ class SearchStep(StepCell):
         direction_state = self.memory.direction
         if line_result.accepted:
             direction_state = self.direction.follow(proposal, subspace_grad, line_result.step_size)
-            if self.ema is not None:
-                self.ema()
+            for part in parts_of(WeightsPart, self.parts):
+                part()
         self.memory = self.memory.after(line_result.accepted, direction=direction_state, residual_momentum=momentum)
         clock.lap("commit")
         return SearchResult(
@@ -257,12 +265,13 @@ class SearchStep(StepCell):
             moved_inside=line_result.step_size * float(np.linalg.norm(proposal.direction)),
             moved_outside=moved_outside,
             grad_norm=here.raw_norm,
-            **scale,
+            telemetry=telemetry,
         )
 
     def _draw_masks(self, micro_batch: int) -> None:
         """Draw the dropout masks for a micro-batch of this rank; they are the same in all forward passes of a step."""
-        self._draw_dropout_masks(self.memory.n_steps, micro_batch * self._ranks.group_size + self._ranks.rank)
+        if self._has_dropout:
+            draw_masks(self.memory.n_steps, micro_batch * self._ranks.group_size + self._ranks.rank)
 
     def _give_up_after_too_many(self) -> None:
         if self.memory.n_rejected_in_a_row >= self._max_rejected_steps:

@@ -14,7 +14,7 @@ from dimred.config import StageTwoConfig
 from dimred.distributed.ranks import Ranks
 from dimred.evaluation.averages import SnapshotAverages, choose_average
 from dimred.evaluation.evaluator import Evaluator
-from dimred.io.atomic import remove_leftovers, retry
+from dimred.io.atomic import make_folder, remove_leftovers, retry
 from dimred.io.stage_two_result import AVERAGE, START, ChoiceResult
 from dimred.runs.run import Run
 from dimred.stages.parent import StageOneRun
@@ -38,7 +38,7 @@ class Candidates:
         self.choice = choice
         self._folder, self._prefix, self._steps_per_epoch, self._ranks = folder, prefix, steps_per_epoch, ranks
         if ranks.is_rank_zero and folder.is_dir():
-            remove_leftovers(folder)
+            remove_leftovers(folder, is_only_writer=True)
 
     def path(self, point: str | int) -> Path:
         """Return the path of a point's checkpoint; a number is an epoch's."""
@@ -55,7 +55,7 @@ class Candidates:
         arrays = to_arrays(parameters)
 
         def write() -> None:
-            self._folder.mkdir(exist_ok=True)
+            make_folder(self._folder)
             retry(lambda: write_checkpoint(self.path(point), arrays))
 
         self._ranks.run_on_rank_zero(write)

@@ -24,7 +24,7 @@ from dimred.stages.cooldown import Cooldown, plan_cooldown
 from dimred.stages.parent import StageOneRun
 from dimred.subspace.basis import SubspaceBasis
 from dimred.train_step.optimizers import UPDATES
-from dimred.train_step.schedule_free import refuse_gradient_point
+from dimred.train_step.schedule_free import check_no_gradient_point
 from dimred.vectors.parameters import check_arrays
 
 
@@ -121,7 +121,7 @@ def check_stage_2(
     def check_weights() -> None:
         if cooldown is not None:
             cooldown.check_state(network)
-        refuse_gradient_point(parent.arrays, parent.title)
+        check_no_gradient_point(parent.arrays, parent.title)
         check_arrays(network.get_parameters(), parent.arrays, parent.title)
         parent.check_continued_by(settings)
 

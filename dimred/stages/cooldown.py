@@ -15,13 +15,12 @@ from dimred.runs.steps import build_optimizer, join_step
 from dimred.runs.task import Task
 from dimred.stages.parent import StageOneRun
 from dimred.train_step.optimizers import state_parameters
+from dimred.train_step.protocol import Step
 from dimred.train_step.schedule import with_cooldown
 from dimred.train_step.step import TrainStep
 from dimred.vectors.parameters import check_arrays, from_arrays
 
 _log = logging.getLogger(__name__)
-
-_PARTS_STATE = ("ema.", "loss_scale.", "dropout_seed")  # prefixes of the names of what a step's parts remember
 
 
 @dataclass(frozen=True)
@@ -99,16 +98,15 @@ class Cooldown:
         self._take_over(state_parameters(optimizer))
         return optimizer
 
-    def take_over_parts(self, step: nn.Cell) -> None:
-        """Set the loss scale and the EMA of a step to their state from stage 1, if the optimizer's state goes on, too.
+    def take_over_parts(self, step: Step) -> None:
+        """Set the parts of a step, such as its EMA, to their state from stage 1, if the optimizer's goes on, too.
 
         Args:
             step: the step; a part whose state WEIGHTS lack stays as it is.
         """
-        for prefix in _PARTS_STATE:
-            part = [parameter for parameter in step.get_parameters() if parameter.name.startswith(prefix)]
-            if self.parent.arrays.keys() >= {parameter.name for parameter in part}:
-                self._take_over(part)
+        for part in step.parts:
+            if self.parent.arrays.keys() >= {parameter.name for parameter in part.parameters}:
+                self._take_over(part.parameters)
 
     def _take_over(self, parameters: list[Any]) -> None:
         if self.continues:

@@ -16,7 +16,7 @@ from dimred.distributed.ranks import Ranks
 from dimred.evaluation.averages import SnapshotAverages
 from dimred.evaluation.evaluator import Evaluator
 from dimred.launch.channel import tell_position
-from dimred.train_step.network_state import moving_statistics
+from dimred.train_step.statistics import moving_statistics
 from dimred.vectors.parameters import preserved
 
 _log = logging.getLogger(__name__)

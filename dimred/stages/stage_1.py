@@ -18,10 +18,10 @@ from dimred.runs.loop import Progress
 from dimred.runs.run import Run
 from dimred.stages.early_stop import EarlyStop
 from dimred.stages.next_command import commands_after_stage_1
-from dimred.train_step.network_state import moving_statistics
 from dimred.train_step.optimizers import weights_to_use
 from dimred.train_step.protocol import Result, Step
 from dimred.train_step.schedule_free import ScheduleFree
+from dimred.train_step.statistics import moving_statistics
 from dimred.vectors.parameters import preserved, to_arrays
 
 _log = logging.getLogger(__name__)

@@ -16,10 +16,16 @@ from dimred.search_step.line_search import ArmijoBacktracking, FixedStep, LineSe
 from dimred.search_step.moves import MoveOutside, ResidualMomentum
 from dimred.search_step.step import SearchStep
 from dimred.subspace.basis import SubspaceBasis, load_basis
-from dimred.train_step.parts import Parts, make_parts
 from dimred.train_step.schedule import make_rates
 
-_PARTS = ("micro_batch_size", "ranks", "loss_scale", "clipping", "ema")
+_OF_STEP = (
+    "loss_scale",
+    "clipping",
+    "ema",
+    "parts",
+    "micro_batch_size",
+    "ranks",
+)  # arguments that are no options of the search
 
 
 class SubspaceTrainStep(SearchStep):
@@ -34,8 +40,8 @@ class SubspaceTrainStep(SearchStep):
             ``TrainStep``.
         basis: a ``SubspaceBasis`` of the network's trainable weights, or the path of one.
         options: rule, n_components, rho, gamma, alpha, sigma, max_trials, initial_scaling, min_cosine, learning_rate,
-            momentum, max_rejected_steps, see ``SearchOptions``; the parts loss_scale, clipping, ema, see
-            ``make_parts``; and micro_batch_size, ranks, see ``SearchStep``.
+            momentum, max_rejected_steps, see ``SearchOptions``; and loss_scale, clipping, ema, parts,
+            micro_batch_size, ranks, see ``SearchStep``.
 
     Raises:
         ConfigError: an option is unknown, outside its range, or does not go with the others; or an optimizer is given.
@@ -48,10 +54,8 @@ class SubspaceTrainStep(SearchStep):
                 "optimizer is given, but a search applies its steps by itself. The SGD(learning_rate=1) of boost's "
                 "tutorial adds the update as it is, and so does this step: leave optimizer out"
             )
-        parts = {name: options.pop(name) for name in _PARTS if name in options}
-        search = SearchOptions.checked(options, exact=True, other_keys=_PARTS)
-        values = (parts.get(name) for name in Parts._fields)
-        parts |= make_parts(network, *values)._asdict()
+        of_step = {name: options.pop(name) for name in _OF_STEP if name in options}
+        search = SearchOptions.checked(options, exact=True, other_keys=_OF_STEP)
         if isinstance(basis, str | os.PathLike):
             basis = load_basis(basis, network=network)
         if not isinstance(basis, SubspaceBasis):
@@ -65,8 +69,8 @@ class SubspaceTrainStep(SearchStep):
         rows = np.ascontiguousarray(basis.components[:n_components], dtype=np.float32)  # a view wherever it can be
         direction, line_search = build_rule(search, len(rows))
         outside: MoveOutside | None = ResidualMomentum(search.gamma, search.alpha) if search.alpha > 0 else None
-        parts["max_rejected_steps"] = search.max_rejected_steps
-        super().__init__(network, rows, direction, line_search, outside, **parts)
+        of_step["max_rejected_steps"] = search.max_rejected_steps
+        super().__init__(network, rows, direction, line_search, outside, **of_step)
 
 
 def build_rule(options: SearchOptions, n_components: int) -> tuple[Direction, LineSearch]:

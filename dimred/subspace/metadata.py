@@ -8,6 +8,7 @@ The library's own lock is not used: a file appears when it is whole, and not eve
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -66,12 +67,34 @@ def write_metadata(path: Path, fields: Mapping[str, Any]) -> None:
         "layout": fields["layout"].to_json(),
         "snapshots": [astuple(source) for source in fields["snapshots"]],
     }
-    with open_atomic(path) as target:
-        with h5py.File(target.name, "w", userblock_size=CHECKSUM_BYTES, locking=False) as file:
+    mean: np.ndarray = fields["mean"]
+    # HDF5 writes to memory: after a write that fails, it may crash the process. The mean has a place there but is never
+    # written, so that it takes no memory.
+    with open_atomic(path) as target, os.fdopen(os.memfd_create("metadata"), "r+b") as image:
+        with h5py.File(image, "w", userblock_size=CHECKSUM_BYTES) as file:
             file["about"] = np.bytes_(json.dumps(BASIS.marked(about)))
-            for name in ("mean", *_PER_ROW, "gram"):
+            for name in (*_PER_ROW, "gram"):
                 file[name] = fields[name]
-        target.write(checksum_of(Path(target.name)))
+            offset = _make_place(file, "mean", mean)
+        image.seek(0)
+        target.write(image.read(offset))
+        target.write(mean.data)
+        image.seek(mean.nbytes, os.SEEK_CUR)
+        target.write(image.read())
+        target.flush()
+        checksum = checksum_of(Path(target.name))
+        target.seek(0)
+        target.write(checksum)
+
+
+def _make_place(file: h5py.File, name: str, array: np.ndarray) -> int:
+    """Make a data set without writing it, and return where in the file its bytes belong."""
+    options = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    options.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    options.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    options.set_obj_track_times(False)  # equal bases have equal bytes
+    space = h5py.h5s.create_simple(array.shape)
+    return int(h5py.h5d.create(file.id, name.encode(), h5py.h5t.py_create(array.dtype), space, options).get_offset())
 
 
 def checksum_of(path: Path) -> bytes:

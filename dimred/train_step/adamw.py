@@ -8,7 +8,8 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
-from dimred.errors import ConfigError, check_number
+from dimred.config.parts import OptimizerConfig
+from dimred.errors import ConfigError
 
 _each = ops.HyperMap()  # a graph compiles it much faster than a loop
 
@@ -30,7 +31,7 @@ class AdamW(nn.Optimizer):
         learning_rate: a number, or a list with one per update.
         beta1, beta2: decays of the first and second moment, 0 <= beta < 1.
         eps: number added to the root of the second moment, above 0.
-        weight_decay: the factor called decay above, of at least 0; or a cell that returns it for each update.
+        weight_decay: the factor called decay above, 0 <= decay < 1; or a cell that returns it for each update.
 
     Raises:
         ConfigError: ``beta1``, ``beta2``, ``eps`` or ``weight_decay`` is not in its range, or a group asks for
@@ -46,12 +47,8 @@ class AdamW(nn.Optimizer):
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
     ):
-        check_number("beta1", beta1, at_least=0, below=1, in_float32=True)
-        check_number("beta2", beta2, at_least=0, below=1, in_float32=True)
-        check_number("eps", eps, above=0, in_float32=True)
-        if not isinstance(weight_decay, nn.Cell):  # MindSpore takes a cell for a decay that changes
-            check_number("weight_decay", weight_decay, at_least=0, in_float32=True)
-            weight_decay = float(weight_decay)
+        OptimizerConfig.check_arguments(name="adamw", beta1=beta1, beta2=beta2, eps=eps)
+        weight_decay = checked_decay(weight_decay)
         super().__init__(learning_rate, params, weight_decay)
         check_groups(self)
         self.beta1, self.beta2, self.eps = float(beta1), float(beta2), float(eps)
@@ -97,6 +94,14 @@ class AdamW(nn.Optimizer):
             weight, first_moment, second_moment, 0.0, 0.0, rate * factor, self.beta1, self.beta2, eps, gradient
         )  # fmt: skip
         return True
+
+
+def checked_decay(weight_decay: Any) -> Any:
+    """Return a weight decay that an optimizer of dimred takes: a number in its range, or a cell that returns one."""
+    if isinstance(weight_decay, nn.Cell):  # MindSpore takes a cell for a decay that changes
+        return weight_decay
+    OptimizerConfig.check_arguments(weight_decay=weight_decay)
+    return float(weight_decay)
 
 
 def check_groups(optimizer: nn.Optimizer) -> None:

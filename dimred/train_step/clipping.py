@@ -1,10 +1,12 @@
 """Gradient clipping by global norm."""
 
 import math
+from typing import ClassVar
 
-from mindspore import Tensor, nn, ops
+from mindspore import Tensor, ops
 
-from dimred.errors import check_number
+from dimred.config.parts import ClippingConfig
+from dimred.train_step.part import GradientPart
 from dimred.train_step.precision import half_as_float32
 
 _ORDINARY = 2.0**48  # largest entries between 1 / _ORDINARY and _ORDINARY need no scale: the squares fit into float32
@@ -12,8 +14,8 @@ _SCALE = 2.0**96
 _each = ops.HyperMap()  # a graph compiles it much faster than a loop
 
 
-class Clipping(nn.Cell):
-    """A cell that clips the gradient: g <- g min(1, norm / |g|), with |g| over all parameters together.
+class Clipping(GradientPart):
+    """A part that clips the gradient: g <- g min(1, norm / |g|), with |g| over all parameters together.
 
     (Pascanu et al., On the difficulty of training recurrent neural networks, 2013, algorithm 1.
     ``ops.clip_by_global_norm`` does the same, but does not return the norm.)
@@ -33,18 +35,21 @@ class Clipping(nn.Cell):
         gradients: a tuple of tensors, float32 or of half precision.
 
     Outputs:
-        the clipped gradients, each of its own type, and the global norm before clipping, () float32.
+        the clipped gradients, each of its own type, and its telemetry: the global norm before clipping, () float32.
 
     Raises:
         ConfigError: ``norm`` is not above 0, or not finite.
     """
 
+    name = "clipping"
+    telemetry: ClassVar[tuple[str, ...]] = ("grad_norm",)
+
     def __init__(self, norm: float):
         super().__init__(auto_prefix=False)
-        check_number("norm", norm, above=0, in_float32=True)
+        ClippingConfig.check_arguments(norm=norm)
         self.norm = float(norm)
 
-    def construct(self, gradients: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], Tensor]:
+    def construct(self, gradients: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         wide = _each(half_as_float32, gradients)
         largest = ops.stack(_each(_largest, wide)).max()
         power = ops.select(largest < 1.0 / _ORDINARY, ops.full_like(largest, 1.0 / _SCALE), ops.ones_like(largest))
@@ -54,7 +59,7 @@ class Clipping(nn.Cell):
         length = quotient_length * power
         shrink = ops.select(ops.isfinite(quotient_length), self.norm / quotient_length, ops.full_like(length, math.nan))
         factor = ops.select(length <= self.norm, power, shrink)
-        return _each(ops.partial(_multiply, factor), quotients, gradients), length
+        return _each(ops.partial(_multiply, factor), quotients, gradients), (length,)
 
 
 def _largest(gradient: Tensor) -> Tensor:

@@ -1,12 +1,12 @@
-"""Finish a training step whose gradient is known: reduce, clip, update and average, or drop it."""
+"""Finish a training step whose gradient is known: reduce, change the gradient, update and follow, or drop the step."""
 
-import math
+from collections.abc import Sequence
 from typing import Any
 
 import mindspore as ms
 from mindspore import Tensor, amp, nn, ops
 
-from dimred.train_step.loss_scale import StaticLossScale
+from dimred.train_step.part import GradientPart, LossScale, StepPart, WeightsPart, parts_of
 from dimred.vectors.weights import GraphCopies, Unflatten
 
 _each = ops.HyperMap()  # a graph compiles it much faster than a loop
@@ -15,37 +15,43 @@ _each = ops.HyperMap()  # a graph compiles it much faster than a loop
 class Finish(nn.Cell):
     """A cell that finishes a step, given loss and gradient of this rank's batch, both times the batch's weight.
 
-    It reduces over the ranks, divides by the weight, clips, updates the weights, and moves the average.
+    A step can be dropped: by the loss scale if its gradient is not finite, or by a rank's vote to leave. Then nothing
+    is updated, and what the forward pass changed, such as BatchNorm's statistics, is restored.
 
-    With ``untrained_parameters``, a step can be dropped: by the loss scale if its gradient is not finite, or by a
-    rank's vote to leave. Then nothing is updated, and what the forward pass changed, such as BatchNorm's statistics,
-    is restored.
+    Args:
+        optimizer: updates the weights.
+        parts: all parts of the step.
+        loss_scale: the loss scale among them, or ``LossScale()``.
+        whole_batch: ``WholeBatch`` or ``MeanOfBatches``.
+        untrained_parameters: what is restored when a step is dropped; None if no step can be.
+        votes: whether the ranks vote on each step.
+
+    Attributes:
+        telemetry: names of the numbers that it returns after the loss and whether the step was applied.
     """
 
     def __init__(
         self,
         optimizer: nn.Optimizer,
-        loss_scale: StaticLossScale | None,
-        reduce: nn.Cell | None,
-        weighs: bool,
-        votes: bool,
-        clipping: nn.Cell | None,
-        ema: nn.Cell | None,
+        parts: Sequence[StepPart],
+        loss_scale: LossScale,
+        whole_batch: nn.Cell,
         untrained_parameters: GraphCopies | None,
+        votes: bool,
     ):
         super().__init__(auto_prefix=False)
         self.optimizer = optimizer
-        self.loss_scale: Any = loss_scale
-        self.drops_overflow = loss_scale is not None and loss_scale.drops_overflow
-        self.reduce: Any = reduce
-        self.weighs = weighs
+        self.loss_scale = loss_scale
+        self.whole_batch = whole_batch
+        gradient_parts = parts_of(GradientPart, parts)
+        self.gradient_parts = nn.CellList(gradient_parts, auto_prefix=False)
+        self.update: nn.Cell = _Update(optimizer, parts_of(WeightsPart, parts))
+        if loss_scale.drops_overflow:
+            self.update = _UnlessOverflow(self.update, loss_scale, untrained_parameters)
+        if votes:
+            self.update = _UnlessLeft(self.update, untrained_parameters)
         self.votes = votes
-        self.clipping = clipping
-        self.ema = ema
-        self.untrained_parameters: Any = untrained_parameters
-        # Tensors, because a graph that returns Python numbers calls the interpreter for them.
-        self.yes, self.no, self.unknown = Tensor(True), Tensor(False), Tensor(math.nan, ms.float32)
-        self.no_scale, self.no_overflows = Tensor(1.0, ms.float32), Tensor(0, ms.int32)
+        self.telemetry = tuple(name for part in (*gradient_parts, loss_scale) for name in part.telemetry)
 
     def construct(
         self,
@@ -55,61 +61,110 @@ class Finish(nn.Cell):
         untrained_values: tuple[Tensor, ...],
         tally: Any,
     ) -> tuple[Tensor, ...]:
-        scale, n_overflows, norm, leaves = self.no_scale, self.no_overflows, self.unknown, self.no
-        if self.loss_scale is not None:
-            scale = self.loss_scale.scale + 0.0
-        if self.reduce is not None:
-            votes = (tally[0],) if self.votes else ()
-            means, n = self.reduce(*gradients, loss, weight, *votes), len(gradients)
-            gradients, loss, weight = means[:n], means[n], means[n + 1]
-            if self.votes:
-                leaves = means[n + 2] > 0
-        if self.weighs:
-            loss, gradients = loss / weight, _each(ops.partial(ops.mul, 1.0 / weight), gradients)
-        clipped_gradients = gradients
-        if self.clipping is not None:
-            clipped_gradients, norm = self.clipping(gradients)
+        scale = self.loss_scale.scale_of_step()
+        votes = (tally[0],) if self.votes else ()
+        loss, gradients, votes = self.whole_batch(loss, gradients, weight, votes)
+        changed, numbers = gradients, ()
+        for part in self.gradient_parts:
+            changed, reported = part(changed)
+            numbers = numbers + reported
+        applied = self.update(gradients, changed, untrained_values, votes)
+        values = (loss, applied, *numbers, *scale, *self.loss_scale.overflows())
         if not self.votes:
-            applied = self._apply(gradients, clipped_gradients, untrained_values)
-        elif leaves:
-            self.untrained_parameters.restore(untrained_values)
-            applied = self.no
-        else:
-            applied = self._apply(gradients, clipped_gradients, untrained_values)
-        if self.drops_overflow:
-            n_overflows = self.loss_scale.n_overflows + 0
-        if not self.votes:
-            return loss, applied, norm, scale, n_overflows
-        leave = leaves.astype(ms.float32)
-        return loss, applied, norm, scale, n_overflows, ops.stack((leave, tally[1] + 1.0 - leave))
+            return values
+        leave = (votes[0] > 0).astype(ms.float32)
+        return (*values, ops.stack((leave, tally[1] + 1.0 - leave)))
 
-    def _apply(
-        self, gradients: tuple[Tensor, ...], clipped_gradients: tuple[Tensor, ...], untrained_values: tuple[Tensor, ...]
-    ) -> Tensor:
-        if not self.drops_overflow:
-            return self._update(clipped_gradients)
+
+class WholeBatch(nn.Cell):
+    """A cell for a batch that is the whole one: it returns loss and gradients as they are, and the votes."""
+
+    def construct(self, loss: Tensor, gradients: Any, weight: Tensor, votes: Any) -> tuple[Tensor, Any, Any]:
+        return loss, gradients, votes
+
+
+class MeanOfBatches(nn.Cell):
+    """A cell that returns loss and gradients of the whole batch: means over the ranks, divided by the mean weight.
+
+    Args:
+        reduce: maps tensors to a tuple of their means over the ranks; None for one rank, with micro-batches.
+    """
+
+    def __init__(self, reduce: nn.Cell | None):
+        super().__init__(auto_prefix=False)
+        self.reduce = _Same() if reduce is None else reduce
+
+    def construct(self, loss: Tensor, gradients: Any, weight: Tensor, votes: Any) -> tuple[Tensor, Any, Any]:
+        means, n = self.reduce(*gradients, loss, weight, *votes), len(gradients)
+        loss, weight = means[n], means[n + 1]
+        return loss / weight, _each(ops.partial(ops.mul, 1.0 / weight), means[:n]), means[n + 2 :]
+
+
+class _Same(nn.Cell):
+    def construct(self, *values: Tensor) -> tuple[Tensor, ...]:
+        return values
+
+
+class _Update(nn.Cell):
+    """A cell that updates the weights with the changed gradients, and returns that it did, () bool."""
+
+    def __init__(self, optimizer: nn.Optimizer, weights_parts: Sequence[WeightsPart]):
+        super().__init__(auto_prefix=False)
+        self.optimizer = optimizer
+        self.weights_parts = nn.CellList(list(weights_parts), auto_prefix=False)
+        self.yes = Tensor(True)  # because a graph that returns Python numbers calls the interpreter for them
+
+    def construct(self, gradients: Any, changed: Any, untrained_values: Any, votes: Any) -> Tensor:
+        update = self.optimizer(changed)
+        for part in self.weights_parts:
+            update = ops.depend(part(), update)
+        return ops.depend(self.yes, update)
+
+
+class _UnlessOverflow(nn.Cell):
+    """A cell that updates, and returns True, unless a gradient is not finite; it tells the loss scale."""
+
+    def __init__(self, update: nn.Cell, loss_scale: LossScale, untrained_parameters: Any):
+        super().__init__(auto_prefix=False)
+        self.update = update
+        self.loss_scale = loss_scale
+        self.untrained_parameters = untrained_parameters
+
+    def construct(self, gradients: Any, changed: Any, untrained_values: Any, votes: Any) -> Tensor:
         applied = amp.all_finite(gradients)
         if applied:
-            self._update(clipped_gradients)
+            self.update(gradients, changed, untrained_values, votes)
         else:
             self.untrained_parameters.restore(untrained_values)
         self.loss_scale.observe(applied)
         return applied
 
-    def _update(self, gradients: tuple[Tensor, ...]) -> Tensor:
-        update = self.optimizer(gradients)
-        if self.ema is not None:
-            update = ops.depend(self.ema(), update)
-        return ops.depend(self.yes, update)
+
+class _UnlessLeft(nn.Cell):
+    """A cell that updates unless a rank voted to leave, and returns whether it updated."""
+
+    def __init__(self, update: nn.Cell, untrained_parameters: Any):
+        super().__init__(auto_prefix=False)
+        self.update = update
+        self.untrained_parameters = untrained_parameters
+        self.no = Tensor(False)
+
+    def construct(self, gradients: Any, changed: Any, untrained_values: Any, votes: Any) -> Tensor:
+        if votes[0] > 0:
+            self.untrained_parameters.restore(untrained_values)
+            applied = self.no
+        else:
+            applied = self.update(gradients, changed, untrained_values, votes)
+        return applied
 
 
 class FinishVector(nn.Cell):
     """A cell that calls ``Finish`` for a gradient vector (M,); with votes, the tally precedes ``untrained_values``."""
 
-    def __init__(self, finish: Finish, optimizer: nn.Optimizer):
+    def __init__(self, finish: Finish):
         super().__init__(auto_prefix=False)
         self.finish = finish
-        self.unflatten = Unflatten(optimizer.parameters)
+        self.unflatten = Unflatten(finish.optimizer.parameters)
 
     def construct(self, loss: Tensor, vector: Tensor, weight: Tensor, *untrained_values: Tensor) -> tuple[Tensor, ...]:
         tally = None

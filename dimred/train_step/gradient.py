@@ -7,93 +7,59 @@ import mindspore as ms
 from mindspore import Parameter, Tensor, mint, nn, ops
 
 from dimred.errors import ConfigError, check_number, shown
-from dimred.train_step.counted import WeighedLoss, mend_binary_cross_entropy, warn_of_sums
-from dimred.train_step.loss_scale import StaticLossScale
-from dimred.train_step.network_state import moving_statistics
-from dimred.train_step.precision import as_float32
+from dimred.train_step.mean_loss import MeanLoss, WeightedLoss
+from dimred.train_step.part import LossScale
+from dimred.train_step.statistics import moving_statistics
 from dimred.vectors.weights import Vectors, make_vectors
-
-_each = ops.HyperMap()  # a graph compiles it much faster than a loop
 
 
 class BatchGradient(nn.Cell):
     """A cell that returns loss and gradient of a batch, each times the batch's weight, and that weight.
 
-    In PyNative it first replaces each ``nn.BCEWithLogitsLoss`` of the network, see ``mend_binary_cross_entropy``.
-
     Args:
         network: network and loss in one cell; returns the scalar mean loss of a batch, or (sum, count).
         parameters: the parameters to differentiate by.
-        loss_scale: scales the loss before its gradient is taken, and unscales the gradient; None for no scaling.
-        weighs: whether the batch is a part of a larger one, and has a weight; see ``WeighedLoss``. If not, it is 1.
+        loss_scale: scales the loss before its gradient is taken, and unscales the gradient; ``LossScale()`` for none.
+        weighs: whether the batch is a part of a larger one, and has a weight; see ``WeightedLoss``. If not, it is 1.
 
     Outputs:
         the loss, () float32; a tuple of float32 gradients in the parameters' shapes; and the weight, () float32.
     """
 
-    def __init__(
-        self,
-        network: nn.Cell,
-        parameters: Sequence[Parameter],
-        loss_scale: StaticLossScale | None = None,
-        weighs: bool = False,
-    ):
+    def __init__(self, network: nn.Cell, parameters: Sequence[Parameter], loss_scale: LossScale, weighs: bool = False):
         super().__init__(auto_prefix=False)
         self.network = network
         self.loss_scale = loss_scale
         self.weighs = weighs
-        mend_binary_cross_entropy(network)
-        if weighs:
-            warn_of_sums(network)
-        weights = ms.ParameterTuple(parameters)
-        self.gradient = ops.value_and_grad(_ScaledLoss(network, loss_scale, weighs), None, weights, has_aux=True)
-        self.all_float32 = all(parameter.dtype == ms.float32 for parameter in parameters)
+        loss = WeightedLoss(network) if weighs else MeanLoss(network)
+        object.__setattr__(self, "loss", loss)  # MindSpore visits all registered cells at every call
+        self.gradient = ops.value_and_grad(
+            _ScaledLoss(loss, loss_scale), None, ms.ParameterTuple(parameters), has_aux=True
+        )
 
     def construct(self, *inputs: Tensor) -> tuple[Tensor, tuple[Tensor, ...], Tensor]:
-        (_, loss, weight), gradients = self.gradient(*inputs)
+        (_, total, weight), gradients = self.gradient(*inputs)
         # A graph that touches each gradient, even for a cast that does nothing, takes 3.5 times their size in memory.
-        if self.loss_scale is not None:
-            gradients = self.loss_scale.unscaled(gradients, weight)
-        elif not self.all_float32:
-            gradients = _each(as_float32, gradients)
-        return loss, gradients, weight
+        return total, self.loss_scale.unscaled(gradients, weight), weight
 
 
 class _ScaledLoss(nn.Cell):
-    """A cell that returns what is differentiated, the loss f times the weight, and the weight.
+    """A cell that returns what is differentiated, the loss f times the weight, and the weight."""
 
-    The scaled loss S f is differentiated without the weight, which can be so large that half precision would overflow.
-    """
-
-    def __init__(self, network: nn.Cell, loss_scale: StaticLossScale | None, weighs: bool):
+    def __init__(self, loss: nn.Cell, loss_scale: LossScale):
         super().__init__(auto_prefix=False)
-        self.loss = WeighedLoss(network, weighs)
+        self.loss = loss
         self.loss_scale = loss_scale
-        self.weighs = weighs
 
     def construct(self, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        loss, weight = self.loss(*inputs)
-        weighted_loss = loss * weight if self.weighs else loss
-        return (weighted_loss if self.loss_scale is None else self.loss_scale.scaled(loss)), weighted_loss, weight
-
-
-class _LossAndWeight(nn.Cell):
-    """A cell that returns the loss f times the weight, and the weight, () float32 each."""
-
-    def __init__(self, network: nn.Cell, weighs: bool):
-        super().__init__(auto_prefix=False)
-        self.loss = WeighedLoss(network, weighs)
-        self.weighs = weighs
-
-    def construct(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
-        loss, weight = self.loss(*inputs)
-        return (loss * weight if self.weighs else loss), weight
+        mean, total, weight = self.loss(*inputs)
+        return self.loss_scale.scaled(mean, total), total, weight
 
 
 class GroupGradient:
     """Loss and gradient of a group of micro-batches, as if it were one batch.
 
-    With the weight w_i of a micro-batch B_i, the items for each row that its mean is over (see ``WeighedLoss``), and
+    With the weight w_i of a micro-batch B_i, the items for each row that its mean is over (see ``WeightedLoss``), and
     a_i = rows of B_i / rows of the group::
 
         loss = sum_i a_i w_i f(B_i);   gradient = sum_i a_i w_i grad f(B_i);   weight = sum_i a_i w_i
@@ -125,7 +91,7 @@ class GroupGradient:
     ):
         if rows is not None:
             check_number("micro_batch_size", rows, at_least=1, whole=True)
-        self._loss = _LossAndWeight(gradient.network, gradient.weighs)
+        self._loss = gradient.loss
         self._gradient = gradient
         self._vectors = vectors
         moving = moving_statistics(gradient.network)
@@ -149,7 +115,7 @@ class GroupGradient:
         weight: Any = None
         for number, (part, fraction) in enumerate(batches):
             self._draw_dropout_masks(number)
-            loss, batch_weight = self._loss(*part)
+            _, loss, batch_weight = self._loss(*part)
             if len(batches) == 1:
                 return loss, batch_weight
             total, weight = _plus(total, loss, fraction), _plus(weight, batch_weight, len(part[0]))

@@ -1,23 +1,25 @@
 """Loss scaling for mixed precision: gradients are computed S times too large, so that small ones don't vanish.
 
 Micikevicius et al., Mixed Precision Training, 2018, section 3.2. The scalers of ``mindspore.amp`` are experimental,
-have no bounds and no count of dropped steps, and accept only whole factors; ``parts.py`` takes their settings.
+have no bounds and no count of dropped steps, and accept only whole factors.
 """
 
+from typing import ClassVar
+
 import mindspore as ms
-from mindspore import Parameter, Tensor, nn, ops
+from mindspore import Parameter, Tensor, ops
 
-from dimred.errors import ConfigError, check_number, check_type
+from dimred.config.parts import LossScaleConfig
+from dimred.train_step.part import LossScale
 
-_TOO_LARGE = 2.0**126  # a loss scaled by it would overflow float32
 _each = ops.HyperMap()  # a graph compiles it much faster than a loop
 
 
-class StaticLossScale(nn.Cell):
+class StaticLossScale(LossScale):
     """A constant loss scale S.
 
     Args:
-        scale: S, above 0; a power of two leaves every digit of the gradient unchanged.
+        scale: S, above 0 and below 2^126; a power of two leaves every digit of the gradient unchanged.
         drop_overflow: whether to drop and count a step whose gradient is not finite. If false, every gradient is
             applied (as in the production recipe), in a graph without a branch.
 
@@ -26,31 +28,34 @@ class StaticLossScale(nn.Cell):
         n_overflows: steps dropped so far, () int32.
 
     Raises:
-        ConfigError: ``scale`` is not above 0, or as large as 2^126; or ``drop_overflow`` is not true or false.
+        ConfigError: an argument is not in its range, see ``LossScaleConfig``.
     """
+
+    telemetry: ClassVar[tuple[str, ...]] = ("loss_scale", "n_overflows")
 
     def __init__(self, scale: float = 1024.0, drop_overflow: bool = True):
         super().__init__(auto_prefix=False)
-        check_number("scale", scale, above=0, below=_TOO_LARGE, in_float32=True)
-        check_type("drop_overflow", drop_overflow, bool, "True or False")
+        LossScaleConfig.check_arguments(name="static", scale=scale, drop_overflow=drop_overflow)
         self.drops_overflow = drop_overflow
         self.scale = Tensor(scale, ms.float32)
         self.n_overflows = Parameter(Tensor(0, ms.int32), name="loss_scale.overflows", requires_grad=False)
 
-    def scaled(self, loss: Tensor) -> Tensor:
-        """Return S loss, () float32."""
+    def scaled(self, loss: Tensor, total: Tensor) -> Tensor:
+        """Return S f; the weight, which can be so large that half precision would overflow, comes afterwards."""
         return loss * self.scale
 
-    def unscaled(self, gradients: tuple[Tensor, ...], weight: Tensor | float = 1.0) -> tuple[Tensor, ...]:
-        """Convert each gradient g of S loss to that of ``weight`` times the loss: return weight g / S, float32."""
+    def unscaled(self, gradients: tuple[Tensor, ...], weight: Tensor) -> tuple[Tensor, ...]:
+        """Convert each gradient g of S f to weight g / S, float32."""
         return _each(ops.partial(_divided, self.scale / weight), gradients)
 
-    def observe(self, all_finite: Tensor) -> bool:
-        """Count an overflow, if the step had one, and return True; a subclass also chooses the next S.
+    def scale_of_step(self) -> tuple[Tensor, ...]:
+        return (self.scale + 0.0,)
 
-        Args:
-            all_finite: () bool, whether every entry of the step's gradient was finite.
-        """
+    def overflows(self) -> tuple[Tensor, ...]:
+        return (self.n_overflows + 0,)
+
+    def observe(self, all_finite: Tensor) -> bool:
+        """Count an overflow, if the step had one, and return True; a subclass also chooses the next S."""
         ops.assign_add(self.n_overflows, 1 - all_finite.astype(ms.int32))
         return True
 
@@ -61,39 +66,34 @@ class DynamicLossScale(StaticLossScale):
     S <- max(S / factor, smallest) after an overflow; min(S factor, largest) after ``window`` good steps in a row.
 
     Args:
-        initial: the first S.
+        scale: the first S.
         factor: above 1; a power of two leaves every digit of the gradient unchanged.
         window: good steps in a row before S grows.
         smallest, largest: bounds of S.
 
     Raises:
-        ConfigError: a number is not in its range, or not 0 < smallest <= initial <= largest < 2^126.
+        ConfigError: an argument is not in its range, or ``scale`` not between the bounds, see ``LossScaleConfig``.
     """
 
     def __init__(
         self,
-        initial: float = 2.0**16,
+        scale: float = 2.0**16,
         factor: float = 2.0,
         window: int = 2000,
         smallest: float = 1.0,
         largest: float = 2.0**24,
     ):
-        for name, value in (("initial", initial), ("smallest", smallest), ("largest", largest)):
-            check_number(name, value, above=0, below=_TOO_LARGE, in_float32=True)
-        check_number("factor", factor, above=1, in_float32=True, usual="2 is usual")
-        check_number("window", window, at_least=1, whole=True)
-        if not smallest <= initial <= largest:
-            raise ConfigError(
-                f"initial is {initial:g}; it must lie between smallest ({smallest:g}) and largest ({largest:g})"
-            )
-        super().__init__(initial)
+        LossScaleConfig.check_arguments(
+            name="dynamic", scale=scale, factor=factor, window=window, smallest=smallest, largest=largest
+        )
+        super().__init__(scale)
         self.factor, self.window = float(factor), int(window)
         self.smallest, self.largest = float(smallest), float(largest)
         self.scale = Parameter(self.scale, name="loss_scale.scale", requires_grad=False)
         self.n_good = Parameter(Tensor(0, ms.int32), name="loss_scale.good_steps", requires_grad=False)
 
     def observe(self, all_finite: Tensor) -> bool:
-        """Count an overflow, if the step had one, choose the next S, and return True; see ``StaticLossScale``."""
+        """Count an overflow, if the step had one, choose the next S, and return True."""
         finite = all_finite.astype(ms.int32)
         good = (self.n_good + 1) * finite
         grows = good >= self.window

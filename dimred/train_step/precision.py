@@ -8,7 +8,8 @@ import mindspore as ms
 from mindspore import Tensor, amp, nn, ops
 
 from dimred.errors import ConfigError, check_choice, check_type
-from dimred.train_step.network_state import BATCH_NORMS, Place, places
+from dimred.train_step.places import Place, places
+from dimred.train_step.statistics import BATCH_NORMS
 
 LEVELS = ("O0", "O1", "O2", "O3")
 HALF_TYPES = {"float16": ms.float16, "bfloat16": ms.bfloat16}

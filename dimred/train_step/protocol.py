@@ -1,7 +1,7 @@
 """The protocol between a run and the step that it calls, whichever step it is."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from mindspore import Parameter, Tensor, nn
@@ -9,6 +9,7 @@ from mindspore import Parameter, Tensor, nn
 from dimred.distributed.in_step import Ballot
 from dimred.train_step.ema import EMA
 from dimred.train_step.optimizers import is_rate
+from dimred.train_step.part import StepPart
 
 
 class Result(Protocol):
@@ -28,16 +29,7 @@ class Result(Protocol):
 
 @runtime_checkable
 class Step(Protocol):
-    """A step as a run sees it: ``TrainStep`` and ``SearchStep`` are cells with these attributes.
-
-    Attributes:
-        network: the cell of the network and its loss.
-        optimizer: an optimizer, or a cell with its ``global_step``, ``learning_rate``, ``dynamic_lr`` and
-            ``parameters``, where callbacks look for them.
-        ema: the moving average of the network; None without one.
-        ballot: the ranks' votes on each step; None if they must agree before it in another way.
-        reads_each_step: whether a step waits for its own numbers, so that reading its result costs nothing more.
-    """
+    """A step as a run sees it: ``TrainStep`` and ``SearchStep`` are such cells."""
 
     @property
     def network(self) -> nn.Cell:
@@ -45,7 +37,11 @@ class Step(Protocol):
 
     @property
     def optimizer(self) -> nn.Cell:
-        """Return the optimizer, or what stands in its place."""
+        """Return the optimizer, or a cell with its attributes that callbacks look for, such as ``global_step``."""
+
+    @property
+    def parts(self) -> Sequence[StepPart]:
+        """Return the optional parts."""
 
     @property
     def ema(self) -> EMA | None:
@@ -53,7 +49,7 @@ class Step(Protocol):
 
     @property
     def ballot(self) -> Ballot | None:
-        """Return the ranks' votes on each step; None without them."""
+        """Return the ranks' votes on each step; None if they must agree before it in another way."""
 
     @property
     def reads_each_step(self) -> bool:
@@ -96,22 +92,6 @@ class Step(Protocol):
             CheckpointError: an array is missing or has a different shape.
             ConfigError: they are the state of a different kind of step.
         """
-
-
-if TYPE_CHECKING:
-
-    class StepCell:
-        """The base of the steps, ``nn.Cell``, with what they use of it.
-
-        MindSpore has no types, and mypy would take any class with its ``Cell`` as a base for a ``Step``.
-        """
-
-        def __init__(self, *, auto_prefix: bool = True) -> None: ...
-        def __call__(self, *inputs: Tensor) -> Any: ...
-        def get_parameters(self) -> Iterator[Parameter]: ...
-
-else:
-    StepCell = nn.Cell
 
 
 def parameters_to_save(step: nn.Cell) -> list[Parameter]:

@@ -8,8 +8,9 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
-from dimred.errors import ConfigError, check_number
-from dimred.train_step.adamw import check_groups
+from dimred.config.parts import OptimizerConfig
+from dimred.errors import ConfigError
+from dimred.train_step.adamw import check_groups, checked_decay
 from dimred.vectors.parameters import from_arrays, preserved, to_arrays
 
 RATES_SQUARED = "schedule_free.rates_squared"  # name in the state of this optimizer alone
@@ -34,11 +35,11 @@ class ScheduleFree(nn.Optimizer):
         params: parameters, or groups with their own ``weight_decay``.
         learning_rate: a number, or a list with one per update. Good rates are at least 10 times those of momentum SGD.
         beta: fraction of x in y, 0 < beta < 1.
-        weight_decay: the factor called decay above, of at least 0; or a cell that returns it for each update.
+        weight_decay: the factor called decay above, 0 <= decay < 1; or a cell that returns it for each update.
 
     Raises:
-        ConfigError: ``beta`` is not between 0 and 1, ``weight_decay`` is below 0, or a group has a learning rate of its
-            own or asks for ``grad_centralization``.
+        ConfigError: ``beta`` or ``weight_decay`` is not in its range, or a group has a learning rate of its own or asks
+            for ``grad_centralization``.
     """
 
     def __init__(
@@ -48,10 +49,8 @@ class ScheduleFree(nn.Optimizer):
         beta: float = 0.9,
         weight_decay: float = 0.0,
     ):
-        check_number("beta", beta, above=0, below=1, in_float32=True)
-        if not isinstance(weight_decay, nn.Cell):  # MindSpore takes a cell for a decay that changes
-            check_number("weight_decay", weight_decay, at_least=0, in_float32=True)
-            weight_decay = float(weight_decay)
+        OptimizerConfig.check_arguments(name="schedule_free", beta=beta)
+        weight_decay = checked_decay(weight_decay)
         super().__init__(learning_rate, params, weight_decay)
         check_groups(self)
         if self.is_group_lr:
@@ -109,8 +108,10 @@ class ScheduleFree(nn.Optimizer):
             yield
 
 
-def refuse_gradient_point(names: Collection[str], title: str) -> None:
-    """Refuse a full checkpoint of schedule-free training, by the names in it; its weights are not its network.
+def check_no_gradient_point(names: Collection[str], title: str) -> None:
+    """Check by the names in it that a checkpoint is not a full one of schedule-free training.
+
+    The weights of that one are not its network.
 
     Args:
         names: names of its arrays.

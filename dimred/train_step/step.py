@@ -8,16 +8,20 @@ from mindspore import Tensor, nn
 
 from dimred.distributed.in_step import Ballot
 from dimred.distributed.ranks import ALONE, Ranks
-from dimred.train_step.dropout import make_replayable
 from dimred.train_step.ema import EMA
-from dimred.train_step.finish import Finish, FinishVector
+from dimred.train_step.finish import Finish, FinishVector, MeanOfBatches, WholeBatch
 from dimred.train_step.gradient import BatchGradient, GroupGradient
-from dimred.train_step.network_state import TrainingMode, check_dense, check_names, clearing_failures
+from dimred.train_step.modes import TrainingMode
+from dimred.train_step.network_checks import check_dense, check_names
 from dimred.train_step.optimizers import check_optimizer
-from dimred.train_step.parts import make_parts
-from dimred.train_step.protocol import StepCell, parameters_to_save
-from dimred.vectors.parameters import KnownMemory, from_arrays, to_arrays
+from dimred.train_step.part import GradientPart, LossScale, StepPart, TypedCell, parts_of
+from dimred.train_step.protocol import parameters_to_save
+from dimred.train_step.usual_parts import collect_parts
+from dimred.vectors.parameters import from_arrays, to_arrays
 from dimred.vectors.weights import GraphCopies, make_vectors
+from dimred.workarounds.binary_cross_entropy import exact_binary_cross_entropy
+from dimred.workarounds.failed_gradient import clearing_failures
+from dimred.workarounds.moved_memory import KnownMemory
 
 
 class StepResult(NamedTuple):
@@ -26,27 +30,26 @@ class StepResult(NamedTuple):
     Attributes:
         loss: () float32, f(w; B) before the update, unscaled; the mean over all ranks.
         applied: () bool, false if the step was dropped, because its gradient was not finite or a rank voted to leave.
-        grad_norm: () float32, |g| before clipping; nan without clipping.
-        loss_scale: () float32, S of this step; 1 without a loss scale.
-        n_overflows: () int32, steps dropped so far by the loss scale, this one included.
+        telemetry: what the parts of the step report, by name, () each: ``grad_norm``, |g| before clipping;
+            ``loss_scale``, S of this step; ``n_overflows``, the steps dropped so far by the loss scale, this one
+            included.
     """
 
     loss: Any
     applied: Any
-    grad_norm: Any
-    loss_scale: Any
-    n_overflows: Any
+    telemetry: dict[str, Any]
 
     def __repr__(self) -> str:
         """Describe the step in one line."""
         return f"StepResult(loss {float(self.loss):.4g}, {'applied' if bool(self.applied) else 'dropped'})"
 
     def record(self) -> dict[str, Any]:
-        """Return the fields as plain numbers; this waits for the device."""
-        return {name: value.asnumpy().item() for name, value in self._asdict().items()}
+        """Return loss, ``applied`` and the telemetry as plain numbers; this waits for the device."""
+        values = {"loss": self.loss, "applied": self.applied} | self.telemetry
+        return {name: value.asnumpy().item() for name, value in values.items()}
 
 
-class TrainStep(StepCell):
+class TrainStep(TypedCell):
     """A cell that makes one training step of a network.
 
     scaled loss -> unscale to float32 -> accumulate -> reduce -> all finite? -> clip -> update -> EMA
@@ -56,23 +59,23 @@ class TrainStep(StepCell):
     part that is off does not appear. With micro-batches it is a loop on the host over small graphs; sink mode would
     take the batch whole.
 
-    Micro-batches and ranks are weighed by what their mean loss was taken over, so that the step is that of the whole
-    batch, of which each rank has as many rows. For MindSpore's cross entropies these are the labels that are not
-    ``ignore_index``, each with its class weight; each such cell is replaced by one that counts, in its place in the
-    network. Any other loss is weighed by its rows, unless the network returns the sum of the loss and the count that it
-    would be divided by.
-
-    The network's dropout cells are replaced, in place, by cells with masks that ``state`` can restore; see
-    ``make_replayable``. They are new at each step, and R ranks with n micro-batches draw those of R n ranks with one.
-    Functions such as ``ops.dropout`` draw theirs as before, and begin anew in each process.
+    The network keeps its cells, with one exception. Micro-batches and ranks are weighed by what their mean loss was
+    taken over, so that the step is that of the whole batch, of which each rank has as many rows. For MindSpore's cross
+    entropies these are the labels that are not ``ignore_index``, each with its class weight. With micro-batches or
+    ranks, each such cell is therefore replaced by one that counts, in its place in the network; see ``WeightedLoss``.
+    Any other loss is weighed by its rows, unless the network returns the sum of the loss and the count that it would be
+    divided by.
 
     Args:
         network: network and loss in one cell; returns the scalar mean loss of a batch, or a pair (sum, count).
         optimizer: an optimizer of trainable parameters of the network, all of them float32, and without a loss
             scale of its own; other parameters stay as they are.
-        loss_scale, clipping, ema: the optional parts, ours, MindSpore's or numbers; see ``make_parts``. Unless the loss
+        loss_scale, clipping, ema: the usual parts, or None: ``StaticLossScale`` or ``DynamicLossScale``, ``Clipping``,
+            ``EMA``; a number in their place, or a scaler of ``mindspore.amp``, see ``collect_parts``. Unless the loss
             scale's ``drop_overflow`` is false, a step whose gradient is not finite is dropped: weights, optimizer
             state, EMA, BatchNorm statistics and every other parameter of the network stay as they were, byte for byte.
+        parts: parts of your own, ``GradientPart`` or ``WeightsPart``. Gradient parts come after clipping, in the order
+            of this list.
         micro_batch_size: rows of a micro-batch. The step gets the whole batch, cuts it, and updates once with the mean
             gradient; None takes the batch whole.
         ranks: the ranks of the job, whose gradients are averaged.
@@ -88,8 +91,8 @@ class TrainStep(StepCell):
     Raises:
         ConfigError: ``optimizer`` is not an optimizer, has a loss scale, or has a parameter that is not trainable in
             the network or not float32; two parameters have one name; ``micro_batch_size`` is below 1; a part can't be
-            used, see ``make_parts``, or not with the sparse gradients of an embedding. The first step also raises it,
-            before it changes anything, if the loss is neither one number nor a pair.
+            used, see ``collect_parts``, or not with the sparse gradients of an embedding. The first step also raises
+            it, before it changes anything, if the loss is neither one number nor a pair.
     """
 
     reads_each_step: ClassVar[bool] = False
@@ -100,38 +103,37 @@ class TrainStep(StepCell):
         optimizer: nn.Optimizer,
         *,
         loss_scale: Any = None,
+        clipping: Any = None,
+        ema: Any = None,
+        parts: Sequence[StepPart] = (),
         micro_batch_size: int | None = None,
         ranks: Ranks = ALONE,
         ballot: Ballot | None = None,
-        clipping: Any = None,
-        ema: Any = None,
     ):
         super().__init__(auto_prefix=False)
-        loss_scale, clipping, ema = make_parts(network, loss_scale, clipping, ema)
+        parts = collect_parts(network, loss_scale=loss_scale, clipping=clipping, ema=ema, parts=parts)
         check_optimizer(optimizer, network.trainable_params())
+        loss_scales = parts_of(LossScale, parts)
         reduce = ranks.mean()
-        if any(part is not None for part in (loss_scale, clipping, micro_batch_size, reduce)):
+        weighs = reduce is not None or micro_batch_size is not None
+        if weighs or len(loss_scales) > 0 or len(parts_of(GradientPart, parts)) > 0:
             check_dense(network)
+        loss_scale = loss_scales[0] if loss_scales else LossScale()
+        self.parts = parts
         self.ballot = ballot
         self.votes = ballot is not None
-        masks = make_replayable(network, ranks.rank)
-        self.dropout_masks = masks if masks.seeds else None
         self.untrained_parameters = None
-        if self.votes or (loss_scale is not None and loss_scale.drops_overflow):
+        if self.votes or loss_scale.drops_overflow:
             updated = {id(parameter) for parameter in optimizer.parameters}
             untrained = [one for one in network.get_parameters() if id(one) not in updated]
-            self.untrained_parameters = GraphCopies([*untrained, *masks.seeds])
-        weighs = reduce is not None or micro_batch_size is not None
+            self.untrained_parameters = GraphCopies(untrained)
         self.gradient = BatchGradient(network, optimizer.parameters, loss_scale, weighs)
-        self.finish = Finish(
-            optimizer, loss_scale, reduce, weighs, self.votes, clipping, ema, self.untrained_parameters
-        )
+        whole_batch = MeanOfBatches(reduce) if weighs else WholeBatch()
+        self.finish = Finish(optimizer, parts, loss_scale, whole_batch, self.untrained_parameters, self.votes)
         self._group = None
-        self._ranks = ranks
         if micro_batch_size is not None:
-            vectors = make_vectors(optimizer.parameters)
-            self._group = GroupGradient(self.gradient, micro_batch_size, vectors, self._draw_dropout_masks)
-            self._finish_vector = FinishVector(self.finish, optimizer)
+            self._group = GroupGradient(self.gradient, micro_batch_size, make_vectors(optimizer.parameters))
+            self._finish_vector = FinishVector(self.finish)
         self._mode = TrainingMode(self, network)
         check_names(self)
         self._parameter_memory = KnownMemory(self.get_parameters())
@@ -152,7 +154,7 @@ class TrainStep(StepCell):
     @property
     def ema(self) -> EMA | None:
         """Return the moving average of the network; None without one."""
-        return self.finish.ema
+        return next(iter(parts_of(EMA, self.parts)), None)
 
     def state(self) -> dict[str, np.ndarray]:
         """Return every parameter but the learning rates, by name."""
@@ -172,7 +174,7 @@ class TrainStep(StepCell):
 
     def __call__(self, *inputs: Tensor) -> StepResult:
         self._mode.ensure()
-        with self._parameter_memory.in_use(), clearing_failures():
+        with self._parameter_memory.in_use(), clearing_failures(), exact_binary_cross_entropy():
             return self._step(inputs)
 
     def _step(self, inputs: tuple[Tensor, ...]) -> StepResult:
@@ -185,15 +187,11 @@ class TrainStep(StepCell):
             values = self._finish_vector(loss, vector, weight, *tally, *untrained_values)
         if self.ballot is not None:
             *values, self.ballot.tally = values
-        return StepResult(*values)  # named here and not in the graph, which would call the interpreter for it
-
-    def _draw_dropout_masks(self, micro_batch: int) -> None:
-        if self.dropout_masks is not None:
-            part = micro_batch * self._ranks.group_size + self._ranks.rank
-            self.dropout_masks.draw_next(part, is_same_step=micro_batch > 0)
+        loss, applied, *numbers = values  # named here and not in the graph, which would call the interpreter for it
+        return StepResult(loss, applied, dict(zip(self.finish.telemetry, numbers, strict=True)))
 
     def construct(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Make the whole step in one graph, and return the values of a ``StepResult``.
+        """Make the whole step in one graph, and return loss, whether it was applied, and the telemetry's numbers.
 
         With a ballot, its tally precedes the network's inputs, and the next tally follows the values.
         """
@@ -201,7 +199,5 @@ class TrainStep(StepCell):
         if self.votes:
             tally, inputs = inputs[0], inputs[1:]
         untrained_values = () if self.untrained_parameters is None else self.untrained_parameters()
-        if self.dropout_masks is not None:
-            self.dropout_masks()
         loss, gradients, weight = self.gradient(*inputs)
         return self.finish(loss, gradients, weight, untrained_values, tally)

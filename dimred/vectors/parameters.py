@@ -8,7 +8,6 @@ from mindspore import Parameter, Tensor, ops
 from mindspore import dtype as mstype
 
 from dimred.errors import CheckpointError
-from dimred.vectors.weights import is_on_host
 
 _FLOATS = (mstype.float16, mstype.bfloat16, mstype.float32, mstype.float64)
 
@@ -90,52 +89,3 @@ def preserved(parameters: Sequence[Parameter]) -> Iterator[None]:
         yield
     finally:
         from_arrays(parameters, before, "the values from before")
-
-
-class KnownMemory:
-    """A guard that keeps parameters in the memory that compiled graphs know, whoever sets their values.
-
-    ``mindspore.load_param_into_net`` and ``Parameter.set_data`` give a parameter new memory. A graph with control flow
-    that was compiled before, and in PyNative an optimizer of MindSpore, go on writing to the old one: no later step
-    would train, without a word. The new memory may also not be contiguous, as that of a transposed tensor; then
-    ``HostVectors`` would write to a copy. Only for a CPU: on a device nothing of this was tried.
-
-    Args:
-        parameters: the parameters of a step.
-    """
-
-    def __init__(self, parameters: Iterable[Parameter]):
-        self._parameters = list(parameters) if is_on_host() else []
-        self._memories = [Tensor(0.0) for _ in self._parameters]
-        for parameter in self._parameters:
-            if not parameter.is_contiguous():
-                parameter.set_data(Tensor(parameter.asnumpy().copy(), parameter.dtype))
-        self._addresses = list[int]()
-        self._note()
-
-    @contextmanager
-    def in_use(self) -> Iterator[None]:
-        """Before the block, move values that were set since the last one to the memory that the parameters had then."""
-        if self._addresses != self._present() or not all(one.is_contiguous() for one in self._parameters):
-            self._move_back()
-        try:
-            yield
-        finally:
-            if self._addresses != self._present():
-                self._note()
-
-    def _present(self) -> list[int]:
-        return [parameter.data_ptr() for parameter in self._parameters]
-
-    def _note(self) -> None:
-        self._addresses = self._present()
-        for parameter, memory in zip(self._parameters, self._memories, strict=True):
-            memory.assign_value(parameter)
-
-    def _move_back(self) -> None:
-        for parameter, memory in zip(self._parameters, self._memories, strict=True):
-            is_elsewhere = parameter.data_ptr() != memory.data_ptr() or not parameter.is_contiguous()
-            if is_elsewhere and parameter.shape == memory.shape:
-                value = parameter.asnumpy().copy()
-                parameter.assign_value(memory)
-                put_array(parameter, value)

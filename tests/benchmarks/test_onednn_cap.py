@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from dimred import ISA_VARIABLE, has_avx512
+from dimred.workarounds.onednn_cap import ISA_VARIABLE, has_avx512
 
 pytestmark = pytest.mark.benchmark
 

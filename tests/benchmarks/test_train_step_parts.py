@@ -25,10 +25,10 @@ ROWS, PIXELS, ROUNDS = 16, 32, 7
 
 PARTS = {
     "none": lambda network: {},
-    "static scale": lambda network: {"loss_scale": StaticLossScale(drop_overflow=False)},
-    "dynamic scale": lambda network: {"loss_scale": DynamicLossScale()},
-    "clipping": lambda network: {"clipping": Clipping(1.0)},
-    "ema": lambda network: {"ema": EMA(network, 0.999)},
+    "static scale": lambda network: {"parts": [StaticLossScale(drop_overflow=False)]},
+    "dynamic scale": lambda network: {"parts": [DynamicLossScale()]},
+    "clipping": lambda network: {"parts": [Clipping(1.0)]},
+    "ema": lambda network: {"parts": [EMA(network, 0.999)]},
     "2 micro-batches": lambda network: {"micro_batch_size": ROWS // 2},
 }
 

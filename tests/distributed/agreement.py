@@ -104,12 +104,12 @@ class Seen(Observer):
 class Runs:
     """Runs of one step, each from the same initial values."""
 
-    def __init__(self, ranks: Ranks, net: type[Net] = Net, short: tuple[int, ...] = (), **parts: Any):
+    def __init__(self, ranks: Ranks, net: type[Net] = Net, short: tuple[int, ...] = (), **options: Any):
         network, self.short = net(), short
-        if "ema" in parts:
-            parts["ema"] = EMA(network, 0.9)
+        if "parts" in options:
+            options["parts"] = [part(network) if part is EMA else part for part in options["parts"]]
         optimizer = nn.Momentum(network.trainable_params(), 0.1, 0.9)
-        self.step = TrainStep(network, optimizer, ranks=ranks, ballot=ranks.ballot(), **parts)
+        self.step = TrainStep(network, optimizer, ranks=ranks, ballot=ranks.ballot(), **options)
         self.ranks, self.first = ranks, to_arrays(list(self.step.get_parameters()))
         self.weights = [weight.name for weight in network.trainable_params()]
         self.stopped = self.run({}, read_every_steps=1, save_every=1).saved | {0: self.first}
@@ -145,8 +145,8 @@ class Runs:
 def one_rank_leaves(ranks: Ranks) -> dict:
     """Make the last rank fail to read a batch, or get SIGTERM, before some step; or stop rank 0 before that."""
     is_last, found = ranks.rank == ranks.group_size - 1, dict[str, Any]()
-    parts = {"loss_scale": DynamicLossScale(128.0), "clipping": Clipping(1.0), "ema": None}
-    runs, micro = Runs(ranks, **parts), Runs(ranks, micro_batch_size=MICRO)
+    runs = Runs(ranks, parts=[DynamicLossScale(128.0), Clipping(1.0), EMA])
+    micro = Runs(ranks, micro_batch_size=MICRO)
     found["whole"] = runs.told(runs.run({}))
     for name, event in EVENTS.items():
         for step in (*range(1, 2 * READ_EVERY + 1), STEPS, STEPS + 1, STEPS + 2):
@@ -165,7 +165,7 @@ def one_rank_leaves(ranks: Ranks) -> dict:
 def one_loss_is_not_finite(ranks: Ranks) -> dict:
     """Make the last rank's losses NaN in two steps, which are dropped, or in all, which ends the run."""
     is_last = ranks.rank == ranks.group_size - 1
-    dropping, not_dropping = Runs(ranks, loss_scale=DynamicLossScale(128.0)), Runs(ranks, micro_batch_size=MICRO)
+    dropping, not_dropping = Runs(ranks, parts=[DynamicLossScale(128.0)]), Runs(ranks, micro_batch_size=MICRO)
     found = {}
     for step in range(4, 4 + READ_EVERY):
         poison = range(step, step + 2) if is_last else range(0)

@@ -38,14 +38,10 @@ def stage_1_weights(ranks: Ranks, group_size: int) -> np.ndarray:
     return weight_vector(network)
 
 
-def stage_2_weights(ranks: Ranks, group_size: int, continued: bool = False):
+def stage_2_weights(ranks: Ranks, group_size: int):
     network = TanhMLP(8, 12, 4)
     basis = PlainBasis(orthonormal_rows(K, len(weight_vector(network))))
-    options = dict(OPTIONS)
-    if continued:
-        options = {name: value for name, value in options.items() if name not in ("gamma", "alpha")}
-        options["optimizer"] = nn.Momentum(network.trainable_params(), 0.05, 0.9)
-    step = SubspaceTrainStep(network, basis, ranks=ranks, **options)
+    step = SubspaceTrainStep(network, basis, ranks=ranks, **OPTIONS)
     found = [step(*part(ranks, batch_of_all(number % 2, group_size))) for number in range(STEPS)]
     return weight_vector(network), [(result.outcome.name, result.step_size, result.n_trials) for result in found]
 
@@ -54,16 +50,13 @@ def beside_one_rank(ranks: Ranks) -> dict:
     """Take five steps of each stage on R ranks with b rows each, and on one rank with all R b rows."""
     one, alone = (stage_1_weights(who, ranks.group_size) for who in (ranks, ALONE))
     (two, decisions), (two_alone, decisions_alone) = (stage_2_weights(who, ranks.group_size) for who in (ranks, ALONE))
-    continued, continued_alone = (stage_2_weights(who, ranks.group_size, True)[0] for who in (ranks, ALONE))
     return {
         "stage_1_error": float(np.abs(one - alone).max()),
         "stage_2_error": float(np.abs(two - two_alone).max()),
-        "continued_error": float(np.abs(continued - continued_alone).max()),
-        "continued_apart": float(np.abs(continued - two).max()),
         "moved": float(np.abs(two - weight_vector(TanhMLP(8, 12, 4))).max()),
         "decisions": decisions,
         "decisions_alone": decisions_alone,
-        "digest": digest(one, two, continued),
+        "digest": digest(one, two),
     }
 
 
@@ -93,21 +86,16 @@ def one_loss_differs(ranks: Ranks) -> dict:
 
 
 def dropout(ranks: Ranks) -> dict[str, list[float]]:
-    """Take steps of both stages of a network with dropout: on R ranks, one rank in R micro-batches, one micro-batch.
+    """Take search steps of a network with dropout: on R ranks, on one rank in R micro-batches, and in one micro-batch.
 
     All rows of the input are equal, so only the masks tell two micro-batches apart.
     """
     losses = {}
     for name, who, n_parts in (("ranks", ranks, 1), ("one rank", ALONE, ranks.group_size), ("one part", ALONE, 1)):
-        searching, training = DropoutNet(), DropoutNet()
-        optimizer = nn.SGD(training.trainable_params(), 0.1)
-        rows = None if n_parts == 1 else ROWS  # the step of one graph, and the one of several
-        steps = [
-            SubspaceTrainStep(searching, basis_for(searching, 2), ranks=who, micro_batch_size=ROWS),
-            TrainStep(training, optimizer, ranks=who, micro_batch_size=rows),
-        ]
+        network = DropoutNet()
+        step = SubspaceTrainStep(network, basis_for(network, 2), ranks=who, micro_batch_size=ROWS)
         batch = Tensor(np.ones((n_parts * ROWS, 30), np.float32))
-        losses[name] = [float(step(batch).loss.asnumpy()) for step in steps for _ in range(3)]
+        losses[name] = [float(step(batch).loss.asnumpy()) for _ in range(3)]
     return losses
 
 

@@ -16,7 +16,7 @@ from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.errors import CheckpointError, ConfigError
 from dimred.evaluation.averages import SnapshotAverages, choose_average
-from dimred.train_step.network_state import moving_statistics
+from dimred.train_step.statistics import moving_statistics
 from dimred.vectors.parameters import from_arrays
 from tests.helpers.networks import weight_vector
 from tests.oracles import merge as oracle

@@ -13,7 +13,7 @@ from mindspore import Parameter, Tensor, mint, nn, ops
 
 from dimred.errors import ConfigError
 from dimred.evaluation.batch_norm import reestimate_batch_norm
-from dimred.train_step.network_state import moving_statistics
+from dimred.train_step.statistics import moving_statistics
 from tests.oracles.moments import mean_and_variance
 
 

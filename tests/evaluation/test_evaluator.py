@@ -5,11 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mindspore import Tensor, dataset, nn
+from mindspore import Tensor, dataset, float32, nn
 from scipy.special import log_softmax
 
 from dimred.errors import DataError
 from dimred.evaluation.evaluator import Evaluator
+from dimred.evaluation.scores import Scores
 
 BATCH = 4
 
@@ -94,3 +95,53 @@ def test_a_split_that_lost_samples_during_the_run_is_not_measured(network: nn.Ce
     less.n_images = 10
     with pytest.raises(DataError, match="'val' gave 9 samples to rank 0, and had 10 for it when the run began"):
         Evaluator(network, {"val": less}, seed=1, n_batches=2).metrics("val")
+
+
+def edits_labels(outputs: Tensor, labels: Tensor) -> Tensor:
+    labels[labels == 2] = 0
+    return (outputs.argmax(1) == labels).astype(float32)
+
+
+def edits_memory(outputs: Tensor, labels: Tensor) -> np.ndarray:
+    memory = labels.asnumpy()
+    memory[memory == 2] = 0
+    outputs.asnumpy()[:] = 0
+    return memory == 0
+
+
+def keeps(outputs: Tensor, labels: Tensor) -> Tensor:
+    return (outputs.argmax(1) == labels).astype(float32)
+
+
+class EditsInputs(nn.Cell):
+    """A network that changes its inputs in place, and has statistics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(3)
+
+    def construct(self, inputs: Tensor) -> Tensor:
+        inputs[:, 0] += 1.0
+        return self.norm(inputs)
+
+
+@pytest.mark.parametrize("loss", [edits_labels, edits_memory])
+def test_what_a_metric_or_a_loss_changes_in_place_changes_no_other_measurement(network: nn.Cell, loss: Any) -> None:
+    evaluator = Evaluator(network, SPLITS, Scores(loss, (loss, keeps)), seed=1, n_batches=2)
+    right = Evaluator(network, SPLITS, Scores(keeps, (keeps,)), seed=1, n_batches=2).metrics("val")
+    first_losses, first = evaluator.losses_and_metrics("val")
+    assert first[1:] == right
+    for _ in range(2):
+        losses_again, again = evaluator.losses_and_metrics("val")
+        assert again == first
+        np.testing.assert_array_equal(losses_again, first_losses)
+
+
+def test_what_a_network_changes_in_place_changes_no_kept_batch() -> None:
+    network = EditsInputs()
+    evaluator = Evaluator(network, SPLITS, seed=1, n_batches=2)
+    results = []
+    for _ in range(2):
+        evaluator.reestimate()
+        results.append((network.norm.moving_mean.asnumpy().tolist(), evaluator.metrics("val")))
+    assert results[0] == results[1]

@@ -40,7 +40,7 @@ def test_an_error_that_every_rank_finds_is_printed_once(devices: int, digits: Pa
     command = ("train", "stage-1", digits, "--config", DIGITS, "--device-target", "CPU", "--devices", devices)
     for n_classes in ("8", "9"):  # the second attempt reports only its own error
         done = dimred(*command, f"--set=model.n_classes={n_classes}", "--out", "new/out", cwd=tmp_path)
-        assert_said_once(done, "10 classes", f"n_classes {n_classes};")
+        assert_said_once(done, "10 classes", f"n_classes {n_classes}:")
         assert list(tmp_path.iterdir()) == []
 
 

@@ -21,7 +21,7 @@ STAGE_2 = (
 def test_both_scripts_from_start_to_end(tmp_path):
     write_imagenet_tree(tmp_path / "imagenet", n_classes=2, train=6, val=2)
     sets = [f"--set={option}" for option in STAGE_1]
-    one = run(*script(1, "imagenet", *TWO_RANKS, *SHORT, *sets), cwd=tmp_path, status=0)
+    one = run(*script(1, "imagenet", "--config", "imagenet", *TWO_RANKS, *SHORT, *sets), cwd=tmp_path, status=0)
     log = (tmp_path / "device0_stage_1" / "train.log").read_text()
     assert re.search(r"^epoch: 1 step: 3 loss is \d+\.\d+$", log, re.MULTILINE)
     assert "loss is" not in one.stdout

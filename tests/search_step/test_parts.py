@@ -26,13 +26,13 @@ def clipped(norm: float):
     return function
 
 
-@pytest.mark.parametrize("scale", [None, StaticLossScale(1024.0)], ids=["unscaled", "scaled"])
+@pytest.mark.parametrize("scale", [[], [StaticLossScale(1024.0)]], ids=["unscaled", "scaled"])
 def test_the_search_sees_the_clipped_gradient_and_the_unscaled_loss(scale):
     network = TanhMLP()
     basis = basis_for(network, 6)
     twin = Twin(clipped(0.3), basis.components, weight_vector(network), alpha=0.01)
     clipping = Clipping(0.3)
-    step = SubspaceTrainStep(network, basis, alpha=0.01, clipping=clipping, loss_scale=scale)
+    step = SubspaceTrainStep(network, basis, alpha=0.01, parts=[clipping, *scale])
     for batch in BATCHES:
         _, g = mlp_function()(weight_vector(network).astype(np.float64), batch)
         expected, found = twin.step(batch), step(*tensors(batch))
@@ -40,14 +40,14 @@ def test_the_search_sees_the_clipped_gradient_and_the_unscaled_loss(scale):
         assert found.slope == pytest.approx(expected["slope"], rel=1e-3)
         assert found.step_size == pytest.approx(expected["step_size"])
         assert found.grad_norm == pytest.approx(np.linalg.norm(g), rel=1e-4)
-        assert found.loss_scale == (1.0 if scale is None else 1024.0)
+        assert found.telemetry.get("loss_scale") == (1024.0 if scale else None)
     np.testing.assert_allclose(weight_vector(network), twin.weights, atol=1e-4)
     assert len(clipping.compile_cache) == 1  # not one graph for each gradient
 
 
 def test_a_gradient_whose_squares_overflow_is_clipped_and_not_taken_for_one_that_is_not_finite():
     network = TanhMLP()
-    step = SubspaceTrainStep(network, basis_for(network, 6), alpha=0.01, clipping=0.3)
+    step = SubspaceTrainStep(network, basis_for(network, 6), alpha=0.01, parts=[Clipping(0.3)])
     batch = np.ones((1, 3), np.float32), np.full((1, 2), 1.25e19, np.float32)
     _, g = mlp_function()(weight_vector(network).astype(np.float64), [part.astype(np.float64) for part in batch])
     found = step(*tensors(batch))
@@ -60,7 +60,7 @@ def test_a_gradient_whose_squares_overflow_is_clipped_and_not_taken_for_one_that
 def test_the_average_moves_with_accepted_steps_only():
     network = TanhMLP()
     ema = EMA(network, 0.5, ramp=False)
-    step = SubspaceTrainStep(network, basis_for(network, 6), alpha=0.01, ema=ema)
+    step = SubspaceTrainStep(network, basis_for(network, 6), alpha=0.01, parts=[ema])
     average = weight_vector(network)
     for number, batch in enumerate(BATCHES):
         if number == 3:
@@ -78,7 +78,7 @@ def test_the_average_moves_with_accepted_steps_only():
 
 def test_a_search_in_half_precision_sees_the_gradient_without_its_loss_scale():
     network, function = with_precision(TanhMLP(), "O2"), mlp_function()
-    step = SubspaceTrainStep(network, basis_for(network, 6), alpha=0.0, loss_scale=DynamicLossScale(1024.0))
+    step = SubspaceTrainStep(network, basis_for(network, 6), alpha=0.0, parts=[DynamicLossScale(1024.0)])
     n_accepted = 0
     for batch in BATCHES:
         before = weight_vector(network).astype(np.float64)

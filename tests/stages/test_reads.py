@@ -106,7 +106,7 @@ def test_micro_batches_read_nothing_where_vectors_are_on_the_device(monkeypatch:
     monkeypatch.setattr(weights, "is_on_host", lambda: False)  # a host reads its own vectors in place
     network = BatchNormNet()
     optimizer = nn.Momentum(network.trainable_params(), 0.1, 0.9)
-    step = TrainStep(network, optimizer, micro_batch_size=4, loss_scale=DynamicLossScale(), clipping=Clipping(1.0))
+    step = TrainStep(network, optimizer, micro_batch_size=4, parts=[DynamicLossScale(), Clipping(1.0)])
     step(*image_batch(0))
     batches, reads = [image_batch(number) for number in range(10)], []
     with watched_reads(lambda: reads.append(1)):

@@ -32,7 +32,7 @@ from dimred.evaluation.scores import means_of_samples, score_batches
 from dimred.io.run_names import SNAPSHOTS, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS, full_checkpoints
 from dimred.runs.device import set_up
 from dimred.runs.task import build_task
-from dimred.train_step.network_state import evaluating
+from dimred.train_step.modes import evaluating
 
 SPLITS = ("train", "val", "test")
 KEPT = 60  # snapshots that a run of the recipe has at its end

@@ -21,7 +21,7 @@ N_STEPS, DECAY = 30, 0.95
 def averaged(ramp: bool) -> tuple[TanhMLP, TrainStep]:
     network = TanhMLP()
     optimizer = nn.Momentum(network.trainable_params(), 0.05, 0.9)
-    return network, TrainStep(network, optimizer, ema=EMA(network, DECAY, ramp))
+    return network, TrainStep(network, optimizer, parts=[EMA(network, DECAY, ramp)])
 
 
 @functools.cache
@@ -42,6 +42,18 @@ def test_many_steps_give_the_closed_form(ramp, pynative):
     np.testing.assert_allclose(found, expected, atol=2e-6)
 
 
+@pytest.mark.parametrize("ramp", [True, False], ids=["ramp", "fixed"])
+def test_thousands_of_updates_follow_a_drift(ramp, pynative):
+    """1 - decay in float32 would follow by 1.7e-4 of itself too fast."""
+    network, n_updates = nn.Dense(1, 1, has_bias=False, weight_init="zeros"), 4000
+    average, drift = EMA(network, 0.9999, ramp), np.float32(0.001) * np.arange(1, n_updates + 1, dtype=np.float32)
+    for value in drift:
+        ms.ops.assign(network.weight, ms.Tensor([[value]]))
+        average()
+    expected = ema(0.0, drift.astype(np.float64), 0.9999, ramp)
+    np.testing.assert_allclose(average.averages[0].asnumpy().item(), expected, rtol=2e-5)
+
+
 def test_a_resumed_run_gives_the_same_average_byte_for_byte(tmp_path, pynative):
     found, _ = uninterrupted(True)
     _, step = averaged(ramp=True)
@@ -57,7 +69,7 @@ def test_a_resumed_run_gives_the_same_average_byte_for_byte(tmp_path, pynative):
 
 def test_in_place_the_network_is_the_average_and_afterwards_itself(mode):
     network = BatchNormNet()
-    step = TrainStep(network, nn.Momentum(network.trainable_params(), 0.1, 0.9), ema=EMA(network, 0.5, ramp=False))
+    step = TrainStep(network, nn.Momentum(network.trainable_params(), 0.1, 0.9), parts=[EMA(network, 0.5, ramp=False)])
     names = {value.name for value in step.ema.values}
     assert {"norm.moving_mean", "norm.moving_variance", "conv.weight"} <= names
     assert "forwards" not in names

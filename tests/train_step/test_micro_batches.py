@@ -7,6 +7,8 @@ from mindspore import Tensor, nn
 
 from dimred.errors import ConfigError
 from dimred.stages.subspace_train_step import SubspaceTrainStep
+from dimred.train_step.clipping import Clipping
+from dimred.train_step.loss_scale import StaticLossScale
 from dimred.train_step.step import TrainStep
 from tests.helpers.networks import BatchNormNet, TanhMLP, basis_for, image_batch, mlp_function, weight_vector
 from tests.helpers.problems import tensors
@@ -158,7 +160,9 @@ class Lookup(nn.Cell):
         return self.lookup(numbers).square().mean()
 
 
-@pytest.mark.parametrize("part", [{"micro_batch_size": 2}, {"clipping": 1.0}, {"loss_scale": 8.0}, {}])
+@pytest.mark.parametrize(
+    "part", [{"micro_batch_size": 2}, *({"parts": [part]} for part in (Clipping(1.0), StaticLossScale(8.0))), {}]
+)
 def test_sparse_gradients_are_refused_where_they_can_not_be_used(part):
     network = Lookup()
     optimizer = nn.SGD(network.trainable_params(), 0.1)

@@ -38,17 +38,17 @@ def test_with_all_parts_off_the_graph_is_gradient_and_optimizer(off):
 
 
 @pytest.mark.parametrize(
-    "options",
+    "part",
     [
-        lambda network: {"loss_scale": StaticLossScale(512.0, drop_overflow=False)},
-        lambda network: {"loss_scale": DynamicLossScale()},
-        lambda network: {"clipping": Clipping(1.0)},
-        lambda network: {"ema": EMA(network, 0.9)},
+        lambda network: StaticLossScale(512.0, drop_overflow=False),
+        lambda network: DynamicLossScale(),
+        lambda network: Clipping(1.0),
+        lambda network: EMA(network, 0.9),
     ],
     ids=["static scale", "dynamic scale", "clipping", "ema"],
 )
-def test_with_a_part_on_the_graph_is_another(off, options):
-    assert made_of(lambda network, optimizer: TrainStep(network, optimizer, **options(network)))[0] != off[0]
+def test_with_a_part_on_the_graph_is_another(off, part):
+    assert made_of(lambda network, optimizer: TrainStep(network, optimizer, parts=[part(network)]))[0] != off[0]
 
 
 def test_precision_o0_is_the_network_itself():

@@ -27,9 +27,7 @@ def step_with(level: str, optimizer: str, scale, micro_batch_size: int | None = 
     step = TrainStep(
         network,
         update,
-        loss_scale=scale,
-        clipping=Clipping(1.0),
-        ema=EMA(network, 0.9),
+        parts=[scale, Clipping(1.0), EMA(network, 0.9)],
         micro_batch_size=micro_batch_size,
     )
     step.set_train(True)
@@ -43,7 +41,7 @@ def check(make: Callable[[], TrainStep]) -> None:
     before = values(step)
     found = step(*overflowing(1))
     assert not bool(found.applied)
-    assert int(found.n_overflows) == 1
+    assert int(found.telemetry["n_overflows"]) == 1
     assert changed(before, values(step)) <= SCALE_STATE
     assert "loss_scale.overflows" in changed(before, values(step))
     assert bool(step(*image_batch(2)).applied)
@@ -67,13 +65,13 @@ def test_all_state_is_byte_equal_and_the_next_step_goes_on_as_if_it_had_not_happ
     ("level", "optimizer", "rows"), [pytest.param("O2", "adamw", 4, marks=pytest.mark.slow), ("O2", "momentum", None)]
 )
 def test_in_graph_mode_too(level, optimizer, rows):
-    check(lambda: step_with(level, optimizer, DynamicLossScale(initial=128.0), rows))
+    check(lambda: step_with(level, optimizer, DynamicLossScale(128.0), rows))
 
 
 def test_a_static_scale_can_be_told_to_apply_overflows_too(pynative):
     step = step_with("O2", "momentum", StaticLossScale(128.0, drop_overflow=False))
     found = step(*overflowing(1))
-    assert (bool(found.applied), int(found.n_overflows)) == (True, 0)
+    assert (bool(found.applied), int(found.telemetry["n_overflows"])) == (True, 0)
     assert not np.isfinite(values(step)["conv.weight"]).all()
 
 
@@ -94,24 +92,23 @@ def test_parameters_set_between_two_steps_reach_the_compiled_step():
 def test_a_search_step_that_overflows_is_skipped_and_the_scale_shrinks(rows):
     network = with_precision(BatchNormNet(), "O2")
     ema = EMA(network, 0.9)
-    step = SubspaceTrainStep(
-        network, basis_for(network, 8), loss_scale=DynamicLossScale(128.0), ema=ema, micro_batch_size=rows
-    )
-    assert step(*image_batch(0)).loss_scale == 128.0
+    parts = [DynamicLossScale(128.0), ema]
+    step = SubspaceTrainStep(network, basis_for(network, 8), parts=parts, micro_batch_size=rows)
+    assert step(*image_batch(0)).telemetry["loss_scale"] == 128.0
     before, memory = values(step), step.memory
     found = step(*overflowing(1))
     assert found.outcome is Outcome.NON_FINITE_GRADIENT
-    assert found.n_overflows == 1
+    assert found.telemetry["n_overflows"] == 1
     assert changed(before, values(step)) <= SCALE_STATE
     assert step.memory == memory._replace(n_steps=2, n_rejected_in_a_row=memory.n_rejected_in_a_row + 1)
-    assert step(*image_batch(2)).loss_scale == 64.0
+    assert step(*image_batch(2)).telemetry["loss_scale"] == 64.0
 
 
 def test_a_parameter_that_the_optimizer_does_not_have_stays_as_it_was_though_it_asks_for_a_gradient():
     network = BatchNormNet()
     update = make_optimizer("momentum", network.trainable_params(), RATES)
     network.forwards.requires_grad = True  # as MindSpore makes parameters unless it is told otherwise
-    step = TrainStep(network, update, loss_scale=DynamicLossScale())
+    step = TrainStep(network, update, parts=[DynamicLossScale()])
     step(*image_batch(0))
     assert not bool(step(*overflowing(1)).applied)
     assert int(network.forwards.asnumpy()) == 1

@@ -12,7 +12,7 @@ from dimred.config import StageOneConfig
 from dimred.runs.splits import build_data
 from dimred.runs.steps import build_optimizer, build_rates
 from dimred.runs.task import build_network
-from dimred.train_step.network_state import moving_statistics
+from dimred.train_step.statistics import moving_statistics
 from tests.helpers.tiny_run import stage_1_run
 from tests.helpers.tiny_task import N_FEATURES, TASK
 

@@ -13,25 +13,26 @@ from dimred.search_step.step import SearchStep
 from dimred.train_step.clipping import Clipping
 from dimred.train_step.ema import EMA
 from dimred.train_step.loss_scale import DynamicLossScale
+from dimred.train_step.part import StepPart
 from dimred.train_step.protocol import Step
 from dimred.train_step.step import TrainStep
 from tests.helpers.networks import BatchNormNet, image_batch, orthonormal_rows, weight_vector
 from tests.helpers.problems import changed, values
 
 
-def parts(network: nn.Cell) -> dict[str, nn.Cell]:
-    return {"ema": EMA(network, 0.9), "clipping": Clipping(1.0), "loss_scale": DynamicLossScale(1024.0, window=2)}
+def parts(network: nn.Cell) -> list[StepPart]:
+    return [EMA(network, 0.9), Clipping(1.0), DynamicLossScale(1024.0, window=2)]
 
 
 def train_step() -> TrainStep:
     network = BatchNormNet()
-    return TrainStep(network, nn.Momentum(network.trainable_params(), 0.1, 0.9), **parts(network))
+    return TrainStep(network, nn.Momentum(network.trainable_params(), 0.1, 0.9), parts=parts(network))
 
 
 def search_step() -> SearchStep:
     network = BatchNormNet()
     rows, search = orthonormal_rows(4, len(weight_vector(network))), ArmijoBacktracking(0.5, 0.1, 9)
-    return SearchStep(network, rows, InverseBFGS(4), search, **parts(network))
+    return SearchStep(network, rows, InverseBFGS(4), search, parts=parts(network))
 
 
 @pytest.mark.parametrize("make", [train_step, search_step])
@@ -58,6 +59,7 @@ ROOT = Path(__file__).parents[2]
 TYPED = """
 from typing import Any
 from dimred.search_step.step import SearchStep
+from dimred.train_step.part import StepPart
 from dimred.train_step.protocol import Step
 from dimred.train_step.step import TrainStep
 
@@ -83,3 +85,34 @@ def test_mypy_holds_the_steps_against_the_protocol(base: str, member: str, is_st
     said, faults, _ = mypy.run(["--config-file", str(ROOT / "pyproject.toml"), str(tmp_path / "own.py")])
     assert faults == ""
     assert ("Success" in said, 'incompatible type "Own"; expected "Step"' in said) == (is_step, not is_step), said
+
+
+TYPED_PART = """
+from mindspore import Tensor
+from dimred.train_step.part import GradientPart, StepPart
+
+class Own({base}):
+    name = "own"
+    {member}
+
+def parts(own: Own) -> list[StepPart]:
+    return [own]
+"""
+CONSTRUCT = "def construct(self, gradients: {} ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]: ..."
+
+
+@pytest.mark.parametrize(
+    ("base", "member", "fault"),
+    [
+        ("GradientPart", "pass", None),
+        ("GradientPart", CONSTRUCT.format("int"), 'Argument 1 of "construct" is incompatible with supertype'),
+        ("GradientPart", "telemetry: int = 1", 'incompatible type'),
+        ("object", "pass", 'List item 0 has incompatible type "Own"; expected "StepPart"'),
+    ],
+)  # fmt: skip
+def test_mypy_holds_a_part_against_its_own(base: str, member: str, fault: str | None, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(TYPED_PART.format(base=base, member=member))
+    said, faults, _ = mypy.run(["--config-file", str(ROOT / "pyproject.toml"), str(tmp_path / "own.py")])
+    assert faults == ""
+    assert ("Success" in said) == (fault is None), said
+    assert fault is None or fault.lower() in said.lower(), said

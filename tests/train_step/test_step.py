@@ -1,5 +1,6 @@
 """What a step does to the modes of its cells, and which optimizers and losses it refuses."""
 
+from collections.abc import Callable
 from typing import Any
 
 import mindspore as ms
@@ -9,6 +10,8 @@ from mindspore import Tensor, nn
 
 from dimred.errors import ConfigError
 from dimred.stages.subspace_train_step import SubspaceTrainStep
+from dimred.train_step.ema import EMA
+from dimred.train_step.loss_scale import DynamicLossScale, StaticLossScale
 from dimred.train_step.optimizers import make_optimizer
 from dimred.train_step.schedule_free import ScheduleFree
 from dimred.train_step.step import TrainStep
@@ -40,6 +43,15 @@ def test_a_step_that_is_called_trains_whatever_was_measured_in_between(stage: in
         network.set_train(False)  # as a measurement would do
 
 
+@pytest.mark.parametrize("parts", [lambda network: [], lambda network: [EMA(network), DynamicLossScale()]])
+def test_a_step_that_weighs_nothing_leaves_the_network_s_cells_alone(parts: Callable[[nn.Cell], list]) -> None:
+    network = nn.WithLossCell(with_batch_norm(), nn.CrossEntropyLoss())
+    before = [*network.cells_and_names()]
+    step = TrainStep(network, nn.SGD(network.trainable_params()), parts=parts(network))
+    step(X, Tensor(np.zeros(7, np.int32)))
+    assert [*network.cells_and_names()] == before
+
+
 def test_a_frozen_part_may_stay_in_evaluation_mode() -> None:
     network = with_batch_norm()
     for weight in network[1].trainable_params():
@@ -62,15 +74,15 @@ def test_an_optimizer_or_a_loss_that_can_not_train_the_network_is_refused() -> N
         TrainStep(nn.WithLossCell(half, nn.MSELoss()), nn.SGD(half.trainable_params()))
     before = state_bytes(network)
     step = TrainStep(nn.WithLossCell(network, nn.MSELoss(reduction="none")), nn.SGD(network.trainable_params()))
-    with pytest.raises(ConfigError, match=r"a loss of the shape \(7, 2\); a step needs one number"):
+    with pytest.raises(ConfigError, match=r"Float32 \(7, 2\) as its loss; a step needs the mean over the batch"):
         step(X, Y)
     step = TrainStep(LossAndOutputs(network), nn.SGD(network.trainable_params()))
-    with pytest.raises(ConfigError, match=r"2 values, of the shapes \(\) and \(7, 2\), the second of the type"):
+    with pytest.raises(ConfigError, match=r"Float32 \(\) and Float32 \(7, 2\) as its loss; a step needs"):
         step(X, Y)
     assert state_bytes(network) == before
     twice = nn.Momentum(network.trainable_params(), 0.1, 0.9, loss_scale=1024.0)
     with pytest.raises(ConfigError, match="optimizer has a loss_scale of 1024, by which it would divide a gradient"):
-        TrainStep(loss, twice, loss_scale=1024.0)
+        TrainStep(loss, twice, parts=[StaticLossScale(1024.0)])
     with pytest.raises(ConfigError, match="optimizer has a loss_scale of 1024"):
         SubspaceTrainStep(loss, basis_for(network), optimizer=twice)
     groups = [{"params": network.trainable_params(), "lr": 0.1}]
@@ -136,7 +148,7 @@ def test_inputs_need_not_be_tensors_where_nothing_is_cut() -> None:
 def test_a_loss_that_is_no_tensor_is_named(kind: str) -> None:
     network = Given(kind)
     step = TrainStep(network, nn.SGD(network.trainable_params()))
-    with pytest.raises(ConfigError, match="value that is no tensor, as its loss; a step needs the mean loss alone"):
+    with pytest.raises(ConfigError, match="what is no tensor as its loss; a step needs the mean over the batch"):
         step((X, Y), 0.5)
 
 

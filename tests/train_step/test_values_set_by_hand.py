@@ -50,14 +50,15 @@ def check(make: Callable[[nn.Cell, nn.Optimizer], nn.Cell], put: Callable[[nn.De
 
 
 @SETTERS
-@pytest.mark.parametrize("options", [{}, {"loss_scale": 8.0}, {"micro_batch_size": 5}])
+@pytest.mark.parametrize("options", [{}, {"parts": [dimred.StaticLossScale(8.0)]}, {"micro_batch_size": 5}])
 def test_a_step_goes_on_from_weights_that_were_set(put: Callable, options: dict, pynative: None) -> None:
     check(lambda network, optimizer: dimred.TrainStep(network, optimizer, **options), put)
 
 
 @SETTERS
 def test_a_graph_with_control_flow_goes_on_from_them(put: Callable) -> None:
-    check(lambda network, optimizer: dimred.TrainStep(network, optimizer, micro_batch_size=5, loss_scale=8.0), put)
+    options = {"micro_batch_size": 5, "parts": [dimred.StaticLossScale(8.0)]}
+    check(lambda network, optimizer: dimred.TrainStep(network, optimizer, **options), put)
 
 
 @SETTERS

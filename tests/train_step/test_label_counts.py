@@ -7,7 +7,8 @@ from mindspore import Tensor, nn, ops
 
 from dimred.errors import ConfigError
 from dimred.stages.subspace_train_step import SubspaceTrainStep
-from dimred.train_step.loss_scale import DynamicLossScale
+from dimred.train_step.ema import EMA
+from dimred.train_step.loss_scale import DynamicLossScale, StaticLossScale
 from dimred.train_step.step import TrainStep
 from tests.helpers.networks import basis_for, set_weights, weight_vector
 from tests.helpers.problems import tensors
@@ -94,7 +95,7 @@ def test_a_step_in_micro_batches_is_that_of_the_whole_batch(case, is_graph, pyna
     loss, gradient = twin(before)
     assert float(result.loss) == pytest.approx(loss, rel=1e-6)
     np.testing.assert_allclose(before - weight_vector(network), gradient, atol=1e-6)
-    assert "counted_labels" not in {parameter.name for parameter in step.get_parameters()}
+    assert not [one.name for one in step.get_parameters() if one.name.startswith("label_count")]
 
 
 @pytest.mark.parametrize(("case", "is_graph"), [("ignored", True), ("a loss of one's own", False)])
@@ -113,9 +114,9 @@ def test_the_search_s_trials_see_the_loss_of_the_whole_batch(case, is_graph, pyn
 
 def test_a_loss_scale_scales_the_mean_and_drops_an_overflow_where_no_label_counts(pynative):
     network, (x, labels), twin = problem(*CASES["pixels"])
+    scale = DynamicLossScale(1024.0)
     step = TrainStep(
-        network, nn.SGD(network.trainable_params(), 1.0), micro_batch_size=2, loss_scale=DynamicLossScale(1024.0),
-        ema=0.5,
+        network, nn.SGD(network.trainable_params(), 1.0), micro_batch_size=2, parts=[scale, EMA(network, 0.5)],
     )  # fmt: skip
     before = weight_vector(network)
     step(*tensors((x, labels)))
@@ -124,7 +125,7 @@ def test_a_loss_scale_scales_the_mean_and_drops_an_overflow_where_no_label_count
     assert int(step.ema.n_updates) == 1
     x[2] = np.inf  # of a micro-batch without a label that counts
     assert not step(*tensors((x, labels))).applied
-    assert (int(step.finish.loss_scale.n_overflows), int(step.ema.n_updates)) == (1, 1)
+    assert (int(scale.n_overflows), int(step.ema.n_updates)) == (1, 1)
     assert weight_vector(network).tobytes() == after.tobytes()
 
 
@@ -150,7 +151,7 @@ class LossAndAccuracy(nn.Cell):
 def test_an_accuracy_is_not_taken_for_a_count(pynative):
     network, batch, _ = problem({"loss": LossAndAccuracy}, LABELS)
     step = TrainStep(network, nn.SGD(network.trainable_params(), 1.0))
-    with pytest.raises(ConfigError, match=r"the second of the type Float32; a step needs .* the count int32 or int64"):
+    with pytest.raises(ConfigError, match=r"Float32 \(\) and Float32 \(\) as its loss; .* the count int32 or int64"):
         step(*tensors(batch))
 
 
@@ -163,32 +164,21 @@ class Sum(nn.Cell):
         return self.one(x, labels) + self.other(x, labels)
 
 
-def test_losses_that_two_earlier_steps_count_apart_are_refused():
-    layer = nn.Dense(FEATURES, CLASSES)
-    parts = [nn.WithLossCell(layer, nn.CrossEntropyLoss()) for _ in range(2)]
-    weights = layer.trainable_params()
-    for part in (*parts, parts[0]):
-        TrainStep(part, nn.SGD(weights), micro_batch_size=2)
-    TrainStep(Sum(*parts), nn.SGD(weights))
-    with pytest.raises(ConfigError, match=r"the losses of 2 earlier steps .* make the network's losses anew"):
-        TrainStep(Sum(*parts), nn.SGD(weights), micro_batch_size=2)
-
-
-class InAList(nn.Cell):
-    def construct(self, logits, labels):
-        return [ops.cross_entropy(logits, labels)]
-
-
-def test_a_loss_in_a_list_is_named(pynative):
-    network, batch, _ = problem({"loss": InAList}, LABELS)
-    step = TrainStep(network, nn.SGD(network.trainable_params(), 1.0))
-    with pytest.raises(ConfigError, match="the network gives 1 values; a step needs the mean loss alone"):
-        step(*tensors(batch))
+def test_losses_that_earlier_steps_let_count_are_counted_together(pynative):
+    """Each of two halves has a step of its own first, and then both share one."""
+    network, batch, twin = problem({}, LABELS)
+    halves = [network, nn.WithLossCell(network.backbone_network, nn.CrossEntropyLoss())]
+    weights = network.trainable_params()
+    for half in (*halves, halves[0]):
+        TrainStep(half, nn.SGD(weights), micro_batch_size=2)
+    before = weight_vector(network)
+    TrainStep(Sum(*halves), nn.SGD(weights, 1.0), micro_batch_size=2)(*tensors(batch))
+    np.testing.assert_allclose(before - weight_vector(network), 2 * twin(before)[1], atol=2e-6)
 
 
 def test_a_batch_without_a_label_that_counts_has_no_mean(pynative):
     network, (x, labels), _ = problem({}, np.full(ROWS, IGNORED))
-    step = TrainStep(network, nn.SGD(network.trainable_params(), 1.0), micro_batch_size=2, loss_scale=1.0)
+    step = TrainStep(network, nn.SGD(network.trainable_params(), 1.0), micro_batch_size=2, parts=[StaticLossScale(1.0)])
     before = weight_vector(network)
     result = step(*tensors((x, labels)))
     assert np.isnan(float(result.loss))

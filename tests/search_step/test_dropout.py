@@ -5,7 +5,10 @@ import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, nn, ops
 
-from dimred.train_step.dropout import MaskNumbers, ReplayableDropout, make_replayable
+from dimred.search_step.dropout import MaskNumbers, ReplayableDropout, draw_masks, make_replayable
+from dimred.stages.subspace_train_step import SubspaceTrainStep
+from dimred.train_step.step import TrainStep
+from tests.helpers.networks import DropoutNet, basis_for, state_bytes
 from tests.oracles import dropout as dropout_twin
 
 
@@ -30,21 +33,21 @@ def ones():
 
 def test_every_dropout_is_replaced_draws_its_own_mask_and_can_draw_it_again(mode, ones):
     network = Layers()
-    draw = make_replayable(network).draw
+    assert make_replayable(network)
     network.set_train(True)
-    draw(7, 0)
+    draw_masks(7, 0)
     first = [mask.asnumpy() for mask in network(ones)]
-    draw(7, 0)
+    draw_masks(7, 0)
     again = [mask.asnumpy() for mask in network(ones)]
     np.testing.assert_array_equal(first, again)
-    draw(8, 0)
+    draw_masks(8, 0)
     other = [mask.asnumpy() for mask in network(ones)]
     masks = [*first, *other]
     for one in range(8):
         for two in range(one):
             agreement = np.mean((masks[one] > 0) == (masks[two] > 0))
             assert agreement == pytest.approx(0.75**2 + 0.25**2, abs=0.05)  # as of independent masks
-    draw(7, 0)
+    draw_masks(7, 0)
     np.testing.assert_array_equal(first, [mask.asnumpy() for mask in network(ones)])
     network.set_train(False)
     for untouched in network(ones):
@@ -54,8 +57,8 @@ def test_every_dropout_is_replaced_draws_its_own_mask_and_can_draw_it_again(mode
 
 @pytest.mark.parametrize(("shape", "p"), [((5,), 0.3), ((3, 2, 4, 2), 0.9), ((7, 11), 0.0001)])
 def test_masks_are_those_of_the_twin(mode, shape, p):
-    numbers = MaskNumbers(*(Parameter(Tensor(number, ms.int32)) for number in (-(2**31), 123_456_789, 5)))
-    cell = ReplayableDropout(p, numbers, site=3, n_joint=0).set_train()
+    numbers = MaskNumbers(*(Parameter(Tensor(number, ms.int32)) for number in (123_456_789 - 2**31, 5)))
+    cell = ReplayableDropout(p, numbers, n_joint=0, site=3).set_train()
     for call in (5, 6):
         key = (-(2**31) + 123_456_789 + call * 0x27D4EB2F) * 0xC2B2AE35 + 3 * 7919 + 1
         kept = cell(Tensor(np.ones(shape, np.float32))).asnumpy() != 0
@@ -67,10 +70,10 @@ def test_masks_are_as_independent_as_those_of_a_good_generator(p):
     """No shift of a mask, of that of the next step or cell or rank, agrees with it more often than chance allows."""
     n_steps, size = 4, 2**17
     network = nn.SequentialCell(*(nn.Dropout(p=p) for _ in range(2))).set_train()
-    masks = make_replayable(network)
+    make_replayable(network)
     flat = []
     for numbers in [(step, 0) for step in range(n_steps)] + [(0, 1), (0, 2)]:
-        masks.draw(*numbers)
+        draw_masks(*numbers)
         for cell in network:
             kept = cell(Tensor(np.ones((128, size // 128), np.float32))).asnumpy().ravel() > 0
             assert abs(kept.mean() - (1 - p)) < 5 * np.sqrt(p * (1 - p) / size)
@@ -88,11 +91,10 @@ def test_a_cell_in_two_places_is_replaced_in_both_and_nothing_else_is():
     relu, twice = nn.ReLU(), nn.Dropout(p=0.5)
     network = nn.SequentialCell(nn.Dense(50, 50), relu, nn.Dense(50, 50), relu, twice, nn.Dense(50, 50), twice)
     dense = [network[0], network[2], network[5]]
-    draw = make_replayable(network).draw
+    make_replayable(network)
     first, second = network[4], network[6]
     assert list(network) == [dense[0], relu, dense[1], relu, first, dense[2], second]
     assert [type(cell) for cell in (first, second)] == [ReplayableDropout, ReplayableDropout]
-    draw(1, 0)
     assert np.any(first.set_train()(ones := Tensor(np.ones(50, np.float32))).asnumpy() != second(ones).asnumpy())
 
 
@@ -100,9 +102,10 @@ def test_parts_that_earlier_searches_had_draw_new_masks_too_and_not_the_same(mod
     parts = [nn.SequentialCell(nn.Dropout(p=0.5)) for _ in range(2)]
     for part in parts:
         make_replayable(part)
-    draw, ones, masks = make_replayable(nn.SequentialCell(*parts)).draw, Tensor(np.ones(50, np.float32)), []
+    make_replayable(nn.SequentialCell(*parts))
+    ones, masks = Tensor(np.ones(50, np.float32)), []
     for step in (1, 2, 1):
-        draw(step, 0)
+        draw_masks(step, 0)
         masks.append([part.set_train()(ones).asnumpy().tobytes() for part in parts])
     assert masks[0] == masks[2]
     assert len({*masks[0], *masks[1]}) == 4
@@ -121,6 +124,7 @@ def test_masks_follow_the_seed_of_the_process():
         ms.set_seed(seed)
         network = nn.SequentialCell(nn.Dropout(p=0.5)).set_train()
         make_replayable(network)
+        draw_masks(0, 0)
         masks.append(network(Tensor(np.ones(200, np.float32))).asnumpy().tobytes())
     assert masks[0] == masks[2] != masks[1]
 
@@ -131,22 +135,22 @@ def test_a_dropout_with_a_construct_of_its_own_stays():
             return -x
 
     network = nn.SequentialCell(Own(p=0.5))
-    make_replayable(network)
+    assert not make_replayable(network)
     assert type(network[0]) is Own
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.8])
 def test_share_scale_and_gradient(p):
     network = nn.SequentialCell(nn.Dropout(p=p))
-    draw = make_replayable(network).draw
+    make_replayable(network)
     network.set_train(True)
     x = Tensor(np.random.default_rng(1).standard_normal((200, 300)).astype(np.float32))
     kept = []
     gradient = ops.grad(network)  # of the sum of its outputs
     for number in range(5):
-        draw(number, 0)
+        draw_masks(number, 0)
         out = network(x).asnumpy()
-        draw(number, 0)
+        draw_masks(number, 0)
         grad = gradient(x).asnumpy()
         mask = out != 0
         np.testing.assert_allclose(out[mask], x.asnumpy()[mask] / (1 - p), rtol=1e-5)
@@ -183,3 +187,50 @@ def test_whole_rows_of_a_single_sample_where_dropout1d_drops_them():
     kept = network.set_train()(Tensor(np.ones((64, 5), np.float32))).asnumpy() > 0
     assert (kept.all(1) | ~kept.any(1)).all()
     assert 0 < kept.mean() < 1
+
+
+X = Tensor(np.random.default_rng(2).standard_normal((4, 30)).astype(np.float32))
+
+
+def test_trials_of_a_step_see_the_masks_of_its_gradient(mode):
+    network = DropoutNet()
+    names = [p.name for p in network.get_parameters()]
+    step = SubspaceTrainStep(network, basis_for(network, 8), alpha=0.0, sigma=0.4, max_trials=8)
+    assert isinstance(network.dropout, ReplayableDropout)
+    assert [p.name for p in network.get_parameters()] == names
+    results = []
+    for number in range(6):
+        results.append(step(X))
+        network.set_train(True)
+        draw_masks(number, 0)
+        # The network still has the masks of this step, so it gives f at the accepted point.
+        assert float(network(X).asnumpy()) == pytest.approx(results[-1].loss_after, rel=1e-5)
+    step.line_search.sigma, step.line_search.max_trials = 1e9, 1
+    before = state_bytes(network)
+    rejected = [float(step(X).loss.asnumpy()) for _ in range(4)]
+    assert state_bytes(network) == before
+    assert len(set(rejected)) == 4  # same weights, same batch: only the masks differ
+    assert sum(result.accepted for result in results) >= 4
+
+
+def test_a_search_is_not_disturbed_by_another_one_on_its_network(mode):
+    losses = []
+    for is_disturbed in (False, True):
+        network = DropoutNet()
+        step, other = (SubspaceTrainStep(network, basis_for(network, 2), alpha=0.0, max_trials=1) for _ in range(2))
+        step.line_search.sigma = other.line_search.sigma = 1e9  # so that nothing is accepted
+        losses.append([])
+        for _ in range(3):
+            losses[-1].append(float(step(X).loss))
+            if is_disturbed:
+                other(X)
+    assert losses[0] == losses[1]
+    assert len({*losses[0]}) == 3
+
+
+@pytest.mark.parametrize("parts", [{}, {"micro_batch_size": 2}])
+def test_training_after_a_search_draws_new_masks_all_the_same(mode, parts):
+    network = DropoutNet()
+    SubspaceTrainStep(network, basis_for(network, 2))(X)
+    step = TrainStep(network, nn.SGD(network.trainable_params(), 0.0), **parts)
+    assert len({float(step(X).loss) for _ in range(4)}) == 4

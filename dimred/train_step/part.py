@@ -1,0 +1,160 @@
+"""The parts of a step: what a step asks of a loss scale, of clipping, of an average, and of a part of one's own.
+
+A part that is off is not there: what the step then calls in its place hands on what it was given.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from mindspore import Parameter, Tensor, nn
+
+from dimred.errors import ConfigError, shown
+
+if TYPE_CHECKING:
+
+    class TypedCell:
+        """The base of steps and parts, ``nn.Cell``, with what they use of it.
+
+        MindSpore has no types, and mypy would take any class with its ``Cell`` as a base for a step or a part.
+        """
+
+        def __init__(self, *, auto_prefix: bool = True) -> None: ...
+        def __call__(self, *inputs: Any) -> Any: ...
+        def get_parameters(self) -> Iterator[Parameter]: ...
+
+else:
+    TypedCell = nn.Cell
+
+
+class StepPart(TypedCell):
+    """A part of a step: a ``LossScale``, a ``GradientPart`` or a ``WeightsPart``.
+
+    Its own parameters, which a state holds and a resume or a cooldown restores, are named ``<name>.<...>``.
+
+    Attributes:
+        name: the name of the part, and of its section in the configuration.
+        telemetry: names of the numbers that it reports at each step.
+        statistics: parameters that each rank has from its own images, so that they are averaged before they are saved.
+    """
+
+    name: ClassVar[str] = ""
+    telemetry: ClassVar[tuple[str, ...]] = ()
+    statistics: Sequence[Parameter] = ()
+
+    @property
+    def parameters(self) -> list[Parameter]:
+        """Return the parameters of its own, which are named after it."""
+        return [parameter for parameter in self.get_parameters() if parameter.name.startswith(f"{self.name}.")]
+
+    def restart(self) -> None:
+        """Begin anew, because the weights were set to others; by default this changes nothing."""
+
+
+class LossScale(StepPart):
+    """The base of loss scales, which by itself scales nothing and drops nothing.
+
+    Attributes:
+        drops_overflow: whether a step whose gradient is not finite is dropped.
+    """
+
+    name = "loss_scale"
+    drops_overflow = False
+
+    def scaled(self, loss: Tensor, total: Tensor) -> Tensor:
+        """Return what is differentiated, () float32.
+
+        Args:
+            loss: f, the mean loss of a batch.
+            total: f times the weight of the batch. Here the gradient is taken of it.
+        """
+        return total
+
+    def unscaled(self, gradients: tuple[Tensor, ...], weight: Tensor) -> tuple[Tensor, ...]:
+        """Convert the gradients of ``scaled`` to those of f times the weight."""
+        return gradients
+
+    def scale_of_step(self) -> tuple[Tensor, ...]:
+        """Return S before ``observe``, () float32, for the telemetry; nothing without a scale."""
+        return ()
+
+    def overflows(self) -> tuple[Tensor, ...]:
+        """Return the number of steps dropped so far, () int32, for the telemetry; nothing without a scale."""
+        return ()
+
+    def observe(self, all_finite: Tensor) -> bool:
+        """Follow a step, and return True.
+
+        Args:
+            all_finite: () bool, whether every entry of the step's gradient was finite.
+        """
+        return True
+
+
+class GradientPart(StepPart):
+    """A part that changes the gradient of the whole batch before the update, such as ``Clipping``."""
+
+    def construct(self, gradients: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """Return the changed gradients, with their shapes and types, and a number, (), for each name in ``telemetry``.
+
+        Args:
+            gradients: of all parameters; in a search it is one vector (M,).
+        """
+        raise NotImplementedError
+
+
+class WeightsPart(StepPart):
+    """A part that follows the weights, such as ``EMA``; it is called after each update, but not after a dropped step.
+
+    It reports no numbers.
+
+    Attributes:
+        values: the parameters of the network that it follows.
+    """
+
+    values: Sequence[Parameter] = ()
+
+    def construct(self) -> bool:
+        """Follow the update, and return True."""
+        raise NotImplementedError
+
+
+def check_parts(parts: Sequence[StepPart], network: nn.Cell) -> None:
+    """Check that parts can be those of a step of this network.
+
+    Args:
+        parts: what the user gave.
+        network: network and loss in one cell.
+
+    Raises:
+        ConfigError: one is no part, two have one name, a parameter of one is not named after it, or one follows
+            another network.
+    """
+    known, of_network = set[str](), {id(parameter) for parameter in network.get_parameters()}
+    for part in parts:
+        if not isinstance(part, LossScale | GradientPart | WeightsPart) or not part.name:
+            raise ConfigError(
+                f"parts has {shown(part)}; each must be dimred.Clipping, EMA, StaticLossScale or DynamicLossScale, or "
+                "a GradientPart or WeightsPart of your own with a name"
+            )
+        if part.name in known:
+            raise ConfigError(f"parts has two named {part.name!r}; give one")
+        known.add(part.name)
+        for value in part.values if isinstance(part, WeightsPart) else ():
+            if id(value) not in of_network:
+                raise ConfigError(
+                    f"{part.name} follows {value.name!r}, which is not of this network; make the part for this one"
+                )
+        for parameter in part.get_parameters():
+            if id(parameter) not in of_network and not parameter.name.startswith(f"{part.name}."):
+                raise ConfigError(
+                    f"the part {part.name!r} has a parameter named {parameter.name!r}; a state tells parts apart by "
+                    f"these names: begin it with '{part.name}.'"
+                )
+
+
+Kind = TypeVar("Kind", bound=StepPart)
+
+
+def parts_of(kind: type[Kind], parts: Sequence[StepPart]) -> list[Kind]:
+    """Return the parts of a kind, in their order."""
+    return [part for part in parts if isinstance(part, kind)]

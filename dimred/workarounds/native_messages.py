@@ -1,0 +1,32 @@
+"""MindSpore's native code prints on standard error, whatever Python does with its messages.
+
+On a terminal its lines would spoil a progress bar. Seen in MindSpore 2.7.1 to 2.10, whose logger is glog; there is no
+setting for a file alone that keeps errors. ``tests/workarounds`` fails once nothing is printed.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def redirect_native_stderr(path: Path) -> Iterator[None]:
+    """Append what native code prints on standard error to ``path``; Python's ``sys.stderr`` stays the terminal.
+
+    If standard error is not a terminal, nothing changes.
+    """
+    if not sys.stderr.isatty():
+        yield
+        return
+    sys.stderr.flush()
+    terminal, before = os.dup(2), sys.stderr
+    with path.open("ab") as log, os.fdopen(terminal, "w", buffering=1, encoding=before.encoding) as stream:
+        os.dup2(log.fileno(), 2)
+        sys.stderr = stream
+        try:
+            yield
+        finally:
+            sys.stderr = before
+            os.dup2(terminal, 2)

@@ -1,0 +1,28 @@
+"""The oneDNN inside MindSpore computes convolutions by its reference kernel on hosts with AVX-512.
+
+oneDNN 3.10.1 in MindSpore 2.10 does so for every convolution larger than 1 x 1: 20 to 100 times slower than its kernel
+for AVX2. ``tests/benchmarks/test_onednn_cap.py`` measures the ratio, and says when the cap is no longer needed. We know
+of no report.
+"""
+
+import os
+from pathlib import Path
+
+ISA_VARIABLE = "ONEDNN_MAX_CPU_ISA"
+
+
+def has_avx512() -> bool:
+    """Return whether this host's processor offers AVX-512; False if that can't be read."""
+    try:
+        return "avx512f" in Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").split()
+    except OSError:
+        return False
+
+
+def cap_onednn() -> None:
+    """Cap oneDNN's instruction set at AVX2 on such a host, unless the user's environment sets it.
+
+    This must come before MindSpore's first primitive, because oneDNN reads the variable then.
+    """
+    if "DNNL_MAX_CPU_ISA" not in os.environ and has_avx512():  # the variable's old name; the user's choice counts
+        os.environ.setdefault(ISA_VARIABLE, "AVX2")
