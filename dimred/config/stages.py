@@ -29,7 +29,6 @@ from dimred.errors import ConfigError
 OTHER_METHOD = {"search": "cooldown", "cooldown": "search"}
 PARTS_OF_STEP = ("accumulation", "precision", "loss_scale", "clipping", "ema")
 _EPOCHS: dict[str, int | str] = {"search": 2, "cooldown": "10%"}
-_CHOSEN = "-average.ckpt"  # ends the name of an average of snapshots that ``val`` chose
 
 
 def lay_over(shared: Mapping[str, Any], section: Mapping[str, Any]) -> dict[str, Any]:
@@ -53,7 +52,7 @@ class StageConfig(Strict):
         "device_num": "use dimred train --devices",
         "device_number": "use dimred train --devices",
     }
-    """A dotted key, or its last part, of mindspore.boost or of an earlier dimred -> what to do instead."""
+    """A dotted key, or its last part, of mindspore.boost -> what to do instead."""
 
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 1
     """Seed of the initial weights, and of the order of the samples and their augmentation."""
@@ -106,14 +105,9 @@ class StageConfig(Strict):
         """Return the names of the splits that a run reads, sorted."""
         return sorted({"train", self.data.eval_split} | ({"val"} if self.uses_val else set()))
 
-    def eval_split_warning(self, *files: str) -> str | None:
-        """Return a warning if the split of the reported metric also chose the network; otherwise None.
-
-        Args:
-            files: the file that is measured, if it is not the network that the run ends with.
-        """
-        is_average = any(file.endswith(_CHOSEN) for file in files)
-        if self.data.eval_split != "val" or not (self.uses_val or is_average):
+    def eval_split_warning(self) -> str | None:
+        """Return a warning if the split of the reported metric also chose the network; otherwise None."""
+        if self.data.eval_split != "val" or not self.uses_val:
             return None
         return (
             "'val' is also the split that chooses, so this figure is likely too good; data.eval_split=test reports on "
@@ -196,13 +190,6 @@ class StageOneConfig(StageConfig):
 
 class StageTwoConfig(StageConfig):
     """The configuration of stage 2: a search in the directions of stage 1's snapshots, or a cooldown."""
-
-    NEW_KEYS: ClassVar[dict[str, str]] = StageConfig.NEW_KEYS | {
-        "start": "stage 2 starts from the argument WEIGHTS, which may be any checkpoint",
-        "keep_best": "set cooldown.keep_best; a search keeps what it ends with",
-        "optimizer": "set cooldown.optimizer",
-        "search.split": "leave it out; a search takes its batches from train",
-    }
 
     method: Literal["search", "cooldown"] = "search"
     """search: search in the directions of stage 1's snapshots, and keep what it ends with, as published; cooldown: go
