@@ -53,12 +53,6 @@ FastDevRun = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
-def check_not_swapped(data: Path, weights: Path | None) -> None:
-    """Raise ConfigError if DATA is a file and WEIGHTS is a folder: they were given in the wrong order."""
-    if weights is not None and weights.is_dir() and data.is_file():
-        raise ConfigError(f"DATA is {str(data)!r} and WEIGHTS is {str(weights)!r}, a folder; give DATA before WEIGHTS")
-
-
 def check_new_file(parameter: typer.CallbackParam, path: Path | None) -> Path | None:
     """Check, as a callback of Typer, that an argument names a new file in a writable folder, and return its path.
 

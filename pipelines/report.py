@@ -3,8 +3,7 @@
 The loss in the plane of both stages is not in any file, and is measured here.
 """
 
-import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -29,7 +28,6 @@ from dimred.train_step.mean_loss import MeanLoss
 from dimred.train_step.statistics import batch_norms, moving_statistics
 from dimred.vectors.parameters import from_arrays
 
-_log = logging.getLogger(__name__)
 _LEAST_ANGLE = 1e-5  # radians between two directions; float32 weights on a line have less
 
 
@@ -53,14 +51,12 @@ def report(folder: Path, out: Path, grid: int, n_batches: int) -> Path:
     if not (folder / RESULT).exists() and (folder / STAGE_1_CHECKPOINTS).is_dir():
         stage_1 = read_stage_1(folder / STAGE_1_CHECKPOINTS)
         make_report_folder(out)
-        _log_gaps([stage_1.gaps])
         return write_stage_1_report(out, stage_1, load_config(StageOneConfig, own_config(folder)))
     run = read_stage_2(folder)
     if not run.checkpoints:
         run = replace(run, missing_sources=(*run.missing_sources, "checkpoints of stage 2"))
     settings = load_config(StageTwoConfig, own_config(folder))
     make_report_folder(out)
-    _log_gaps(run.gaps)
     task = None
     if "data" not in run.missing_sources:
         set_up(settings.seed)
@@ -73,11 +69,6 @@ def report(folder: Path, out: Path, grid: int, n_batches: int) -> Path:
     if task is not None and not run.missing_sources and run.stage_1 is not None and run.stage_1.snapshots:
         plane = _view(run, run.stage_1.snapshots, task, grid, n_batches)
     return write_report(out, run, settings, plane)
-
-
-def _log_gaps(gaps: Iterable[str | None]) -> None:
-    for gap in filter(None, gaps):
-        _log.warning(gap)
 
 
 def _view(

@@ -18,7 +18,7 @@ from packaging.specifiers import SpecifierSet
 from dimred import __version__
 from dimred.console import Data, DeviceTargetIfGiven, Overrides
 from dimred.errors import ConfigError, DimredError, MissingPackageError
-from dimred.io.atomic import atomic_write, describe_os_error
+from dimred.io.atomic import describe_os_error
 from dimred.io.disk_space import free_bytes
 
 _LEAST_MEMORY, _LEAST_DISK = 2e9, 1e9  # bytes; MindSpore alone takes half a gigabyte for each rank
@@ -192,17 +192,16 @@ def bench(
         int | None, typer.Option(min=1, help="Devices of this host; by default all Ascend devices, or one CPU.")
     ] = None,
     device_target: DeviceTargetIfGiven = None,
-    table: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Markdown file: the row is added to its table, or begins one.")
-    ] = None,
     overrides: Overrides = None,
 ) -> None:
     """Time 50 steps of stage 1 with your network, data and ranks.
 
-    The result is printed as one row of a table. The first 10 steps warm up. A step includes the reading of its batch,
-    but no evaluation and no snapshot. Nothing is kept.
+    The result is a table in Markdown with one row. The first 10 steps warm up. A step includes the reading of its
+    batch, but no evaluation and no snapshot. Nothing is kept.
 
-    Example: dimred bench ./imagenet --config imagenet --table bench.md
+    Example: dimred bench ./imagenet --config imagenet
+
+    Example: dimred bench ./imagenet --config imagenet | tail -n 1 >> bench.md
     """
     from dimred.config import StageOneConfig, config_file, load_config
     from dimred.launch.devices import choose_devices
@@ -211,45 +210,9 @@ def bench(
     load_config(StageOneConfig, config, overrides or [])
     if not data.exists():
         raise ConfigError(f"DATA is {str(data)!r}, which is not found")
-    before = [] if table is None else _lines_of_table(table)
     device_target, devices = choose_devices(device_target, devices)
     arguments = [str(data.absolute()), "--config", str(config), "--device-target", device_target]
     arguments += [f"--set={override}" for override in overrides or []]
     measures = json.loads(_last_line("bench", arguments, devices, device_target))
-    *head, row = (
-        "| " + " | ".join(map(str, cells)) + " |" for cells in (measures, ["---"] * len(measures), measures.values())
-    )
-    print("\n".join([*head, row]))
-    if table is not None:
-        atomic_write(table, "\n".join(with_row(before, head, row)) + "\n")
-
-
-def _lines_of_table(table: Path) -> list[str]:
-    """Read the lines of the file for the row, none if it is new, and check that it can be written."""
-    try:
-        with tempfile.TemporaryFile(dir=table.absolute().parent):  # the file is replaced as a whole, by another one
-            return table.read_text(encoding="utf-8").splitlines() if table.exists() else []
-    except UnicodeDecodeError:
-        raise ConfigError(f"--table is {str(table)!r}, which is not UTF-8 text; name a Markdown file") from None
-    except OSError as error:
-        why = error.strerror
-        raise ConfigError(f"--table is {str(table)!r}, which can't be written ({why}); name another file") from error
-
-
-def with_row(lines: list[str], head: list[str], row: str) -> list[str]:
-    """Add a row to the table with this head in a Markdown file, or begin such a table at its end.
-
-    Args:
-        lines: the lines of the file.
-        head: the table's first two lines, its headings and the rule below them.
-        row: the line to add.
-
-    Returns:
-        The lines of the file with the row.
-    """
-    if head[0] not in lines:
-        return [*lines, *([""] if lines else []), *head, row]
-    end = lines.index(head[0])
-    while end < len(lines) and lines[end].startswith("|"):
-        end += 1
-    return [*lines[:end], row, *lines[end:]]
+    for cells in (measures, ["---"] * len(measures), measures.values()):
+        print("| " + " | ".join(map(str, cells)) + " |")

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dimred.console import AsJson, Overrides, check_new_file, check_not_swapped, print_table
+from dimred.console import AsJson, Overrides, check_new_file, print_table
 from dimred.errors import ConfigError, StoppedError
 from dimred.io.metric import AS_TRAINED, REESTIMATED, Figures
 from dimred.io.metrics_file import json_text
@@ -57,7 +57,6 @@ def evaluate(
     from dimred.config import StageConfig, StageOneConfig, StageTwoConfig, load_config
 
     run = run_of(weights)
-    check_not_swapped(data, weights)
     if weights.is_dir():
         weights = network_of_run(weights, run)
     if run is not None:
@@ -99,7 +98,7 @@ def evaluate(
     if run:
         stage = StageTwoConfig if (run / STAGE_2_CHECKPOINTS).is_dir() else StageOneConfig
         of_run = load_config(stage, own_config(run), [f"data.eval_split={split}"])
-        if warning := of_run.eval_split_warning(weights.name):
+        if warning := of_run.eval_split_warning():
             result["warning"] = warning
     if not absent:
         note(AS_TRAINED)

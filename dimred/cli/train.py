@@ -1,7 +1,7 @@
 """``dimred train`` starts the ranks of a stage (``scripts/run_stage_{1,2}.sh`` call it); also ``dimred rank-table``."""
 
 import json
-import os
+import secrets
 import shutil
 import sys
 import time
@@ -19,9 +19,8 @@ from dimred.console import (
     Overrides,
     Resume,
     check_new_file,
-    check_not_swapped,
 )
-from dimred.errors import ConfigError, DimredError
+from dimred.errors import ConfigError
 from dimred.io.run_names import (
     SNAPSHOTS,
     STAGE_1_CHECKPOINTS,
@@ -32,7 +31,6 @@ from dimred.io.run_names import (
 )
 
 _HOSTS = "Options for several hosts"
-_TRIAL = ".dimred-fast-dev-run-"  # begins the name of its folder
 
 
 def _named(help_text: str) -> Any:
@@ -168,12 +166,11 @@ def train(
 
 
 def _check_paths(data: Path, weights: Path | None, pca_mat: Path | None) -> None:
-    """Refuse paths that lead to nothing or to something else."""
+    """Raise ConfigError if a path leads to nothing, or WEIGHTS to something else."""
     paths = {"DATA": data, "WEIGHTS": weights, "PCA_MAT": pca_mat}
     absent = [argument for argument, path in paths.items() if path is not None and not path.exists()]
     if absent:
         raise ConfigError("; ".join(f"{one} is {str(paths[one])!r}, which is not found" for one in absent))
-    check_not_swapped(data, weights)
     if weights is None:
         return
     if weights.suffix in (".npy", ".h5"):
@@ -195,9 +192,8 @@ def _try_out(job: Any, stall_timeout: float) -> int:
 
     disk = next(path for path in (job.out, *job.out.parents) if path.is_dir())
     # Several hosts need the same name for the folder, because rank 0 leaves a basis there for the others.
-    name = f"{job.master_addr}-{job.master_port}" if job.nodes > 1 else str(os.getpid())
-    _remove_trials(disk)
-    trial, start = replace(job, out=disk / f"{_TRIAL}{name}"), time.perf_counter()
+    name = f"{job.master_addr}-{job.master_port}" if job.nodes > 1 else secrets.token_hex(4)
+    trial, start = replace(job, out=disk / f".dimred-fast-dev-run-{name}"), time.perf_counter()
     status = 1
     try:
         status = launch(trial, stall_timeout_seconds=stall_timeout)
@@ -215,20 +211,6 @@ def _try_out(job: Any, stall_timeout: float) -> int:
             "kept. Without --fast-dev-run the same command makes the whole run"
         )
     return status
-
-
-def _remove_trials(disk: Path) -> None:
-    """Remove what trials have left whose launchers were killed; one that goes on holds the locks of its folders.
-
-    In a container, the next launcher may have the same number as the one that was killed, and would find its folder.
-    """
-    from dimred.io.atomic import LOCK, FolderLock
-
-    for lock in disk.glob(f"{_TRIAL}*/device*/{LOCK}"):
-        with suppress(DimredError, OSError):
-            with FolderLock(lock.parent, str(lock.parent)):
-                shutil.rmtree(lock.parent, ignore_errors=True)
-            lock.parents[1].rmdir()
 
 
 rank_table = typer.Typer(no_args_is_help=True, help="Make or check the table of ranks that Ascend hosts use.")

@@ -9,7 +9,7 @@ that a call that resumes does not run the method again.
 
 import logging
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any
 
 from dimred.comparison.methods import AFTER_STAGE_2, METHODS, SPLITS, Comparison
 from dimred.comparison.runs import DivergedRunError, checkpoint_of
-from dimred.comparison.summary import Row, collect, markdown, read_row, title_of, write_comparison_page
+from dimred.comparison.summary import collect, markdown, read_row, title_of, write_comparison_page
 from dimred.config import StageOneConfig, StageTwoConfig, config_text, load_config
 from dimred.errors import ConfigError
 from dimred.io.atomic import atomic_write, make_folder, writable
@@ -26,13 +26,14 @@ from dimred.io.file_format import COMPARED
 from dimred.io.metrics_file import finite, json_text
 from dimred.io.run_names import (
     CONFIG,
+    PINS,
     STAGE_1_CHECKPOINTS,
     STAGE_2_CHECKPOINTS,
     full_checkpoints,
     own_config,
     runs_below,
 )
-from dimred.runs.begun import pins_of_data
+from dimred.runs.begun import Begun, pins_of_data
 from dimred.runs.device import set_up
 from dimred.runs.splits import build_splits
 from dimred.stages.checks import snapshots_in_the_end
@@ -142,8 +143,6 @@ def _jobs(
 ) -> Iterator[Callable[[], None]]:
     """Check a stage 1, and yield a job for each epoch at which it is treated as ended, if a row is missing there."""
     one = load_config(StageOneConfig, own_config(run))
-    if "cooldown" in (methods or ()) and two.method == "cooldown":
-        raise ConfigError("--methods has 'cooldown', which takes the place of a search, but method is cooldown")
     if one.optimizer.name == "schedule_free":
         raise ConfigError(
             f"RUN is {str(run)!r}, trained with schedule_free, which leaves stage 2 nothing to do; give a run with "
@@ -154,7 +153,6 @@ def _jobs(
     last_epoch = max(full_checkpoints(run / STAGE_1_CHECKPOINTS), default=0) if one.stop else one.epochs
     for at in epochs or [last_epoch]:
         images, folder = Path(data.replace("{seed}", str(one.seed))), out / f"seed_{one.seed}" / f"at_{at}"
-        earlier = _earlier_row(folder, images, run)
         names = set(methods or METHODS)
         if names.intersection(AFTER_STAGE_2):
             names.add("stage_2")
@@ -165,13 +163,15 @@ def _jobs(
         if two.method == "cooldown":
             names.discard("cooldown")
         missing = [name for name in METHODS if name in names and not (folder / f"{name}.json").exists()]
+        digests = _check_comparable(images, run, one, two, at, missing)
+        _check_digests(folder, digests)
+        n_ranks = _check_begun(run, images, digests)
         if missing:
-            digests = _check_comparable(images, run, one, two, at, missing)
-            _check_digests(earlier, folder, digests)
-            yield partial(_run, partial(Comparison, images, run, one, two, at, folder), missing, one.seed, digests)
+            begin = partial(Comparison, images, run, one, two, at, folder, n_ranks)
+            yield partial(_run, begin, missing, one.seed, digests)
 
 
-def _run(begin: Callable[[], Comparison], missing: Sequence[str], seed: int, digests: dict[str, Any]) -> None:
+def _run(begin: Callable[[], Comparison], missing: Sequence[str], seed: int, digests: Mapping[str, str]) -> None:
     """Run the missing methods, and write a row, ``METHOD.json``, for each, with the digests of RUN and DATA."""
     set_up(seed)
     comparison = begin()
@@ -197,7 +197,7 @@ def _run(begin: Callable[[], Comparison], missing: Sequence[str], seed: int, dig
 
 def _check_comparable(
     data: Path, run: Path, one: StageOneConfig, two: StageTwoConfig, at: int, methods: Collection[str]
-) -> dict[str, Any]:
+) -> dict[str, str]:
     """Check that stage 1 kept what the methods need at epoch ``at``, and that stage 2 has the same model and task.
 
     Returns:
@@ -233,29 +233,29 @@ def _check_comparable(
     return {"RUN": parent.digest} | {name: pin.digest for name, pin in pins_of_data(data, images).items()}
 
 
-def _earlier_row(folder: Path, data: Path, run: Path) -> Row:
-    """Return one of the rows in a folder, for one seed and epoch; an empty one if no earlier call has written any.
+def _check_begun(run: Path, data: Path, digests: Mapping[str, str]) -> int:
+    """Check that stage 1 was trained on DATA, and return on how many ranks, as its folder says."""
+    begun = Begun.open(run, StageOneConfig)
+    if begun is None:
+        raise ConfigError(f"RUN is {str(run)!r}, which has no {PINS}; give the folder of a finished stage 1 run")
+    train = begun.pins["DATA/train"]
+    if train.digest != digests["DATA/train"]:
+        raise ConfigError(
+            f"DATA is {str(data)!r}, whose 'train' has {digests['DATA/train']}, but {str(run)!r} was trained on that "
+            f"of {train.path!r}, which had {train.digest}; give that DATA"
+        )
+    return int(begun.pins["devices"].digest)
 
-    Raises:
-        ConfigError: it is of another stage 1 or other data, or its row can't be read.
-    """
-    if (file := min(folder.glob("*.json"), default=None)) is None:
-        return {}
-    row = read_row(file)
-    for argument, key, path in (("RUN", "run", run), ("DATA", "data", data)):
-        if Path(row[key]).resolve() != path.resolve():
-            raise ConfigError(f"{argument} is {str(path)!r}, but {folder} has rows of {row[key]!r}; name another --out")
-    return row
 
-
-def _check_digests(earlier: Row, folder: Path, digests: dict[str, Any]) -> None:
-    """Check that RUN and DATA have what they had when the rows in a folder were written."""
-    before = earlier.get("digests", {})
-    for argument, digest in digests.items():
-        if before.get(argument, digest) != digest:
-            raise ConfigError(
-                f"{argument} has other contents than when the rows in {folder} were written; name another --out"
-            )
+def _check_digests(folder: Path, digests: Mapping[str, str]) -> None:
+    """Check that RUN and DATA are what they were when the rows in a folder were written, wherever they are."""
+    for file in sorted(folder.glob("*.json")):
+        before = read_row(file)["digests"]
+        for argument, digest in digests.items():
+            if before[argument] != digest:
+                raise ConfigError(
+                    f"{argument} has other contents than when the rows in {folder} were written; name another --out"
+                )
 
 
 def _claim_folder(out: Path, two: StageTwoConfig) -> None:

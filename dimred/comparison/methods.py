@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from dimred.averaging.choice import Choice
 from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
-from dimred.comparison.runs import DivergedRunError, checkpoint_of, on_one_process, ranks_of, run_stage
+from dimred.comparison.runs import DivergedRunError, checkpoint_of, on_one_process, run_stage
 from dimred.comparison.summary import read_row
 from dimred.config import PARTS_OF_STEP, OptimizerConfig, StageOneConfig, StageTwoConfig
 from dimred.evaluation.averages import SnapshotAverages, choose_average
@@ -67,6 +67,7 @@ class Comparison:
             1's.
         at: the epoch.
         folder: folder for the rows and runs.
+        n_ranks: number of ranks that trained stage 1.
 
     Attributes:
         passes_of_stage_1: what stage 1 cost until that epoch, as ``MethodResult.passes``.
@@ -75,20 +76,19 @@ class Comparison:
         network, evaluator, metrics: see ``Task``.
 
     Raises:
-        ConfigError: stage 1 has no full checkpoint of that epoch, or was trained on other data.
+        ConfigError: stage 1 has no full checkpoint of that epoch.
     """
 
-    def __init__(self, data: Path, run: Path, one: StageOneConfig, two: StageTwoConfig, at: int, folder: Path):
+    def __init__(
+        self, data: Path, run: Path, one: StageOneConfig, two: StageTwoConfig, at: int, folder: Path, n_ranks: int
+    ):
         self.data, self.run, self.at, self.folder = data, run, at, folder
         self.passes_of_stage_1 = at + read_stage_1(run / STAGE_1_CHECKPOINTS).stopping_passes(at)
         self.checkpoint = checkpoint_of(run, at)
         options = {"data": two.data, "metric": two.metric, "reestimate_batches": two.reestimate_batches}
         task = build_task(one.model_copy(update=options), data, splits=SPLITS)
-        n_ranks = ranks_of(one, task.images["train"].n_images, self.checkpoint)
         if n_ranks > 1:
-            _log.info(
-                f"{run} was trained on {n_ranks} devices; here one process takes their batches one after the other"
-            )
+            _log.info(f"{run} was trained on {n_ranks} devices; here one process takes their batches one after another")
         self.one = one.model_copy(update=on_one_process(one, n_ranks))
         two = two.with_epochs_after(at).model_copy(update={"seed": one.seed})
         self.two = two.model_copy(update=on_one_process(two, n_ranks))

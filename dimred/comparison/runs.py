@@ -8,13 +8,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from dimred.config import DataConfig, StageOneConfig, StageTwoConfig, config_text
-from dimred.data.batches import steps_in_epoch
 from dimred.errors import ConfigError, DivergedError, FaultError
 from dimred.io.atomic import atomic_write, make_folder
-from dimred.io.metrics_file import read_metrics
-from dimred.io.run_names import METRICS, STAGE_1_CHECKPOINTS, epochs_of_checkpoint, full_checkpoints
+from dimred.io.run_names import STAGE_1_CHECKPOINTS, full_checkpoints
 from dimred.launch.processes import start
-from dimred.report.record import seconds_of_stage_1
 
 _log = logging.getLogger(__name__)
 
@@ -24,7 +21,7 @@ class DivergedRunError(DivergedError):
 
     Args:
         message: the error's text.
-        seconds: wall seconds until then.
+        seconds: wall seconds of the program until then.
         rates: the rates with which it diverged, in words; empty if only one was tried.
     """
 
@@ -56,26 +53,14 @@ def run_stage(
     _log.info(f"{title}, see {log}")
     _log.debug(title)
     command = [sys.executable, "-m", f"dimred.pipelines.{program}", data, *options, f"--config={config}"]
-    start_seconds = time.time()
+    started = time.perf_counter()
     with ExitStack() as stack:
         status = start(stack, [*command, f"--out={out}", "--resume"], log).wait()
     message = f"{title} ended with status {status}; {log} says why"
     if status == DivergedError.exit_status:
-        raise DivergedRunError(message, _seconds_until_now(out, start_seconds))
+        raise DivergedRunError(message, time.perf_counter() - started)
     if status != 0:
         raise FaultError(message)
-
-
-def _seconds_until_now(run: Path, start_seconds: float) -> float:
-    """Return the seconds of a stage 1 run whose last epoch has no record, because training diverged in it.
-
-    That epoch began when the record before it was written, or when the file of records was made, but not before the
-    program that trained it was started, at ``start_seconds`` (seconds since 1970).
-    """
-    metrics = run / METRICS
-    if not metrics.exists():
-        return time.time() - start_seconds
-    return seconds_of_stage_1(read_metrics(metrics)) + time.time() - max(start_seconds, metrics.stat().st_mtime)
 
 
 def checkpoint_of(run: Path, epoch: int) -> Path:
@@ -92,28 +77,6 @@ def checkpoint_of(run: Path, epoch: int) -> Path:
             "stage 1 first (its --resume goes on with it), or train it with a smaller checkpoints.every_epochs"
         )
     return checkpoints[epoch]
-
-
-def ranks_of(one: StageOneConfig, n_images: int, checkpoint: Path) -> int:
-    """Compute how many ranks trained a stage 1: the smallest number that gives its steps per epoch.
-
-    Args:
-        one: its configuration.
-        n_images: number of images in its training split.
-        checkpoint: one of its full checkpoints, whose name has the steps per epoch.
-
-    Raises:
-        ConfigError: no number gives these steps, so the run had other data.
-    """
-    of_name, size = epochs_of_checkpoint(checkpoint), one.data.batch_size
-    steps = of_name.steps_per_epoch if of_name else None
-    for n_ranks in range(1, n_images // size + 1):
-        if steps_in_epoch(n_images, size, n_ranks, one.accumulation, one.data.multiple_of) == steps:
-            return n_ranks
-    raise ConfigError(
-        f"{checkpoint} is of a run with {steps} steps an epoch, which {n_images} images in batches of "
-        f"{size} don't make on any number of devices; give the DATA that it was trained with"
-    )
 
 
 def on_one_process(stage: StageOneConfig | StageTwoConfig, n_ranks: int) -> dict[str, int | DataConfig]:

@@ -86,7 +86,7 @@ def _values(stage: type[StageConfig], whole: Mapping[str, Any], overrides: Seque
     shared = {key: value for key, value in whole.items() if key in StageConfig.model_fields}
     of_stage = {name: value for name, value in whole.items() if name in SECTIONS and isinstance(value, Mapping)}
     section = next((of_stage.get(name, {}) for name, of in SECTIONS.items() if of is stage), {})
-    if stage is StageTwoConfig and _other_method(section, overrides):
+    if stage is StageTwoConfig and _has_other_method(section, overrides):
         section = {}
     values = _copy(lay_over(shared, section))
     if stage is StageOneConfig and "stage_2" in of_stage:
@@ -100,15 +100,15 @@ def _copy(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: _copy(value) if isinstance(value, Mapping) else value for key, value in values.items()}
 
 
-def _other_method(section: Mapping[str, Any], overrides: Sequence[str]) -> str | None:
-    """Return the method that the overrides name, if the section is for the other one."""
+def _has_other_method(section: Mapping[str, Any], overrides: Sequence[str]) -> bool:
+    """Return whether the overrides name another method than the section is for."""
     given = [one.partition("=")[2].strip() for one in overrides if one.partition("=")[0] == "method"]
     default = StageTwoConfig.model_fields["method"].default
-    return given[-1] if given and OTHER_METHOD.get(given[-1]) == section.get("method", default) else None
+    return bool(given) and OTHER_METHOD.get(given[-1]) == section.get("method", default)
 
 
 def _override(stage: type[StageConfig], values: dict[str, Any], overrides: Sequence[str]) -> None:
-    for override in _with_the_name_of(values, overrides):
+    for override in overrides:
         key, _, inner = override.partition("=")[0].partition(".")
         if key in SECTIONS:
             number = key.removeprefix("stage_")
@@ -117,27 +117,9 @@ def _override(stage: type[StageConfig], values: dict[str, Any], overrides: Seque
                 f"{inner or 'epochs'}=..., and stage {number}'s with dimred train stage-{number}"
             )
         others = [name for name, other in SECTIONS.items() if other is not stage and key in other.model_fields]
-        if others and key not in stage.model_fields and key not in stage.NEW_KEYS:
+        if others and key not in stage.model_fields:
             raise ConfigError(f"--set is {override!r}, but {key} is a key of {' and '.join(others)}; leave it out here")
         _apply(values, override)
-
-
-def _with_the_name_of(values: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
-    """Return the overrides, in which ``search.n_components`` has the name that the file uses.
-
-    Raises:
-        ConfigError: the overrides have both names.
-    """
-    keys = [f"search.{name}" for name in N_COMPONENTS_NAMES]
-    of_the_key = [override for override in overrides if override.partition("=")[0] in keys]
-    if len({override.partition("=")[0] for override in of_the_key}) == 2:
-        raise ConfigError(f"--set is {of_the_key[0]!r} and {of_the_key[1]!r}, but the two are one key; leave one out")
-    search = values.get("search")
-    names = search if isinstance(search, Mapping) else ()
-    in_file = [key for key, name in zip(keys, N_COMPONENTS_NAMES, strict=True) if name in names]
-    if len(in_file) != 1:
-        return list(overrides)
-    return [f"{in_file[0]}={one.partition('=')[2]}" if one in of_the_key else one for one in overrides]
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -219,7 +201,7 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def construct_number(self, node: yaml.ScalarNode) -> Any:
-        """Construct a number, a decimal one also after zeros; what has a colon stays a text."""
+        """Construct a number. Zeros before a decimal number are left out, and a text with a colon stays a text."""
         text = str(self.construct_scalar(node))
         if ":" in text:
             return text
@@ -252,4 +234,7 @@ def _apply(values: dict[str, Any], override: str) -> None:
         values = values[parent]
         if not isinstance(values, dict):
             raise ConfigError(f"--set {override!r}: {parent!r} is a value and has no keys below it")
+    if name in N_COMPONENTS_NAMES:  # the file may have the other one
+        for either in N_COMPONENTS_NAMES:
+            values.pop(either, None)
     values[name] = _parse(text, f"--set {key}")

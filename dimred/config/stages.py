@@ -29,7 +29,6 @@ from dimred.errors import ConfigError
 OTHER_METHOD = {"search": "cooldown", "cooldown": "search"}
 PARTS_OF_STEP = ("accumulation", "precision", "loss_scale", "clipping", "ema")
 _EPOCHS: dict[str, int | str] = {"search": 2, "cooldown": "10%"}
-_CHOSEN = "-average.ckpt"  # ends the name of an average of snapshots that ``val`` chose
 
 
 def lay_over(shared: Mapping[str, Any], section: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,14 +106,9 @@ class StageConfig(Strict):
         """Return the names of the splits that a run reads, sorted."""
         return sorted({"train", self.data.eval_split} | ({"val"} if self.uses_val else set()))
 
-    def eval_split_warning(self, *files: str) -> str | None:
-        """Return a warning if the split of the reported metric also chose the network; otherwise None.
-
-        Args:
-            files: the file that is measured, if it is not the network that the run ends with.
-        """
-        is_average = any(file.endswith(_CHOSEN) for file in files)
-        if self.data.eval_split != "val" or not (self.uses_val or is_average):
+    def eval_split_warning(self) -> str | None:
+        """Return a warning if the split of the reported metric also chose the network; otherwise None."""
+        if self.data.eval_split != "val" or not self.uses_val:
             return None
         return (
             "'val' is also the split that chooses, so this figure is likely too good; data.eval_split=test reports on "

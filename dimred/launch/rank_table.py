@@ -1,7 +1,7 @@
 """Rank tables, from which Ascend's collective library learns which device of which server each rank runs on.
 
 The format is that of Huawei's HCCL user guide, "Rank Table Configuration": version 1.0, and version 1.2 for Atlas A3,
-whose servers are joined to super pods.
+whose super pods HCCL checks itself: no rank needs them to be started.
 """
 
 import ipaddress
@@ -24,7 +24,6 @@ class _DeviceRow(BaseModel, coerce_numbers_to_str=True):
     device_id: _Number
     device_ip: IPvAnyAddress
     rank_id: _Number
-    super_device_id: Annotated[str, Field(pattern="^[0-9]{1,20}$")] | None = None  # its number in the super pod
 
 
 class _ServerRow(BaseModel, coerce_numbers_to_str=True):
@@ -39,20 +38,10 @@ class _ServerRow(BaseModel, coerce_numbers_to_str=True):
         return address if _is_address(address) else None
 
 
-class _ServerOfPod(BaseModel, coerce_numbers_to_str=True):
-    server_id: _Name
-
-
-class _SuperPod(BaseModel, coerce_numbers_to_str=True):
-    super_pod_id: _Name
-    server_list: Annotated[list[_ServerOfPod], Field(min_length=1)]
-
-
 class _Table(BaseModel, coerce_numbers_to_str=True):
     version: Literal["1.0", "1.2"]
     server_count: _Number
     server_list: Annotated[list[_ServerRow], Field(min_length=1)]
-    super_pod_list: list[_SuperPod] = []
     status: Literal["completed"]
 
 
@@ -130,7 +119,6 @@ def _devices(content: Any, refusal: str, n_devices: int | None = None) -> list[D
     try:
         table = _Table.model_validate(content)
         problems = list(_disagreements(table.server_list, int(table.server_count), n_devices))
-        problems += _disagreements_of_pods(table) if table.version == "1.2" else []
     except ValidationError as error:
         problems = [_in_words(problem) for problem in error.errors(include_url=False, include_context=False)]
     if problems:
@@ -179,31 +167,6 @@ def _disagreements(servers: Sequence[_ServerRow], server_count: int, n_devices: 
                 f"{where} has the ranks {', '.join(map(str, ranks))}; it must have {first} to "
                 f"{first + per_server - 1}, because all servers have equally many, numbered server by server"
             )
-
-
-def _disagreements_of_pods(table: _Table) -> Iterator[str]:
-    """Yield what is wrong with the super pods of a table of version 1.2: each server is in one of them."""
-    if not table.super_pod_list:
-        yield "the field 'super_pod_list' is missing, which version 1.2 needs"
-        return
-    yield from _doubles("super_pod_id", [pod.super_pod_id for pod in table.super_pod_list])
-    servers = {server.server_id: server for server in table.server_list}
-    of_pods = [server.server_id for pod in table.super_pod_list for server in pod.server_list]
-    yield from _doubles("super_pod_list: server_id", of_pods)
-    for name in dict.fromkeys(of_pods):
-        if name not in servers:
-            yield f"super_pod_list has the server {shown(name)}, which server_list has not"
-    for name in servers:
-        if name not in of_pods:
-            yield f"the server {shown(name)} is in no super pod"
-    for number, server in enumerate(table.server_list):
-        for row_number, row in enumerate(server.device):
-            if row.super_device_id is None:
-                yield f"the field 'server_list[{number}].device[{row_number}].super_device_id' is missing"
-    for pod in table.super_pod_list:
-        rows = [row for one in pod.server_list if one.server_id in servers for row in servers[one.server_id].device]
-        numbers = [row.super_device_id for row in rows if row.super_device_id is not None]
-        yield from _doubles(f"super pod {shown(pod.super_pod_id)}: super_device_id", numbers)
 
 
 def _doubles(what: str, values: Sequence[Any]) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """Read the files of a run for a report."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from dimred.checkpoints.matrix import WeightMatrix
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.errors import CheckpointError, ConfigError, RunError, shown
 from dimred.io.metric import AS_TRAINED, REESTIMATED, Metric
-from dimred.io.metrics_file import gaps_in_words, read_metrics
+from dimred.io.metrics_file import read_metrics
 from dimred.io.run_names import (
     METRICS,
     RESULT,
@@ -73,11 +73,6 @@ class StageOneRecord:
     def last_epoch(self) -> int:
         """Return the last complete epoch."""
         return int(self.epochs[-1]["epoch"])
-
-    @property
-    def gaps(self) -> str | None:
-        """Return a sentence about epochs whose records are missing or there twice; None if there are none."""
-        return _gaps("stage 1", self.epochs, "epoch")
 
     def snapshot_epochs(self, basis: SubspaceBasis | None = None) -> list[int]:
         """Return the epochs of the snapshots that exist, oldest first, or only of those that a basis was made from."""
@@ -145,13 +140,6 @@ class StageTwoRecord:
         return self.stage_1.last_epoch if self.stage_1 is not None else 0
 
     @property
-    def gaps(self) -> tuple[str, ...]:
-        """Return a sentence for each stage of which records are missing or there twice."""
-        key, last = ("step", self.result.steps) if self.result.basis else ("epoch", int(self.result.epochs))
-        of_stage_1 = None if self.stage_1 is None else self.stage_1.gaps
-        return tuple(filter(None, (of_stage_1, _gaps("stage 2", self.steps, key, last))))
-
-    @property
     def final_weights(self) -> Path:
         """Return the path of the network to use, or of the folder that it was in if the file no longer exists."""
         folder = self.folder / STAGE_2_CHECKPOINTS
@@ -186,11 +174,6 @@ class StageTwoRecord:
         """
         moves = np.array([step["subspace_step"] for step in self.steps], np.float64)
         return np.concatenate([np.zeros_like(moves[:1]), moves.cumsum(0)])
-
-
-def _gaps(stage: str, records: Sequence[Mapping[str, Any]], key: str, last: int | None = None) -> str | None:
-    words = gaps_in_words(records, key, last)
-    return words and f"The {METRICS} of {stage} {words}, so what is shown of single {key}s, and sums of them, is wrong."
 
 
 def on_equal_terms(

@@ -106,7 +106,7 @@ def write_stage_1_report(out: Path, run: StageOneRecord, settings: StageOneConfi
     verdict = [
         f"Stage 1 has done {run.last_epoch} epochs in {duration(run.seconds)}.",
         "Except after schedule-free training, dimred train stage-2 continues from its last full checkpoint.",
-        *filter(None, [settings.eval_split_warning(), run.gaps]),
+        *filter(None, [settings.eval_split_warning()]),
     ]
     where = {"run": str(run.folder.resolve()), "last epoch": _when(run.folder / METRICS)}
     head = sentences(verdict, "verdict") + table((), where.items(), kind="names")
@@ -124,7 +124,7 @@ def _summary(run: StageTwoRecord, settings: StageTwoConfig) -> str:
     if basis := result.basis:
         facts.append((f"{result.totals['accepted_steps']} of {result.steps}", "steps accepted"))
         facts.append((f"{basis['n_components']} of {basis['n_weights']:,}", "dimensions searched"))
-    words, cooldown = [*filter(None, [result.warning]), *run.gaps], result.cooldown
+    words, cooldown = [result.warning] if result.warning else [], result.cooldown
     if cooldown is not None:
         words.append(
             f"Cooldown: stage 1's optimizer, {cooldown['optimizer']}, went on from {cooldown['factor']:.3g} of "

@@ -10,8 +10,6 @@ import numpy as np
 import psutil
 from mindspore import nn
 
-from dimred.checkpoints.checkpoint_io import read_checkpoint
-from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import SearchConfig, StageTwoConfig
 from dimred.distributed.ranks import Ranks
@@ -26,7 +24,6 @@ from dimred.subspace.spectrum import check_enough
 _log = logging.getLogger(__name__)
 
 _VECTORS = 8  # of a step, each as long as the weights
-_LEAST_INSIDE = 0.05  # fraction of the snapshots' way that their own directions surely hold
 
 
 def find_basis(
@@ -56,50 +53,25 @@ def find_basis(
                 f"search.n_components={basis.n_components}, or make a larger basis: dimred pca --n-components "
                 f"{search.n_components}"
             )
-        _warn_of_other_snapshots(basis, pca_mat, parent, WeightLayout.from_network(network))
+        _warn_of_other_snapshots(basis, pca_mat, parent)
         return basis
     snapshots = parent.snapshots()
     check_enough(len(snapshots), search.n_components, search.basis, snapshots.directory)
     return snapshots
 
 
-def _warn_of_other_snapshots(basis: SubspaceBasis, pca_mat: Path, parent: StageOneRun, layout: WeightLayout) -> None:
-    """Warn if a basis seems to be another run's: it was fitted on none of the snapshots beside WEIGHTS.
-
-    Of a basis that does not say what it was fitted on, the directions tell: these snapshots hardly moved along them.
-    """
+def _warn_of_other_snapshots(basis: SubspaceBasis, pca_mat: Path, parent: StageOneRun) -> None:
+    """Warn if a basis was fitted on none of the snapshots beside WEIGHTS."""
     snapshots: CheckpointSeries | None = None
-    with suppress(DimredError):  # whoever needs these snapshots says why they can't be read
+    with suppress(DimredError):  # a basis is given, so it does not matter that they can't be read
         snapshots = parent.snapshots()
-    if snapshots is None or not len(snapshots):
-        return
-    beside = {entry.digest for entry in snapshots.entries} - {""}
+    beside = {entry.digest for entry in snapshots.entries} - {""} if snapshots else set()
     fitted_on = {source.digest for source in basis.snapshots}
-    why = ""
-    if beside and fitted_on:
-        if not beside & fitted_on:
-            why = (
-                f"which was fitted on {len(basis.snapshots)} snapshots, none of which is beside WEIGHTS "
-                f"{str(parent.path)!r}: its directions seem to be another run's"
-            )
-    elif (fraction := _fraction_inside(basis, snapshots, layout)) is not None and fraction < _LEAST_INSIDE:
-        why = (
-            f"whose directions hold {100 * fraction:.2g} % of the way from the first to the last snapshot beside "
-            f"WEIGHTS {str(parent.path)!r}: they seem to be another run's, or to have their columns in another order"
+    if beside and fitted_on and not beside & fitted_on:
+        _log.warning(
+            f"PCA_MAT is {str(pca_mat)!r}, which was fitted on {len(fitted_on)} snapshots, none of which is beside "
+            f"WEIGHTS {str(parent.path)!r}. Leave PCA_MAT out to search in the directions of this run's own"
         )
-    if why:
-        _log.warning(f"PCA_MAT is {str(pca_mat)!r}, {why}. Leave PCA_MAT out to search in this run's own")
-
-
-def _fraction_inside(basis: SubspaceBasis, snapshots: CheckpointSeries, layout: WeightLayout) -> float | None:
-    """Return the fraction |P d|^2 / |d|^2 of the way d from the first to the last snapshot; None if it is not known."""
-    with suppress(DimredError):
-        first, last = (layout.flatten(read_checkpoint(snapshots.paths[place])) for place in (0, -1))
-        way = last.astype(np.float64) - first
-        length = float(way @ way)
-        inside = basis.project(way)
-        return float(inside @ inside) / length if 0 < length < np.inf else None
-    return None
 
 
 def check_search_memory(config: StageTwoConfig, network: nn.Cell, ranks: Ranks) -> None:

@@ -25,7 +25,6 @@ from dimred.runs.task import Task
 from dimred.stages.candidates import Candidates, new_choice, put_best_average
 from dimred.stages.cooldown import Cooldown, build_cooldown_step
 from dimred.stages.parent import StageOneRun
-from dimred.stages.start_figure import say_start
 from dimred.subspace.basis import SubspaceBasis
 from dimred.train_step.optimizers import state_parameters
 from dimred.train_step.protocol import Result, Step, parameters_to_save
@@ -107,7 +106,7 @@ class StageTwo:
             if progress.epoch == 0:
                 self._add_average()
                 self._record_point(START)
-                say_start(run, self.parent)
+                _log.info(f"stage 2 starts from WEIGHTS: {run.figures.metrics[0].name} {run.figures.text(2)}")
                 progress.next_epoch()
                 self.save(progress)
             self._train()

@@ -1,4 +1,4 @@
-"""``dimred bench`` prints the row of a real run, and adds it to a table."""
+"""``dimred bench`` prints the row of a real run."""
 
 import os
 import subprocess
@@ -8,24 +8,22 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dimred.cli.machine import with_row
 from tests.helpers.commands import REPOSITORY, TWO_RANKS, dimred_here
 from tests.helpers.tiny_task import TASK
 
 
 @pytest.mark.slow
-def test_two_ranks_give_a_row_that_is_added_to_the_table(tmp_path: Path) -> None:
+def test_two_ranks_give_a_table_of_one_row(tmp_path: Path) -> None:
     (tmp_path / "one.yaml").write_text(yaml.safe_dump(TASK | {"stage_1": {"stop": "averaged"}, "tensorboard": True}))
     bench = [Path(sys.executable).with_name("dimred"), "bench", ".", "--config", "one.yaml", *TWO_RANKS]
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-    command = [*bench, "--set=read_every_steps=100", "--table", "bench.md"]
+    command = [*bench, "--set=read_every_steps=100"]
     with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as process:
         shown = process.stdout.read()
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     assert process.returncode == 0
-    head, rule, row = (tmp_path / "bench.md").read_text().splitlines()
-    assert shown.splitlines() == [head, rule, row]
+    head, _, row = shown.splitlines()
     names, cells = ([cell.strip() for cell in line.strip("|").split("|")] for line in (head, row))
     result = dict(zip(names, cells, strict=True))
     assert result["network"] == "tests.helpers.tiny_task:network"  # own samples have no size in pixels
@@ -37,7 +35,7 @@ def test_two_ranks_give_a_row_that_is_added_to_the_table(tmp_path: Path) -> None
     # Rank 0's peak lies between what MindSpore alone takes and that of the largest process below the command; under
     # load another one, such as rank 1 while it compiles, was twice as large.
     assert 200 < int(result["peak memory of rank 0, MB"]) <= 1.05 * 1024 * usage.ru_maxrss / 1e6
-    assert {path.name for path in tmp_path.iterdir()} == {"one.yaml", "bench.md"}
+    assert [path.name for path in tmp_path.iterdir()] == ["one.yaml"]
 
 
 def test_the_last_step_of_an_epoch_counts_with_its_own_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,32 +48,3 @@ def test_the_last_step_of_an_epoch_counts_with_its_own_rows(tmp_path: Path, monk
     assert result["batch"] == "18"
     per_second = float(result["images a second"].replace(",", ""))
     assert per_second == pytest.approx(12 / (float(result["ms a step"]) / 1000), rel=0.1)
-
-
-@pytest.mark.parametrize(
-    ("table", "words"),
-    [
-        ("nowhere/bench.md", "which can't be written (No such file or directory); name another file"),
-        (".", "which can't be written (Is a directory"),
-        ("latin.md", "which is not UTF-8 text"),
-        ("one.yaml/bench.md", "which can't be written (Not a directory"),
-    ],
-)
-def test_a_table_that_can_not_be_written_is_refused_before_the_measurement(
-    tmp_path: Path, table: str, words: str
-) -> None:
-    (tmp_path / "one.yaml").write_text(yaml.safe_dump(TASK))
-    (tmp_path / "latin.md").write_bytes(b"\xe9\xe9")
-    process = dimred_here("bench", ".", "--config", "one.yaml", "--table", table, cwd=tmp_path, status=2)
-    assert f"--table is {table!r}, {words}" in process.stderr
-    assert "device: " not in process.stderr  # not even the device was looked for
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["latin.md", "one.yaml"]
-
-
-def test_a_row_goes_to_the_end_of_its_table_wherever_that_stands() -> None:
-    head = ["| a |", "| --- |"]
-    assert with_row([], head, "| 1 |") == [*head, "| 1 |"]
-    assert with_row(["# Page", *head, "| 1 |", "", "End"], head, "| 2 |") == [
-        "# Page", *head, "| 1 |", "| 2 |", "", "End"
-    ]  # fmt: skip
-    assert with_row(["# Page"], head, "| 1 |") == ["# Page", "", *head, "| 1 |"]

@@ -99,7 +99,6 @@ def test_the_exit_statuses_are_documented() -> None:
         (("eval", "nowhere", "here.txt", "--config", "gone.yaml"), "gone.yaml"),
         (("eval", ".", "gone.ckpt", "--config", "digits"), "'WEIGHTS': path 'gone.ckpt' does not exist"),
         (("eval", ".", ".", "--config", "digits"), "WEIGHTS is '.', which is no run's folder; give a checkpoint"),
-        (("eval", "here.txt", "."), "DATA is 'here.txt' and WEIGHTS is '.', a folder; give DATA before WEIGHTS"),
         (
             ("eval", ".", "here.txt"),
             "--config is missing, and WEIGHTS 'here.txt' are of no run whose config.yaml could",
@@ -110,7 +109,6 @@ def test_the_exit_statuses_are_documented() -> None:
         (("compare", "nowhere", "run", "--config", "gone.yaml"), "RUN is 'run', which has no config.yaml"),
         (("rank-table", "check", "gone.json"), "'TABLE': file 'gone.json' does not exist"),
         (("bench", "gone", "--config", "digits"), "error: DATA is 'gone', which is not found"),
-        (("bench", ".", "--config", "digits", "--table", "gone/bench.md"), "--table is 'gone/bench.md'"),
         (("summary", "resnet51"), "MODEL is 'resnet51'; allowed: resnet50, resnet18, resnet_small, or your own by pac"),
         (("summary", "resnet_small", "--input-shape", "1,x"), "--input-shape is '1,x'"),
         (("summary", "nowhere:build"), "'nowhere' can't be imported"),

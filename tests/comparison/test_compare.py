@@ -15,10 +15,12 @@ import pytest
 import dimred as library
 from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.cli.measure import compare
+from dimred.config import StageOneConfig
 from dimred.errors import ConfigError, SeriesError, StoppedError
 from dimred.io.checksums import read_checksummed, write_checksummed
 from dimred.io.file_format import COMPARED
 from dimred.io.stage_two_result import StageTwoResult
+from dimred.runs.begun import Begun, Pin, write_pins
 from tests.comparison.runs import AT, PASSES, STAGE_ONE, copied
 from tests.helpers.processes import nothing_is_left, soon
 
@@ -119,32 +121,36 @@ def test_what_does_not_go_together_is_refused_before_anything_is_run(folder: Pat
         assert not (tmp_path / "out").exists()
 
 
-def test_rows_of_another_run_or_configuration_do_not_mix(folder: Path, tmp_path: Path) -> None:
-    shutil.copytree(folder / "run_3", tmp_path / "run_3")
+def test_rows_of_another_configuration_do_not_mix(folder: Path, tmp_path: Path) -> None:
     options: dict[str, Any] = {"out": tmp_path / "out", "methods": "last", "resume": True}
     compare("nowhere", [folder / "run_3"], folder / "two.yaml", **options)
-    with pytest.raises(ConfigError, match=rf"RUN is '{tmp_path}/run_3', but .* has rows of '{folder}/run_3'"):
-        compare("nowhere", [tmp_path / "run_3"], folder / "two.yaml", **options)
-    with pytest.raises(ConfigError, match=r"DATA is 'elsewhere', but .* has rows of '.*nowhere'"):
-        compare("elsewhere", [folder / "run_3"], folder / "two.yaml", **options)
     for override in ("epochs=2", "clipping.norm=2"):
         with pytest.raises(ConfigError, match="other settings"):
             compare("nowhere", [folder / "run_3"], folder / "two.yaml", overrides=[override], **options)
 
 
 @pytest.mark.usefixtures("compared")
-def test_rows_of_other_weights_or_data_at_the_same_paths_do_not_mix(folder: Path) -> None:
-    """Stage 1 was run again in its folder, or the data changed: the digest in a row is made another one."""
-    row = folder / "out" / "seed_3" / f"at_{AT}" / "average.json"  # the first one by name, which is read
+def test_rows_of_other_weights_or_data_do_not_mix(folder: Path, tmp_path: Path) -> None:
+    """The digest in a row is made another one; a run that has only moved goes on."""
+    row = folder / "out" / "seed_3" / f"at_{AT}" / "average.json"
     before = row.read_text()
     record = read_checksummed(row, COMPARED)
-    for argument, digest in record["digests"].items():
-        other = "another" if argument == "RUN" else {**digest, "test": "another"}
-        write_checksummed(row, COMPARED, record | {"digests": {**record["digests"], argument: other}})
-        call = ("nowhere", [folder / "run_3"], folder / "two.yaml", folder / "out", "schedule_free")
+    call = ("elsewhere", [shutil.copytree(folder / "run_3", tmp_path / "moved")], folder / "two.yaml", folder / "out")
+    assert {*record["digests"]} == {"RUN", "DATA/train", "DATA/val", "DATA/test"}
+    for argument in record["digests"]:
+        write_checksummed(row, COMPARED, record | {"digests": {**record["digests"], argument: "another"}})
         with pytest.raises(ConfigError, match=f"{argument} has other contents than when the rows in"):
-            compare(*call, resume=True)
+            compare(*call, "last", resume=True)
     row.write_text(before)
+    compare(*call, "last", resume=True)
+
+
+def test_data_that_stage_1_was_not_trained_on_are_refused(folder: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(folder / "run_3", tmp_path / "run")
+    begun = Begun.open(run, StageOneConfig)
+    write_pins(run, begun.pins | {"DATA/train": Pin("other samples", "/there")})
+    with pytest.raises(ConfigError, match=r"DATA is 'nowhere', whose 'train' has .* was trained on that of '/there'"):
+        compare("nowhere", [run], folder / "two.yaml", tmp_path / "out")
 
 
 def test_a_signal_is_told_with_what_to_do(folder: Path, tmp_path: Path) -> None:

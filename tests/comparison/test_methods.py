@@ -23,6 +23,7 @@ from dimred.io.run_names import full_checkpoints
 from dimred.io.stage_two_result import StageTwoResult
 from dimred.pipelines.stage_1 import stage_1
 from dimred.report.record import read_stage_1
+from dimred.runs.begun import Begun, Pin, write_pins
 from dimred.runs.device import set_up
 from tests.comparison.runs import AT, PASSES, SEARCH, STAGE_ONE, copied
 from tests.helpers.run_files import write_compared, write_config
@@ -179,12 +180,14 @@ def test_stage_2_is_what_its_configuration_makes_it_and_a_cooldown_has_as_many_p
 
 @pytest.mark.slow
 def test_a_stage_1_of_two_ranks_goes_on_with_its_steps(folder: Path, tmp_path: Path) -> None:
-    """The ranks' batches are micro-batches here, because config.yaml does not tell the number of ranks."""
+    """The ranks' batches are micro-batches here, as many as the run's pins say that there were ranks."""
     shared = {"data": TASK["data"] | {"batch_size": 3}, "accumulation": 2}
     settings = TASK | shared | {"stage_1": STAGE_ONE}
     (tmp_path / "one.yaml").write_text(yaml.safe_dump(settings))
     stage_1(tmp_path, tmp_path / "one.yaml", tmp_path / "one")
     copied(tmp_path / "one", tmp_path / "two", accumulation=1)
+    begun = Begun.open(tmp_path / "one", StageOneConfig)
+    write_pins(tmp_path / "two", begun.pins | {"devices": Pin("2")})
     made = {}
     for name, accumulation in (("one", 2), ("two", 1)):
         runs = library.compare(

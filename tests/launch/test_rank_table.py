@@ -121,38 +121,6 @@ def test_super_pods_of_version_1_2(tmp_path: Path) -> None:
     assert (job.devices, job.nodes, job.master_addr, list(job.local_ranks)) == (8, 4, "172.16.0.100", [2, 3])
 
 
-def change(table: Any, path: str, value: object) -> Any:
-    """Set the place that a path such as ``server_list.0.device`` names; None removes it."""
-    *parents, last = [int(part) if part.isdecimal() else part for part in path.split(".")]
-    place = table
-    for parent in parents:
-        place = place[parent]
-    if value is None:
-        del place[last]
-    else:
-        place[last] = value
-    return table
-
-
-@pytest.mark.parametrize(
-    ("path", "value", "problem"),
-    [
-        ("super_pod_list", None, "the field 'super_pod_list' is missing, which version 1.2 needs"),
-        ("super_pod_list.0.super_pod_id", None, "the field 'super_pod_list[0].super_pod_id' is missing"),
-        ("super_pod_list.1.super_pod_id", "pod_0", "super_pod_id pod_0 appears 2 times"),
-        ("super_pod_list.1.server_list.0.server_id", "node_0", "server_id node_0 appears 2 times"),
-        ("super_pod_list.1.server_list.0.server_id", "node_9", "the server 'node_9', which server_list has not"),
-        ("super_pod_list.1.server_list.1", None, "the server 'node_3' is in no super pod"),
-        ("server_list.1.device.0.super_device_id", None, "'server_list[1].device[0].super_device_id' is missing"),
-        ("server_list.1.device.0.super_device_id", "1", "super pod 'pod_0': super_device_id 1 appears 2 times"),
-        ("server_list.1.device.0.super_device_id", "x", "super_device_id is 'x': String should match"),
-    ],
-)
-def test_each_problem_of_super_pods_is_found(tmp_path: Path, path: str, value: object, problem: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(problem)):
-        read_rank_table(written(tmp_path, json.dumps(change(super_pods(), path, value))))
-
-
 def test_servers_that_have_names_need_the_address_of_the_first(tmp_path: Path) -> None:
     path = written(tmp_path, TWO_SERVERS.replace("10.0.0.1", "node_0").replace('"::2"', '"node_1"'))
     options = {"out": tmp_path, "devices": None, "device_target": "Ascend", "rank_table": path, "node_rank": 1}

@@ -10,7 +10,6 @@ import yaml
 from dimred.launch.job import make_job
 from tests.helpers import commands
 from tests.helpers.commands import TWO_RANKS
-from tests.helpers.processes import held
 from tests.helpers.tiny_task import TASK
 
 ONE_RANK = ("--devices", "1", "--device-target", "CPU")
@@ -79,16 +78,3 @@ def test_a_run_that_would_fail_fails_at_once_and_leaves_nothing(tmp_path: Path, 
     assert list(tmp_path.iterdir()) == [config]
     refused = dimred(*command, "--resume", cwd=tmp_path, status=2)
     assert "--fast-dev-run begins in a folder of its own" in refused.stderr
-
-
-def test_what_a_killed_trial_has_left_is_removed_but_not_one_that_goes_on(tmp_path: Path, config: Path) -> None:
-    """In a container, the killed one may have had the same process number, and its folder the same name."""
-    killed, at_work, begun = (tmp_path / f".dimred-fast-dev-run-{name}" / "device0_stage_1" for name in "kab")
-    for folder in (killed, at_work):
-        (folder / "resume").mkdir(parents=True)
-        (folder / ".lock").touch()
-    begun.mkdir(parents=True)  # whose rank has not locked it yet
-    command = ("train", "stage-1", ".", "--config", config, *ONE_RANK, "--fast-dev-run", "--loss", "no.such:loss")
-    with held("from dimred.io.atomic import FolderLock\nwith FolderLock(target, 'x'): wait()", at_work):
-        dimred(*command, cwd=tmp_path, status=2)
-    assert sorted(tmp_path.iterdir()) == [at_work.parent, begun.parent, config]

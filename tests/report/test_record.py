@@ -1,4 +1,4 @@
-"""What a report reads of a run: gaps in its metric, and the basis that its search had."""
+"""What a report reads of a run: a metric that was not finite, and the basis that its search had."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -33,32 +33,6 @@ def test_a_basis_that_was_written_in_the_place_of_the_search_s_is_not_taken_for_
     fit_basis(series, 3, out=before.basis.path, overwrite=True)
     after = read_stage_2(run.stage_2)
     assert (after.basis, after.missing_sources) == (None, ("basis",))
-
-
-def rewrite(file: Path, numbers: list[int]) -> None:
-    """Replace the lines of a file of records by those of these numbers, from 0."""
-    lines = file.read_text().splitlines(keepends=True)
-    file.write_text("".join(lines[number] for number in numbers))
-
-
-def test_records_that_are_missing_or_there_twice_are_told_of_each_stage(tmp_path: Path) -> None:
-    run = write_run(tmp_path, epochs=9, per_epoch=9, first_epoch=1)
-    assert read_stage_2(run.stage_2).gaps == ()
-    rewrite(run.stage_1 / "metrics.jsonl", [0, 1, 4, 4, 5, 7, 8])
-    rewrite(run.stage_2 / "metrics.jsonl", [0])
-    of_1, of_2 = read_stage_2(run.stage_2).gaps
-    assert of_1.startswith("The metrics.jsonl of stage 1 lacks epoch 3, 4, 7 and has epoch 5 more than once, so what")
-    assert of_2.startswith("The metrics.jsonl of stage 2 lacks step 2, so what is shown of single steps, and sums")
-    rewrite(run.stage_2 / "metrics.jsonl", [0, 0])  # as many as there were
-    assert read_stage_2(run.stage_2).gaps[1].startswith("The metrics.jsonl of stage 2 lacks step 2 and has step 1 more")
-
-
-def test_a_stage_1_that_began_with_another_s_checkpoint_has_no_gap_before_its_first_epoch(tmp_path: Path) -> None:
-    run = write_run(tmp_path, epochs=9, per_epoch=9, first_epoch=1)
-    rewrite(run.stage_1 / "metrics.jsonl", [4, 5, 6])
-    assert read_stage_1(run.stage_1 / "checkpoint_stage_1").gaps is None
-    rewrite(run.stage_1 / "metrics.jsonl", [1, 0])
-    assert "in another order" in str(read_stage_1(run.stage_1 / "checkpoint_stage_1").gaps)
 
 
 def test_a_run_at_work_may_replace_snapshots_while_a_report_reads_them(tmp_path: Path) -> None:

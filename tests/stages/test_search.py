@@ -129,25 +129,3 @@ def test_a_basis_of_another_run_is_warned_of_and_this_run_s_own_is_not(
         find_basis(search, network, parent, tmp_path / "pca_mat.npy")
         said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
         assert [f"none of which is beside WEIGHTS {str(weights)!r}" in one for one in said] == [True] * is_warned
-
-
-def test_a_bare_matrix_along_which_the_snapshots_hardly_moved_is_warned_of(
-    weights: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Such as one whose columns are in another order, or one of another network with as many weights."""
-    own, network = np.load(weights.parents[2] / "pca_mat.npy"), build_network(ONE)
-    parent, search = StageOneRun.open(weights), SearchConfig(n_components=1)
-    paths = CheckpointSeries.open(weights.parent / "checkpoint_pca").paths
-    first, last = (
-        np.concatenate([one.ravel() for one in read_checkpoint(path).values()]) for path in paths[:: len(paths) - 1]
-    )
-    way = last - first
-    across = np.random.default_rng(1).normal(size=way.size)
-    across -= way * (across @ way) / (way @ way)
-    across += 0.1 * way * np.linalg.norm(across) / np.linalg.norm(way)  # so that it holds a hundredth of the way
-    for rows, is_warned in ((own, False), ((across / np.linalg.norm(across))[None].astype(np.float32), True)):
-        caplog.clear()
-        np.save(tmp_path / "bare.npy", rows)
-        find_basis(search, network, parent, tmp_path / "bare.npy")
-        assert ("hold 0.99 % of the way from the first to the last snapshot" in caplog.text) == is_warned
-        assert ("seem to be another run's, or to have their columns in another order" in caplog.text) == is_warned
