@@ -1,13 +1,10 @@
 """Averages of saved weights as candidates, on every rank, and the choice of the best one on ``val``."""
 
-import os
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
-from mindspore import nn
 
 from dimred.averaging.choice import Candidate, Choice, Measurement, choose
 from dimred.averaging.mean import mean_vector, open_fitting
@@ -15,9 +12,6 @@ from dimred.averaging.windows import Window, effective_size, measure_windows
 from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.distributed.ranks import ALONE, Ranks
-from dimred.errors import ConfigError, shown
-from dimred.train_step.modes import evaluating
-from dimred.vectors.parameters import from_arrays, to_arrays
 
 
 class SnapshotAverages:
@@ -67,23 +61,19 @@ class SnapshotAverages:
         mean = self._ranks.run_on_rank_zero(lambda: mean_vector(self._checkpoints, coefficients, self._layout))
         return from_rank_zero(mean, self._layout, self._ranks)
 
-    def measure(
-        self, window: Window, choice: Choice, measure_val_of: Callable[[np.ndarray], Measurement], name: str = ""
-    ) -> Candidate:
+    def measure(self, window: Window, choice: Choice, measure_val_of: Callable[[np.ndarray], Measurement]) -> Candidate:
         """Measure the average over a window, add it to a choice as a candidate, and return the candidate.
 
         Args:
             window: a window of the files.
             choice: gets the candidate.
             measure_val_of: weights (M,) -> loss and metric on ``val``.
-            name: the candidate's name; by default the window's.
 
         Raises:
             CheckpointError: as for ``of``.
         """
-        name = name or window.name(self.steps)
         size = effective_size(window.coefficients(self.steps))
-        return choice.measure(name, size, lambda: measure_val_of(self.of(window)), window)
+        return choice.measure(window.name(self.steps), size, lambda: measure_val_of(self.of(window)), window)
 
 
 def from_rank_zero(vector: np.ndarray | None, layout: WeightLayout, ranks: Ranks) -> np.ndarray:
@@ -95,24 +85,6 @@ def from_rank_zero(vector: np.ndarray | None, layout: WeightLayout, ranks: Ranks
         ranks: the ranks of the job.
     """
     return ranks.sum(np.zeros(layout.size, np.float32) if vector is None else vector)
-
-
-class StartChoice(NamedTuple):
-    """The choice that ``choose_start`` made.
-
-    Attributes:
-        weights: the weights of the best candidate, (M,) float32.
-        candidate: the best candidate, with its measurements.
-        candidates: all candidates.
-    """
-
-    weights: np.ndarray
-    candidate: Candidate
-    candidates: list[Candidate]
-
-    def __repr__(self) -> str:
-        """Describe the choice in one line."""
-        return f"{self.candidate.name}: loss {self.candidate.loss:.4f}, of {len(self.candidates)} candidates"
 
 
 def choose_average(
@@ -163,68 +135,3 @@ def _measure_finite(measure_val_of: Callable[[np.ndarray], Measurement], weights
     Some layers hide a NaN, such as ReLU on a CPU, so the loss may not show it.
     """
     return measure_val_of(weights) if np.isfinite(weights).all() else Measurement(np.full(1, np.inf))
-
-
-def choose_start(
-    network: nn.Cell,
-    snapshots: CheckpointSeries | str | os.PathLike[str],
-    losses: Callable[[], np.ndarray],
-    reestimate: Callable[[], object] = lambda: None,
-) -> StartChoice:
-    """Choose an average of snapshots by a held-out loss and put it into the network.
-
-    The candidates are averages of windows of the snapshots, and the network as it is (``last``), whose weights need not
-    be those of the newest snapshot. The lowest mean loss wins. Give the loss that was trained: a network that was
-    trained with smoothed labels is underconfident, and plain cross entropy then prefers averages for their calibration.
-
-    Args:
-        network: changed in place.
-        snapshots: snapshots of the network's trainable weights, or their folder.
-        losses: measures the network as it is at each call, in evaluation mode; returns one loss for each held-out
-            sample, (n,), of the same samples each time. Weights that are not finite are not measured and never chosen.
-        reestimate: called before each measurement, to give the network BatchNorm statistics that belong to its weights,
-            such as ``lambda: dimred.reestimate_batch_norm(network, batches)``. A network without BatchNorm needs none.
-
-    Returns:
-        The chosen weights, the chosen candidate with its measurements, and all candidates.
-
-    Raises:
-        ConfigError: ``losses`` does not return such an array. After any error the network is as it was before.
-        CheckpointError: a snapshot can't be read, or belongs to another network.
-        SeriesError: ``snapshots`` has none.
-        FaultError: no loss is finite.
-    """
-    if isinstance(snapshots, str | os.PathLike):
-        snapshots = CheckpointSeries.open(snapshots)
-    layout, trainable = WeightLayout.from_network(network), network.trainable_params()
-    sizes: set[int] = set()
-
-    def put(vector: np.ndarray) -> None:
-        from_arrays(trainable, layout.unflatten(vector), "the average")
-        reestimate()
-
-    def measure_val_of(vector: np.ndarray) -> Measurement:
-        put(vector)
-        with evaluating(network):
-            values = losses()
-        if np.ndim(values) != 1 or np.size(values) < 2:
-            raise ConfigError(
-                f"losses gave {shown(values)}; it must give one loss for each held-out sample, an array (n,)"
-            )
-        sizes.add(len(values))
-        if len(sizes) > 1:
-            raise ConfigError(
-                f"losses gave {min(sizes)} numbers for one candidate and {max(sizes)} for another; it must measure the "
-                "same held-out samples in the same order each time"
-            )
-        return Measurement(np.asarray(values))
-
-    before = to_arrays(network.get_parameters())
-    try:
-        averages, choice = SnapshotAverages.of_series(snapshots, layout), Choice()
-        candidate, weights = choose_average(averages, measure_val_of, layout.flatten(to_arrays(trainable)), choice)
-        put(weights)
-    except BaseException:
-        from_arrays(network.get_parameters(), before, "the network from before")
-        raise
-    return StartChoice(weights, candidate, choice.candidates)
