@@ -166,15 +166,12 @@ class Unflatten(nn.Cell):
 
     Args:
         parameters: the parameters, in the order of the vector.
-        order: the same parameters, in the order of the parts; None for the order of the vector.
     """
 
-    def __init__(self, parameters: Sequence[Parameter], order: Sequence[Parameter] | None = None):
+    def __init__(self, parameters: Sequence[Parameter]):
         super().__init__(auto_prefix=False)
-        firsts = accumulate((parameter.size for parameter in parameters[:-1]), initial=0)
-        first = {id(parameter): number for parameter, number in zip(parameters, firsts, strict=True)}
-        self.weights = ms.ParameterTuple(parameters if order is None else order)
-        self.firsts = tuple(first[id(weight)] for weight in self.weights)
+        self.weights = ms.ParameterTuple(parameters)
+        self.firsts = tuple(accumulate((parameter.size for parameter in parameters[:-1]), initial=0))
 
     def construct(self, vector: Tensor) -> tuple[Tensor, ...]:
         return _each(ops.partial(_part, vector), self.weights, self.firsts)
