@@ -168,16 +168,16 @@ class Run(Generic[Settings]):
         of_parts = [statistic for part in step.parts for statistic in part.statistics]
         self.ranks.all_reduce_mean([*moving_statistics(self.task.network), *of_parts])
 
-    def see(self, result: Result, *, diverges: bool = True) -> None:
+    def note(self, result: Result, *, checks_divergence: bool = True) -> None:
         """Note the result of a step, and check its loss for divergence.
 
         Args:
             result: what the step returned.
-            diverges: whether to check; false for a search, whose step changes nothing if its loss is not finite.
+            checks_divergence: false for a search, whose step changes nothing if its loss is not finite.
         """
         self._result = result
-        if diverges:
-            self.divergence.see(float(result.loss), self.n_steps)
+        if checks_divergence:
+            self.divergence.check(float(result.loss), self.n_steps)
 
     def write_configuration(self) -> None:
         """Write ``config.yaml`` and ``versions.json``, each rank into its own folder."""
@@ -210,7 +210,7 @@ class Run(Generic[Settings]):
         tell_position("evaluating after", self.n_steps)
         self.figures.measure(step, choose)
 
-    def say_epoch(self, step: Step, n_epochs: int) -> str:
+    def log_epoch(self, step: Step, n_epochs: int) -> str:
         """Log an epoch's two lines, for programs and for people, and return the status for the progress bar.
 
         Programs look for ``epoch: 1 step: 74 loss is 0.8713``. People read
