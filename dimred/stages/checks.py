@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-import psutil
-from mindspore import get_context, nn
+from mindspore import nn
 
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.checkpoints.states import read_full_checkpoint
@@ -15,7 +14,6 @@ from dimred.errors import ConfigError
 from dimred.io.disk_space import free_bytes
 from dimred.io.run_names import BASIS, named_weights
 from dimred.models.factory import load_factory
-from dimred.models.summary import memory_of_step, summarise
 from dimred.runs.begun import Begun
 from dimred.runs.run_folder import check_run_folder
 from dimred.runs.steps import build_optimizer, warn_of_idle_patterns
@@ -173,30 +171,6 @@ def _check_run(task: Task[Settings], out: Path, disk: int, *, resume: bool) -> N
         problems.collect(lambda: check_space(out, disk))
     if callback is not None:
         problems.collect(lambda: load_factory(callback, "callback"))
-    problems.collect(lambda: _check_step_memory(task))
-
-
-def _check_step_memory(task: Task[Settings]) -> None:
-    """Refuse images for which a CPU has not half of the memory that a step is estimated to take.
-
-    Only for built-in networks on class folders, whose input is known. All ranks call this.
-    """
-    settings, data = task.settings, task.settings.data
-    is_known = ":" not in settings.model.name and data.dataset is None
-    if not is_known or get_context("device_target") != "CPU":
-        return
-    from dimred.stages.search import ranks_on_this_host
-
-    here = ranks_on_this_host(task.ranks) if task.ranks.group_size > 1 else 1
-    one = summarise(task.network, (1, 3, data.image_size, data.image_size))
-    n_bytes, available = here * memory_of_step(one, data.batch_size), psutil.virtual_memory().available
-    if available < n_bytes / 2:
-        of_ranks = f" of {here} ranks" if here > 1 else ""
-        raise ConfigError(
-            f"a step{of_ranks} of {settings.model.name} on {data.batch_size} images of {data.image_size} pixels takes "
-            f"about {n_bytes / 1e9:,.0f} GB of memory, and {available / 1e9:,.1f} GB are available; lower "
-            "data.batch_size (and raise accumulation by as much), lower data.image_size, or take a smaller network"
-        )
 
 
 _log = logging.getLogger(__name__)
