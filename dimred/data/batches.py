@@ -92,23 +92,6 @@ def steps_in_epoch(n_images: int, batch_size: int, group_size: int, accumulation
     return -(-micro_batches_in_epoch(n_images, batch_size, group_size, multiple_of) // accumulation)
 
 
-class GivenOrder(dataset.Sampler):
-    """A sampler that takes the samples of the numbers given, in the order given.
-
-    Only a dataset that reads any sample by its number takes a sampler, such as ``GeneratorDataset`` over a sequence.
-
-    Args:
-        order: numbers of samples, int64 (n,).
-    """
-
-    def __init__(self, order: np.ndarray):
-        super().__init__(len(order))
-        self._order = order
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._order.tolist())
-
-
 @dataclass(kw_only=True, eq=False)
 class Batches:
     """One split of the data as batches of (inputs, labels); a subclass says how samples are read."""

@@ -21,7 +21,6 @@ _log = logging.getLogger(__name__)
 
 _FEWEST_TO_CHOOSE, _ENOUGH_TO_CHOOSE = 2, 50  # samples of val
 _WORKERS = 2  # that read images, if the configuration does not say
-_MOST_UPSCALING = 2  # of an image's side, without a warning
 
 
 def build_splits(
@@ -59,8 +58,6 @@ def build_splits(
         if isinstance(part, OwnDataset) and None in (config.loss, config.metric):
             part.check_classes(n_classes)
             part.n_classes = n_classes if config.loss is None else None
-    if isinstance(first := images[splits[0]], ImageFolder):
-        _warn_of_upscaling(config.data, first)
     if val_chooses:
         _check_size_of_val(images["val"].n_images)
     if (config.data.workers or 0) > (most := _most_workers()):
@@ -98,18 +95,6 @@ def _check_images(config: DataConfig, images: ImageFolder) -> None:
                 "--set data.resize=true"
                 + (f", or data.image_size={size[0]} if all have that size" if size[0] == size[1] else "")
             )
-
-
-def _warn_of_upscaling(config: DataConfig, images: ImageFolder) -> None:
-    """Warn if images grow more than twofold, by one image."""
-    side = min(next(images.sizes(), (config.image_size,)))
-    is_scaled = config.augmentation == "random_resized_crop" or config.resize
-    if is_scaled and config.image_size > _MOST_UPSCALING * side:
-        _log.warning(
-            f"the images have {side} pixels on the shorter side, and data.image_size is {config.image_size}: "
-            f"each would be computed with about {(config.image_size / side) ** 2:.0f} times as many. To take them as "
-            f"they are: --set data.image_size={side}, and a network for such images, such as model.name=resnet_small"
-        )
 
 
 def _most_workers() -> int:
