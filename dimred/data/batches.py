@@ -31,8 +31,8 @@ _MOST_EPOCHS = 900_000  # the largest number that a configuration allows
 
 WAITS_SECONDS = (2.0, 10.0, 30.0)  # before reading is tried again
 _FILE = re.compile(r"(?:data file is|open file|path): *(\S.*?\.\w{3,4})\b")
-# MindSpore's words for what stays as it is however often it is read: a file that is not an image, a transform that
-# does not fit, an error in the code that gives the samples.
+# MindSpore's words for a fault that does not pass when the data are read again: a file that is not an image, a
+# transform that does not fit, an error in the code that gives the samples.
 _LASTING_FAULT = re.compile(
     r"map operation: \[|decode failed|by libjpeg|file size is 0|Unsupported image type|got directory|Cannot batch"
     r"|Invalid Python function"
@@ -44,7 +44,7 @@ _PYTHON_ERROR = re.compile(r"- Python Call Stack:.*?\n(\S[^\n]*)\n\s*\n---", re.
 
 
 class DamagedError(DataError):
-    """Something was read but can't be used, such as a file that is not an image; to read it again is useless."""
+    """Something was read but can't be used, such as a file that is not an image; reading it again would not help."""
 
 
 def is_spare(epoch: int) -> bool:
@@ -144,14 +144,10 @@ class Batches:
         for epoch in count(_LAST_SPARE_EPOCH, -1) if self.steps_per_epoch else ():
             yield from read_batches(partial(single.training_epoch, seed, epoch))
 
-    def shortened(self, n_steps: int) -> "Batches":
-        """Return a copy with fewer samples, evenly spread over the split, and so over classes that lie in a row.
-
-        Args:
-            n_steps: for so many steps they are enough; they are at least two.
-        """
+    def shortened(self) -> "Batches":
+        """Return a copy with the samples of one step, two at least, evenly spread over the split and so its classes."""
         part = copy(self)
-        part.n_images = min(self.n_images, max(2, n_steps * self.accumulation * self.batch_size * self.group_size))
+        part.n_images = min(self.n_images, max(2, self.accumulation * self.batch_size * self.group_size))
         part._n_in_split = self._n_in_split or self.n_images
         return part
 
@@ -237,7 +233,7 @@ def _without_dumps() -> Iterator[None]:
 
 
 def _as_data_error(text: str) -> DataError:
-    """Return the error for what MindSpore says of a batch that can't be read; a DamagedError if that will not pass."""
+    """Return the error for a batch that MindSpore could not read, from its text; a DamagedError if it will not pass."""
     of_python, file = _PYTHON_ERROR.search(text), _FILE.search(text)
     if of_python and "DataError: " in of_python[1]:  # one of ours, raised in MindSpore's thread
         return DamagedError(of_python[1].partition("DataError: ")[2])
@@ -265,9 +261,9 @@ def read_batches(
 ) -> Iterator[Any]:
     """Yield the batches of an epoch or an evaluation after the first ``skip``.
 
-    If a file can't be opened, as on a network disk that is gone for a moment, the epoch is made and read again after a
-    pause, up to three times. The batches that are done are read and skipped then, too, so that the rest is augmented as
-    if nothing had happened.
+    If a file can't be opened, for example because a network disk is gone for a moment, the epoch is made and read again
+    after a pause, up to three times. Batches that were yielded are then read and skipped, so that the rest is augmented
+    as if nothing had happened.
 
     Args:
         make: makes the same epoch each time.

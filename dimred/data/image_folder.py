@@ -161,7 +161,7 @@ def check_splits(root: Path, splits: Sequence[str]) -> None:
     if missing:
         raise DataError(
             f"DATA is {str(root)!r}, which has no folder {' and no '.join(missing)}; expected "
-            "DATA/<split>/<class>/<image>"
+            "DATA/<split>/<class>/<image>, and data.eval_split names the split to report on"
         )
 
 

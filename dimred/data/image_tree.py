@@ -276,23 +276,11 @@ def write_image_tree(out: Path, images: Iterable[tuple[str, str, str, np.ndarray
         out.parent.mkdir(parents=True, exist_ok=True)
         with atomic_folder(out) as folder:
             for split, class_name, name, pixels in images:
-                save_image(pixels, folder / split / class_name / f"{name}.png")
+                path = folder / split / class_name / f"{name}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(np.clip(np.rint(pixels), 0, 255).astype(np.uint8)).save(path)
                 counts[split] += 1
     return dict(counts)
-
-
-def save_image(pixels: np.ndarray, path: Path) -> None:
-    """Write one image, and make its folder if it is missing.
-
-    Args:
-        pixels: as in ``write_image_tree``.
-        path: the file, whose ending says its format.
-
-    Raises:
-        OSError: the file can't be written.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(np.clip(np.rint(pixels), 0, 255).astype(np.uint8)).save(path)
 
 
 def write_digits(out: Path, seed: int = 1, noise: float = 0.32, label_noise: float = 0.0) -> dict[str, int]:

@@ -39,16 +39,7 @@ class SnapshotAverages:
     def of_series(
         cls, series: CheckpointSeries | None, layout: WeightLayout, ranks: Ranks = ALONE
     ) -> "SnapshotAverages":
-        """Make the averages of a series of snapshots.
-
-        Args:
-            series: the series on rank 0, or None if there are no snapshots; None on other ranks.
-            layout: layout of the weights.
-            ranks: the ranks of the job; all of them call this.
-
-        Raises:
-            CheckpointError: as for the class.
-        """
+        """Make the averages of a series; it is None on other ranks than 0, and where there are no snapshots."""
         return cls({} if series is None else dict(zip(series.steps, series.paths, strict=True)), layout, ranks)
 
     def of(self, window: Window) -> np.ndarray:
@@ -59,7 +50,7 @@ class SnapshotAverages:
         """
         coefficients = window.coefficients(self.steps)
         mean = self._ranks.run_on_rank_zero(lambda: mean_vector(self._checkpoints, coefficients, self._layout))
-        return from_rank_zero(mean, self._layout, self._ranks)
+        return self._ranks.sum(np.zeros(self._layout.size, np.float32) if mean is None else mean)
 
     def measure(self, window: Window, choice: Choice, measure_val_of: Callable[[np.ndarray], Measurement]) -> Candidate:
         """Measure the average over a window, add it to a choice as a candidate, and return the candidate.
@@ -74,17 +65,6 @@ class SnapshotAverages:
         """
         size = effective_size(window.coefficients(self.steps))
         return choice.measure(window.name(self.steps), size, lambda: measure_val_of(self.of(window)), window)
-
-
-def from_rank_zero(vector: np.ndarray | None, layout: WeightLayout, ranks: Ranks) -> np.ndarray:
-    """Return rank 0's vector, (M,) float32, on every rank; all ranks call this.
-
-    Args:
-        vector: the vector on rank 0; None on the other ranks.
-        layout: the layout of the vector.
-        ranks: the ranks of the job.
-    """
-    return ranks.sum(np.zeros(layout.size, np.float32) if vector is None else vector)
 
 
 def choose_average(

@@ -42,11 +42,6 @@ def build_splits(
     is_own, n_classes = config.data.dataset is not None, config.model.n_classes
     if not is_own and not data.is_dir():
         raise DataError(f"DATA is {str(data)!r}, which is not a folder; name the folder that holds {', '.join(splits)}")
-    if not is_own and "test" in splits and not (data / "test").exists() and split_folder(data, "val").is_dir():
-        raise DataError(
-            f"data.eval_split is test, but there is no folder {str(data / 'test')!r}, only "
-            f"{str(split_folder(data, 'val'))!r}; make it, or report on that one: --set data.eval_split=val"
-        )
     if not is_own:
         check_splits(data, splits)
     images = {split: build_data(config.data, data, split, ranks, config.accumulation) for split in splits}
@@ -66,7 +61,7 @@ def build_splits(
 
 
 def _check_size_of_val(n_samples: int) -> None:
-    """Refuse a ``val`` too small for a standard error; warn if it is so small that the error means little."""
+    """Check that ``val`` has enough samples for a standard error; warn if they are so few that it means little."""
     if n_samples < _FEWEST_TO_CHOOSE:
         raise DataError(
             f"the split 'val' chooses between networks by their losses, but has {n_samples} sample: chance alone would "
@@ -80,7 +75,7 @@ def _check_size_of_val(n_samples: int) -> None:
 
 
 def _check_images(config: DataConfig, images: ImageFolder) -> None:
-    """Name what is passed over, and refuse images of a size that nothing changes, by one image of each class."""
+    """Warn of files that are passed over. If images are not resized, check the size of one image of each class."""
     if images.passed_over:
         _log.warning(
             f"{str(images.folder)!r}: {count_in_words(images.passed_over)} passed over; only images in the class "

@@ -36,7 +36,7 @@ class Task(Generic[Settings]):
         network: the network, in the configured precision.
         images: split -> this rank's part of it.
         scores: loss and metrics to measure by.
-        problems: what is wrong with it, which the checks of a stage add to and refuse.
+        problems: what is wrong with it. The checks of a stage add to it, and then refuse all problems at once.
     """
 
     settings: Settings
@@ -92,7 +92,7 @@ class Task(Generic[Settings]):
         Args:
             settings: the settings of the short run, see ``one_step_of``.
         """
-        return replace(self, settings=settings, images={split: one.shortened(1) for split, one in self.images.items()})
+        return replace(self, settings=settings, images={split: one.shortened() for split, one in self.images.items()})
 
 
 def build_task(

@@ -19,8 +19,7 @@ _each = ops.HyperMap()  # a graph compiles it in a second, but a loop over ResNe
 class HostVectors:
     """A view of parameters, and of tensors of the same shapes, as one vector (M,) float32, by NumPy in host memory.
 
-    Parameters keep their memory, so that every graph and every operation sees what is written. (If a parameter got new
-    memory, a graph with control flow that was compiled before would go on reading the old one.)
+    Parameters keep their memory, so that every graph and every operation sees what is written.
 
     Args:
         parameters: float32 parameters, in the order of the vector.
