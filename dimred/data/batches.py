@@ -1,6 +1,7 @@
 """The batches of an epoch: samples, order, each rank's part, and reading again after a fault."""
 
 import logging
+import math
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -52,29 +53,6 @@ def is_spare(epoch: int) -> bool:
     return epoch == 0 or _MOST_EPOCHS < epoch < STAGE_2_EPOCHS_FROM
 
 
-def epoch_order(
-    n_images: int, seed: int, epoch: int, batch_size: int, rank: int, group_size: int, multiple_of: int = 1
-) -> np.ndarray:
-    """Return the numbers of this rank's images in an epoch, int64 (n,), in order; those that fill no batch are dropped.
-
-    A batch of all R ranks is the next ``R batch_size`` images of a permutation, which depends on seed and epoch only;
-    rank r takes the r-th part of it. So in each step R ranks see what one rank with R times the batch size sees.
-
-    Args:
-        n_images: number of images in the split.
-        seed: the run's seed.
-        epoch: number of the epoch.
-        batch_size: images in a micro-batch of one rank.
-        rank: r, from 0.
-        group_size: R.
-        multiple_of: micro-batches that are taken or dropped together, see ``micro_batches_in_epoch``.
-    """
-    order = np.random.default_rng([seed, epoch]).permutation(n_images)
-    n_batches = micro_batches_in_epoch(n_images, batch_size, group_size, multiple_of)
-    batches = order[: n_batches * batch_size * group_size].reshape(n_batches, group_size, batch_size)
-    return batches[:, rank].reshape(-1)
-
-
 def micro_batches_in_epoch(n_images: int, batch_size: int, group_size: int, multiple_of: int = 1) -> int:
     """Return how many micro-batches each rank takes of an epoch: floor(n_images / (batch_size group_size m)) m.
 
@@ -114,17 +92,27 @@ class Batches:
 
     def rows_of_step(self, step: int) -> int:
         """Return how many samples this rank has in a step of an epoch, counted from 1; the last step may have fewer."""
-        n = micro_batches_in_epoch(self.n_images, self.batch_size, self.group_size, self.multiple_of)
-        return min(self.accumulation, n - (step - 1) * self.accumulation) * self.batch_size
+        n_left = self._n_micro_batches - (step - 1) * self.accumulation
+        return min(self.accumulation, n_left) * self.batch_size
+
+    @property
+    def _n_micro_batches(self) -> int:
+        return micro_batches_in_epoch(self.n_images, self.batch_size, self.group_size, self.multiple_of)
 
     def training_epoch(self, seed: int, epoch: int) -> "Readable":
-        """Return this rank's augmented batches of an epoch, in the order of ``epoch_order``.
+        """Return this rank's augmented batches of an epoch; those that no step takes are dropped.
+
+        A batch of all R ranks is the next ``R batch_size`` samples of a permutation, which depends on seed and epoch
+        only; rank r takes the r-th part of it. So in each step R ranks see what one rank with R times the batch size
+        sees.
 
         Args:
             seed: the run's seed, which determines order and augmentation.
             epoch: number of the epoch; those of stage 2 begin after ``STAGE_2_EPOCHS_FROM``.
         """
-        order = epoch_order(self.n_images, seed, epoch, self.batch_size, self.rank, self.group_size, self.multiple_of)
+        order = np.random.default_rng([seed, epoch]).permutation(self.n_images)
+        shape = (self._n_micro_batches, self.group_size, self.batch_size)
+        order = order[: math.prod(shape)].reshape(shape)[:, self.rank].reshape(-1)
         samples = self._training_samples(self._in_split(order), seed, epoch)
         if self.accumulation == 1:
             return Readable(samples.batch(self.batch_size, drop_remainder=True), self.sink)

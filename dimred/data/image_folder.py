@@ -129,7 +129,7 @@ def _check_whole(content: np.ndarray) -> np.ndarray:
 
 
 def _check_names(folder: Path, classes: Sequence[str]) -> None:
-    """Refuse names that MindSpore can't be given, and two classes whose names are one in two Unicode forms."""
+    """Check that MindSpore can be given all names, and that no two classes have one name in two Unicode forms."""
     for path in (folder, *(folder / name for name in classes)):
         try:
             str(path).encode()
@@ -157,6 +157,8 @@ def split_folder(root: Path, split: str) -> Path:
 
 def check_splits(root: Path, splits: Sequence[str]) -> None:
     """Check that ``root`` has the folder of each split; DataError if it has not."""
+    if not root.is_dir():
+        raise DataError(f"DATA is {str(root)!r}, which is not a folder; name the folder that holds {', '.join(splits)}")
     missing = [repr(split) for split in splits if not split_folder(root, split).is_dir()]
     if missing:
         raise DataError(

@@ -160,7 +160,7 @@ def is_cut(content: bytes) -> bool:
 
 
 def _first_scan(content: bytes) -> int:
-    """Return where the first scan of a JPEG begins, behind all segments (a thumbnail in one has an end marker, too)."""
+    """Return where the first scan of a JPEG begins: behind all segments, as a thumbnail in one has an end marker."""
     at = content.find(b"\xff", 2)
     while 0 <= at < len(content) - 3:
         marker = content[at + 1]

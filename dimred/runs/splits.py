@@ -40,8 +40,6 @@ def build_splits(
         ConfigError: the dataset's factory can't be found, or ``sink`` does not fit this host.
     """
     is_own, n_classes = config.data.dataset is not None, config.model.n_classes
-    if not is_own and not data.is_dir():
-        raise DataError(f"DATA is {str(data)!r}, which is not a folder; name the folder that holds {', '.join(splits)}")
     if not is_own:
         check_splits(data, splits)
     images = {split: build_data(config.data, data, split, ranks, config.accumulation) for split in splits}

@@ -105,8 +105,8 @@ class WeightedLoss(nn.Cell):
 class _CountingLoss(nn.Cell):
     """A loss that adds to ``label_count`` how many of its labels count, or the sum of their class weights.
 
-    If no label of a batch counts, the mean would be 0 / 0. Then the loss is that of other labels times 0, so that it is
-    0, and so is its gradient.
+    If no label of a batch counts, the mean would be 0 / 0. Then other labels are put in their place, and the loss is
+    multiplied by 0, so that it and its gradient are 0.
 
     Args:
         loss: one of MindSpore's cross entropies, with ``reduction="mean"``.
