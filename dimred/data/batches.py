@@ -132,10 +132,10 @@ class Batches:
         for epoch in count(_LAST_SPARE_EPOCH, -1) if self.steps_per_epoch else ():
             yield from read_batches(partial(single.training_epoch, seed, epoch))
 
-    def shortened(self) -> "Batches":
-        """Return a copy with the samples of one step, two at least, evenly spread over the split and so its classes."""
+    def shortened(self, n_steps: int) -> "Batches":
+        """Return a copy with the samples of so many steps, two at least, spread evenly over the split and its classes."""
         part = copy(self)
-        part.n_images = min(self.n_images, max(2, self.accumulation * self.batch_size * self.group_size))
+        part.n_images = min(self.n_images, max(2, n_steps * self.accumulation * self.batch_size * self.group_size))
         part._n_in_split = self._n_in_split or self.n_images
         return part
 

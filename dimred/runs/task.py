@@ -92,7 +92,7 @@ class Task(Generic[Settings]):
         Args:
             settings: the settings of the short run, see ``one_step_of``.
         """
-        return replace(self, settings=settings, images={split: one.shortened() for split, one in self.images.items()})
+        return replace(self, settings=settings, images={split: one.shortened(1) for split, one in self.images.items()})
 
 
 def build_task(
