@@ -133,7 +133,7 @@ class Batches:
             yield from read_batches(partial(single.training_epoch, seed, epoch))
 
     def shortened(self, n_steps: int) -> "Batches":
-        """Return a copy with the samples of so many steps, two at least, spread evenly over the split and its classes."""
+        """Return a copy with samples for so many steps, at least two of them, spread evenly over the split."""
         part = copy(self)
         part.n_images = min(self.n_images, max(2, n_steps * self.accumulation * self.batch_size * self.group_size))
         part._n_in_split = self._n_in_split or self.n_images
