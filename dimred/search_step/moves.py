@@ -1,7 +1,7 @@
 """The moves of a step: along a line in the subspace, and then outside the subspace.
 
 The line search knows nothing of the second move. Armijo's inequality holds at w + t d; the second move begins there,
-and can raise the loss. Unless it is off, every step makes it that is not skipped, whether a trial was accepted or not.
+and can raise the loss. Unless it is off, every step that is not skipped makes it, whether a trial was accepted or not.
 """
 
 import math
