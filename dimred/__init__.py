@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from dimred.checkpoints.layout import WeightLayout as WeightLayout
     from dimred.checkpoints.series import CheckpointSeries as CheckpointSeries
     from dimred.comparison.compare import compare as compare
-    from dimred.evaluation.averages import choose_start as choose_start
     from dimred.evaluation.batch_norm import reestimate_batch_norm as reestimate_batch_norm
     from dimred.merging.merge import merge as merge
     from dimred.stages.snapshot_callback import SnapshotCallback as SnapshotCallback
@@ -49,7 +48,6 @@ _HOME = {
     "SubspaceTrainStep": "dimred.stages.subspace_train_step",
     "TrainStep": "dimred.train_step.step",
     "WeightLayout": "dimred.checkpoints.layout",
-    "choose_start": "dimred.evaluation.averages",
     "compare": "dimred.comparison.compare",
     "fit_basis": "dimred.subspace.fit",
     "load_basis": "dimred.subspace.basis",

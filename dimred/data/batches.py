@@ -1,6 +1,7 @@
 """The batches of an epoch: samples, order, each rank's part, and reading again after a fault."""
 
 import logging
+import math
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -31,8 +32,8 @@ _MOST_EPOCHS = 900_000  # the largest number that a configuration allows
 
 WAITS_SECONDS = (2.0, 10.0, 30.0)  # before reading is tried again
 _FILE = re.compile(r"(?:data file is|open file|path): *(\S.*?\.\w{3,4})\b")
-# MindSpore's words for what stays as it is however often it is read: a file that is not an image, a transform that
-# does not fit, an error in the code that gives the samples.
+# MindSpore's words for a fault that does not pass when the data are read again: a file that is not an image, a
+# transform that does not fit, an error in the code that gives the samples.
 _LASTING_FAULT = re.compile(
     r"map operation: \[|decode failed|by libjpeg|file size is 0|Unsupported image type|got directory|Cannot batch"
     r"|Invalid Python function"
@@ -44,35 +45,12 @@ _PYTHON_ERROR = re.compile(r"- Python Call Stack:.*?\n(\S[^\n]*)\n\s*\n---", re.
 
 
 class DamagedError(DataError):
-    """Something was read but can't be used, such as a file that is not an image; to read it again is useless."""
+    """Something was read but can't be used, such as a file that is not an image; reading it again would not help."""
 
 
 def is_spare(epoch: int) -> bool:
     """Return whether an epoch's number is for batches outside training, such as those for BatchNorm's statistics."""
     return epoch == 0 or _MOST_EPOCHS < epoch < STAGE_2_EPOCHS_FROM
-
-
-def epoch_order(
-    n_images: int, seed: int, epoch: int, batch_size: int, rank: int, group_size: int, multiple_of: int = 1
-) -> np.ndarray:
-    """Return the numbers of this rank's images in an epoch, int64 (n,), in order; those that fill no batch are dropped.
-
-    A batch of all R ranks is the next ``R batch_size`` images of a permutation, which depends on seed and epoch only;
-    rank r takes the r-th part of it. So in each step R ranks see what one rank with R times the batch size sees.
-
-    Args:
-        n_images: number of images in the split.
-        seed: the run's seed.
-        epoch: number of the epoch.
-        batch_size: images in a micro-batch of one rank.
-        rank: r, from 0.
-        group_size: R.
-        multiple_of: micro-batches that are taken or dropped together, see ``micro_batches_in_epoch``.
-    """
-    order = np.random.default_rng([seed, epoch]).permutation(n_images)
-    n_batches = micro_batches_in_epoch(n_images, batch_size, group_size, multiple_of)
-    batches = order[: n_batches * batch_size * group_size].reshape(n_batches, group_size, batch_size)
-    return batches[:, rank].reshape(-1)
 
 
 def micro_batches_in_epoch(n_images: int, batch_size: int, group_size: int, multiple_of: int = 1) -> int:
@@ -90,23 +68,6 @@ def micro_batches_in_epoch(n_images: int, batch_size: int, group_size: int, mult
 def steps_in_epoch(n_images: int, batch_size: int, group_size: int, accumulation: int, multiple_of: int = 1) -> int:
     """Return the number of steps, of ``accumulation`` micro-batches each; the last one may have fewer."""
     return -(-micro_batches_in_epoch(n_images, batch_size, group_size, multiple_of) // accumulation)
-
-
-class GivenOrder(dataset.Sampler):
-    """A sampler that takes the samples of the numbers given, in the order given.
-
-    Only a dataset that reads any sample by its number takes a sampler, such as ``GeneratorDataset`` over a sequence.
-
-    Args:
-        order: numbers of samples, int64 (n,).
-    """
-
-    def __init__(self, order: np.ndarray):
-        super().__init__(len(order))
-        self._order = order
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._order.tolist())
 
 
 @dataclass(kw_only=True, eq=False)
@@ -131,17 +92,27 @@ class Batches:
 
     def rows_of_step(self, step: int) -> int:
         """Return how many samples this rank has in a step of an epoch, counted from 1; the last step may have fewer."""
-        n = micro_batches_in_epoch(self.n_images, self.batch_size, self.group_size, self.multiple_of)
-        return min(self.accumulation, n - (step - 1) * self.accumulation) * self.batch_size
+        n_left = self._n_micro_batches - (step - 1) * self.accumulation
+        return min(self.accumulation, n_left) * self.batch_size
+
+    @property
+    def _n_micro_batches(self) -> int:
+        return micro_batches_in_epoch(self.n_images, self.batch_size, self.group_size, self.multiple_of)
 
     def training_epoch(self, seed: int, epoch: int) -> "Readable":
-        """Return this rank's augmented batches of an epoch, in the order of ``epoch_order``.
+        """Return this rank's augmented batches of an epoch; those that no step takes are dropped.
+
+        A batch of all R ranks is the next ``R batch_size`` samples of a permutation, which depends on seed and epoch
+        only; rank r takes the r-th part of it. So in each step R ranks see what one rank with R times the batch size
+        sees.
 
         Args:
             seed: the run's seed, which determines order and augmentation.
             epoch: number of the epoch; those of stage 2 begin after ``STAGE_2_EPOCHS_FROM``.
         """
-        order = epoch_order(self.n_images, seed, epoch, self.batch_size, self.rank, self.group_size, self.multiple_of)
+        order = np.random.default_rng([seed, epoch]).permutation(self.n_images)
+        shape = (self._n_micro_batches, self.group_size, self.batch_size)
+        order = order[: math.prod(shape)].reshape(shape)[:, self.rank].reshape(-1)
         samples = self._training_samples(self._in_split(order), seed, epoch)
         if self.accumulation == 1:
             return Readable(samples.batch(self.batch_size, drop_remainder=True), self.sink)
@@ -162,11 +133,7 @@ class Batches:
             yield from read_batches(partial(single.training_epoch, seed, epoch))
 
     def shortened(self, n_steps: int) -> "Batches":
-        """Return a copy with fewer samples, evenly spread over the split, and so over classes that lie in a row.
-
-        Args:
-            n_steps: for so many steps they are enough; they are at least two.
-        """
+        """Return a copy with samples for so many steps, at least two of them, spread evenly over the split."""
         part = copy(self)
         part.n_images = min(self.n_images, max(2, n_steps * self.accumulation * self.batch_size * self.group_size))
         part._n_in_split = self._n_in_split or self.n_images
@@ -254,7 +221,7 @@ def _without_dumps() -> Iterator[None]:
 
 
 def _as_data_error(text: str) -> DataError:
-    """Return the error for what MindSpore says of a batch that can't be read; a DamagedError if that will not pass."""
+    """Return the error for a batch that MindSpore could not read, from its text; a DamagedError if it will not pass."""
     of_python, file = _PYTHON_ERROR.search(text), _FILE.search(text)
     if of_python and "DataError: " in of_python[1]:  # one of ours, raised in MindSpore's thread
         return DamagedError(of_python[1].partition("DataError: ")[2])
@@ -282,9 +249,9 @@ def read_batches(
 ) -> Iterator[Any]:
     """Yield the batches of an epoch or an evaluation after the first ``skip``.
 
-    If a file can't be opened, as on a network disk that is gone for a moment, the epoch is made and read again after a
-    pause, up to three times. The batches that are done are read and skipped then, too, so that the rest is augmented as
-    if nothing had happened.
+    If a file can't be opened, for example because a network disk is gone for a moment, the epoch is made and read again
+    after a pause, up to three times. Batches that were yielded are then read and skipped, so that the rest is augmented
+    as if nothing had happened.
 
     Args:
         make: makes the same epoch each time.

@@ -15,7 +15,7 @@ import numpy as np
 from mindspore import dtype as mstype
 from mindspore.dataset import transforms, vision
 
-from dimred.data.batches import Batches, GivenOrder
+from dimred.data.batches import Batches
 from dimred.data.image_tree import UNREADABLE, images_in, is_cut, open_image, read_image_tree
 from dimred.errors import DataError, shown
 
@@ -110,18 +110,18 @@ class ImageFolder(Batches):
             images = ds.ImageFolderDataset(
                 str(self.folder),
                 num_parallel_workers=self.workers,
-                sampler=GivenOrder(order if self._numbers is None else self._numbers[order]),
+                sampler=ds.SubsetSampler(order if self._numbers is None else self._numbers[order]),
                 extensions=self._suffixes,
                 class_indexing={name: index for index, name in enumerate(self.classes)},
             )
         except ValueError as error:  # what MindSpore raises for a folder that has just disappeared
             raise DataError(f"the data can't be read: {shown(str(error), 300)}") from None
-        images = images.map(_refuse_cut, "image", num_parallel_workers=self.workers, python_multiprocessing=False)
+        images = images.map(_check_whole, "image", num_parallel_workers=self.workers, python_multiprocessing=False)
         images = images.map(image_transforms, "image", num_parallel_workers=self.workers)
         return images.map(transforms.TypeCast(mstype.int32), "label", num_parallel_workers=1)
 
 
-def _refuse_cut(content: np.ndarray) -> np.ndarray:
+def _check_whole(content: np.ndarray) -> np.ndarray:
     """Return the bytes of a file; raise ValueError if it is cut, of which MindSpore's decoder does not always tell."""
     if is_cut(content.tobytes()):
         raise ValueError("the file is cut: it has no marker that ends the image")
@@ -129,7 +129,7 @@ def _refuse_cut(content: np.ndarray) -> np.ndarray:
 
 
 def _check_names(folder: Path, classes: Sequence[str]) -> None:
-    """Refuse names that MindSpore can't be given, and two classes whose names are one in two Unicode forms."""
+    """Check that MindSpore can be given all names, and that no two classes have one name in two Unicode forms."""
     for path in (folder, *(folder / name for name in classes)):
         try:
             str(path).encode()
@@ -156,13 +156,15 @@ def split_folder(root: Path, split: str) -> Path:
 
 
 def check_splits(root: Path, splits: Sequence[str]) -> None:
-    """Raise DataError if ``root`` lacks the folder of a split; say if the folder above or one below has them all."""
+    """Check that ``root`` has the folder of each split; DataError if it has not."""
+    if not root.is_dir():
+        raise DataError(f"DATA is {str(root)!r}, which is not a folder; name the folder that holds {', '.join(splits)}")
     missing = [repr(split) for split in splits if not split_folder(root, split).is_dir()]
     if missing:
-        around = (root.absolute().parent, *sorted(root.glob("*/")))
-        has_all = (str(near) for near in around if all(split_folder(near, split).is_dir() for split in splits))
-        remedy = f"did you mean {near!r}?" if (near := next(has_all, None)) else "expected DATA/<split>/<class>/<image>"
-        raise DataError(f"DATA is {str(root)!r}, which has no folder {' and no '.join(missing)}; {remedy}")
+        raise DataError(
+            f"DATA is {str(root)!r}, which has no folder {' and no '.join(missing)}; expected "
+            "DATA/<split>/<class>/<image>, and data.eval_split names the split to report on"
+        )
 
 
 def check_classes(root: Path, classes: Mapping[str, Sequence[str]], n_classes: int) -> None:

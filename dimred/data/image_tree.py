@@ -11,7 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +22,6 @@ from dimred.errors import DataError
 from dimred.io.atomic import atomic_folder, make_folder, writable
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp")  # in lower or upper case
-_NEWER_SUFFIXES = (".avif", ".heic", ".heif", ".jxl")  # which Pillow may not know
 # Folders that programs leave beside the classes, apart from hidden ones: of Synology, macOS, Python, file systems.
 _NO_CLASSES = {"@eaDir", "#recycle", "#snapshot", "__MACOSX", "__pycache__", "lost+found", "$RECYCLE.BIN",
                "System Volume Information"}  # fmt: skip
@@ -47,7 +46,7 @@ class ImageTree(NamedTuple):
     classes: list[str]  # names of the class folders, sorted
     n_images: int  # in all of them
     suffixes: list[str]  # of the images' names, sorted, in the case in which they are written
-    passed_over: Counter[str]  # kind, such as ".webp" -> number of images that can't be read, or of folders in a class
+    passed_over: Counter[str]  # what in the classes is no image: suffix in lower case, "file" or "folder" -> number
     numbers: np.ndarray | None
     """The images' numbers, int64 (n_images,), among all entries with one of the suffixes, sorted by class and name;
     None if every such entry is an image."""
@@ -75,8 +74,7 @@ def read_image_tree(folder: Path) -> ImageTree:
             elif _ending(entry.name).lower() in IMAGE_SUFFIXES:
                 others[_ending(entry.name)] += 1
             elif is_kept(entry.name):
-                others_of_class["folder" if entry.is_dir() else _suffix(entry.name).lower()] += 1
-        others_of_class = images_not_read(others_of_class)
+                others_of_class["folder" if entry.is_dir() else _suffix(entry.name).lower() or "file"] += 1
         if not of_class:
             there = f" but {count_in_words(others_of_class)}" if others_of_class else ""
             raise DataError(
@@ -117,23 +115,9 @@ def is_kept(name: str) -> bool:
     return not name.startswith(".") and name not in _NO_CLASSES
 
 
-def images_not_read(kinds: Counter[str]) -> Counter[str]:
-    """Return those kinds that may be meant for training and can't be read: folders, and images of other formats.
-
-    Args:
-        kinds: ``folder``, or a suffix in lower case -> number.
-    """
-    if not kinds:
-        return kinds
-    kinds_of_files = {*Image.registered_extensions(), *_NEWER_SUFFIXES, "folder"}
-    return Counter({kind: count for kind, count in kinds.items() if kind in kinds_of_files})
-
-
 def count_in_words(kinds: Counter[str]) -> str:
-    """Return numbers of files by suffix, and of folders, in words, such as ``3 .webp, 1 folder``."""
-    return ", ".join(
-        f"{count} {kind}" + "s" * (kind == "folder" and count > 1) for kind, count in sorted(kinds.items())
-    )
+    """Return numbers of files by suffix, and of folders, in words, such as ``3 .webp, 2 folders``."""
+    return ", ".join(f"{count} {kind}" + "s" * (kind[0] != "." and count > 1) for kind, count in sorted(kinds.items()))
 
 
 def _suffix(name: str) -> str:
@@ -176,7 +160,7 @@ def is_cut(content: bytes) -> bool:
 
 
 def _first_scan(content: bytes) -> int:
-    """Return where the first scan of a JPEG begins, behind all segments (a thumbnail in one has an end marker, too)."""
+    """Return where the first scan of a JPEG begins: behind all segments, as a thumbnail in one has an end marker."""
     at = content.find(b"\xff", 2)
     while 0 <= at < len(content) - 3:
         marker = content[at + 1]
@@ -191,7 +175,7 @@ class CheckedImages(NamedTuple):
     """What ``check_images`` found below a folder."""
 
     kinds: dict[Path, str]  # file -> colour, grey, CMYK, other (palettes, transparency), or damaged
-    not_read: Counter[str]  # suffix -> number of images of formats that training does not read
+    not_read: Counter[str]  # suffix in lower case, or "file" -> number of files that are no images
 
 
 def check_images(root: Path, workers: int) -> CheckedImages:
@@ -204,13 +188,12 @@ def check_images(root: Path, workers: int) -> CheckedImages:
     Raises:
         DataError: there are no images.
     """
-    files, others = [], Counter[str]()
+    files, not_read = [], Counter[str]()
     for path in _files_below(root):
         if path.suffix.lower() in IMAGE_SUFFIXES:
             files.append(path)
         else:
-            others[path.suffix.lower()] += 1
-    not_read = images_not_read(others)
+            not_read[path.suffix.lower() or "file"] += 1
     if not files:
         there = f" but {count_in_words(not_read)}" if not_read else ""
         raise DataError(f"DATA is {str(root)!r}, which holds no images ({', '.join(IMAGE_SUFFIXES)}){there}")
@@ -228,22 +211,17 @@ def check_is_imagenet(root: Path, recipes: Sequence[str]) -> None:
         recipes: names of the recipes, for the error.
 
     Raises:
-        DataError: it has not; the message says what it has.
+        DataError: it has not; the message says how many it has.
     """
     train = root / "train"
     classes = sorted(entry.name for entry in os.scandir(train) if _is_class(entry)) if train.is_dir() else []
     if len(classes) == _N_CLASSES_OF_IMAGENET:
         return
-    here = f"it has {len(classes):,} class folders in train"
-    first = next((image for name in classes for image in images_in(train / name)), None)
-    with suppress(*UNREADABLE):
-        if first is not None:
-            with open_image(first.path) as image:
-                here += f", and its first image has {image.width} x {image.height} pixels"
     raise DataError(
         f"--config is missing, and DATA is {str(root)!r}, which is not ImageNet with its "
-        f"{_N_CLASSES_OF_IMAGENET:,} classes: {here}. Give a recipe ({', '.join(recipes)}), or a file of your own, "
-        "which dimred init writes; in it, set model.n_classes and data.image_size"
+        f"{_N_CLASSES_OF_IMAGENET:,} classes: it has {len(classes):,} class folders in train. Give a recipe "
+        f"({', '.join(recipes)}), or a file of your own, which dimred init writes; in it, set model.n_classes and "
+        "data.image_size"
     )
 
 
@@ -298,23 +276,11 @@ def write_image_tree(out: Path, images: Iterable[tuple[str, str, str, np.ndarray
         make_folder(out.parent)
         with atomic_folder(out) as folder:
             for split, class_name, name, pixels in images:
-                save_image(pixels, folder / split / class_name / f"{name}.png")
+                path = folder / split / class_name / f"{name}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(np.clip(np.rint(pixels), 0, 255).astype(np.uint8)).save(path)
                 counts[split] += 1
     return dict(counts)
-
-
-def save_image(pixels: np.ndarray, path: Path) -> None:
-    """Write one image, and make its folder if it is missing.
-
-    Args:
-        pixels: as in ``write_image_tree``.
-        path: the file, whose ending says its format.
-
-    Raises:
-        OSError: the file can't be written.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(np.clip(np.rint(pixels), 0, 255).astype(np.uint8)).save(path)
 
 
 def write_digits(out: Path, seed: int = 1, noise: float = 0.32, label_noise: float = 0.0) -> dict[str, int]:

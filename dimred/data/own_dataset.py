@@ -10,7 +10,7 @@ from typing import Any
 import mindspore.dataset as ds
 import numpy as np
 
-from dimred.data.batches import Batches, GivenOrder, is_spare
+from dimred.data.batches import Batches, is_spare
 from dimred.errors import ConfigError, DataError, shown
 
 IGNORED = -100  # the label of what does not count, as in MindSpore's cross entropy
@@ -113,7 +113,7 @@ class OwnDataset(Batches):
         return ds.GeneratorDataset(
             _Samples(source, np.float32 if self._first_label.dtype.kind == "f" else np.int32, self.n_classes),
             self._columns,
-            sampler=GivenOrder(order),
+            sampler=ds.SubsetSampler(order),
             num_parallel_workers=self.workers,
             python_multiprocessing=False,
         )
@@ -147,25 +147,14 @@ class _Samples:
             )
         if self._type is np.int32 and self._n_classes is not None:
             check_labels(label, self._n_classes, f"sample {number} has")
-        return *inputs, self._converted(label, number)
-
-    def _converted(self, label: np.ndarray, number: int) -> np.ndarray:
-        """Return a label in the type of all labels.
-
-        Raises:
-            DataError: a number is beyond the range of that type.
-        """
         limits = np.iinfo(np.int32) if self._type is np.int32 else np.finfo(np.float32)
         beyond = label[np.isfinite(label) & ((label < limits.min) | (label > limits.max))]
         if beyond.size:
-            remedy = (
-                "give all labels as floats, if the loss takes them" if self._type is np.int32 else "scale the labels"
-            )
             raise DataError(
                 f"sample {number} has the label {beyond[0]}, which is beyond {np.dtype(self._type)}, the type that "
-                f"labels like the first sample's get; {remedy}"
+                "labels like the first sample's get; scale the labels, or give all as floats"
             )
-        return label.astype(self._type)
+        return *inputs, label.astype(self._type)
 
 
 def _check_number(label: np.ndarray, where: str) -> None:

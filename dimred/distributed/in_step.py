@@ -64,11 +64,10 @@ class Ballot:
     losses of later steps are discarded. BatchNorm's statistics are each rank's own, as after every step, and are
     averaged when the state is saved.
 
-    *No rank waits for one that does not come.* A step has the same collectives whatever its vote; the update, which is
-    left out, has none. A rank whose data fail takes part with its last batch, cut to as many micro-batches as the
-    others have, because a pass can hold a collective (SyncBatchNorm). Reads come at fixed places of the epoch, which
-    every rank counts alike. So between two reads all ranks enter the same collectives. At a read all find the same
-    made: all go on, or all leave, and then meet in the same calls (agree, save, report the fault).
+    *No rank waits for one that does not come.* A step has the same collectives whatever the vote, because the update,
+    which may be left out, has none. A rank whose data fail takes part with its last batch, cut to as many micro-batches
+    as the others have, because a pass can hold a collective (SyncBatchNorm). All ranks read after the same steps, and
+    find the same made there: all go on, or all leave and meet in the same calls (agree, save, report the fault).
 
     *Every vote counts.* A vote cast between two reads takes effect in the next step. Before the first step of an epoch
     a rank may have no batch to take part with, and after the last there is no step to carry the vote. There the ranks

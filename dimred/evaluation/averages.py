@@ -1,23 +1,17 @@
 """Averages of saved weights as candidates, on every rank, and the choice of the best one on ``val``."""
 
-import os
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
-from mindspore import nn
 
 from dimred.averaging.choice import Candidate, Choice, Measurement, choose
 from dimred.averaging.mean import mean_vector, open_fitting
-from dimred.averaging.windows import Window, effective_size, measure_windows
+from dimred.averaging.windows import Window, effective_size, newest_windows
 from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.distributed.ranks import ALONE, Ranks
-from dimred.errors import ConfigError, shown
-from dimred.train_step.modes import evaluating
-from dimred.vectors.parameters import from_arrays, to_arrays
 
 
 class SnapshotAverages:
@@ -45,16 +39,7 @@ class SnapshotAverages:
     def of_series(
         cls, series: CheckpointSeries | None, layout: WeightLayout, ranks: Ranks = ALONE
     ) -> "SnapshotAverages":
-        """Make the averages of a series of snapshots.
-
-        Args:
-            series: the series on rank 0, or None if there are no snapshots; None on other ranks.
-            layout: layout of the weights.
-            ranks: the ranks of the job; all of them call this.
-
-        Raises:
-            CheckpointError: as for the class.
-        """
+        """Make the averages of a series; it is None on other ranks than 0, and where there are no snapshots."""
         return cls({} if series is None else dict(zip(series.steps, series.paths, strict=True)), layout, ranks)
 
     def of(self, window: Window) -> np.ndarray:
@@ -65,54 +50,21 @@ class SnapshotAverages:
         """
         coefficients = window.coefficients(self.steps)
         mean = self._ranks.run_on_rank_zero(lambda: mean_vector(self._checkpoints, coefficients, self._layout))
-        return from_rank_zero(mean, self._layout, self._ranks)
+        return self._ranks.sum(np.zeros(self._layout.size, np.float32) if mean is None else mean)
 
-    def measure(
-        self, window: Window, choice: Choice, measure_val_of: Callable[[np.ndarray], Measurement], name: str = ""
-    ) -> Candidate:
+    def measure(self, window: Window, choice: Choice, measure_val_of: Callable[[np.ndarray], Measurement]) -> Candidate:
         """Measure the average over a window, add it to a choice as a candidate, and return the candidate.
 
         Args:
             window: a window of the files.
             choice: gets the candidate.
             measure_val_of: weights (M,) -> loss and metric on ``val``.
-            name: the candidate's name; by default the window's.
 
         Raises:
             CheckpointError: as for ``of``.
         """
-        name = name or window.name(self.steps)
         size = effective_size(window.coefficients(self.steps))
-        return choice.measure(name, size, lambda: measure_val_of(self.of(window)), window)
-
-
-def from_rank_zero(vector: np.ndarray | None, layout: WeightLayout, ranks: Ranks) -> np.ndarray:
-    """Return rank 0's vector, (M,) float32, on every rank; all ranks call this.
-
-    Args:
-        vector: the vector on rank 0; None on the other ranks.
-        layout: the layout of the vector.
-        ranks: the ranks of the job.
-    """
-    return ranks.sum(np.zeros(layout.size, np.float32) if vector is None else vector)
-
-
-class StartChoice(NamedTuple):
-    """The choice that ``choose_start`` made.
-
-    Attributes:
-        weights: the weights of the best candidate, (M,) float32.
-        candidate: the best candidate, with its measurements.
-        candidates: all candidates.
-    """
-
-    weights: np.ndarray
-    candidate: Candidate
-    candidates: list[Candidate]
-
-    def __repr__(self) -> str:
-        """Describe the choice in one line."""
-        return f"{self.candidate.name}: loss {self.candidate.loss:.4f}, of {len(self.candidates)} candidates"
+        return choice.measure(window.name(self.steps), size, lambda: measure_val_of(self.of(window)), window)
 
 
 def choose_average(
@@ -121,7 +73,7 @@ def choose_average(
     last: np.ndarray,
     choice: Choice,
 ) -> tuple[Candidate, np.ndarray]:
-    """Choose by loss among the last weights and the averages of snapshots that ``measure_windows`` tries.
+    """Choose by loss among the last weights and the averages of the newest snapshots, see ``newest_windows``.
 
     The longer a window, the more of the last epochs' noise is averaged away, and the further back it reaches (LAWA:
     Kaddour, 2022). Which is better depends on the task.
@@ -130,7 +82,7 @@ def choose_average(
         averages: averages of the snapshots.
         measure_val_of: weights (M,) -> loss and metric on ``val``; called once for each candidate. Weights that are
             not finite are not measured and never chosen.
-        last: the last weights, (M,) float32. Where they are those of the newest snapshot, that is not measured again.
+        last: the last weights, (M,) float32.
         choice: gets the candidates.
 
     Returns:
@@ -142,17 +94,9 @@ def choose_average(
     """
 
     measure = partial(_measure_finite, measure_val_of)
-    of_last = choice.measure("last", 1.0, lambda: measure(last)).loss
-
-    n = len(averages.steps)
-    newest = Window(n - 1, n)
-    last_is_newest = n > 0 and np.array_equal(last, averages.of(newest))
-
-    def loss(window: Window) -> float:
-        return of_last if last_is_newest and window == newest else averages.measure(window, choice, measure).loss
-
-    if n:
-        measure_windows(n, loss)
+    choice.measure("last", 1.0, lambda: measure(last))
+    for window in newest_windows(len(averages.steps)):
+        averages.measure(window, choice, measure)
     best = choose(choice.candidates)
     return best, averages.of(best.source) if isinstance(best.source, Window) else last
 
@@ -163,68 +107,3 @@ def _measure_finite(measure_val_of: Callable[[np.ndarray], Measurement], weights
     Some layers hide a NaN, such as ReLU on a CPU, so the loss may not show it.
     """
     return measure_val_of(weights) if np.isfinite(weights).all() else Measurement(np.full(1, np.inf))
-
-
-def choose_start(
-    network: nn.Cell,
-    snapshots: CheckpointSeries | str | os.PathLike[str],
-    losses: Callable[[], np.ndarray],
-    reestimate: Callable[[], object] = lambda: None,
-) -> StartChoice:
-    """Choose an average of snapshots by a held-out loss and put it into the network.
-
-    The candidates are averages of windows of the snapshots, and the network as it is (``last``), whose weights need not
-    be those of the newest snapshot. The lowest mean loss wins. Give the loss that was trained: a network that was
-    trained with smoothed labels is underconfident, and plain cross entropy then prefers averages for their calibration.
-
-    Args:
-        network: changed in place.
-        snapshots: snapshots of the network's trainable weights, or their folder.
-        losses: measures the network as it is at each call, in evaluation mode; returns one loss for each held-out
-            sample, (n,), of the same samples each time. Weights that are not finite are not measured and never chosen.
-        reestimate: called before each measurement, to give the network BatchNorm statistics that belong to its weights,
-            such as ``lambda: dimred.reestimate_batch_norm(network, batches)``. A network without BatchNorm needs none.
-
-    Returns:
-        The chosen weights, the chosen candidate with its measurements, and all candidates.
-
-    Raises:
-        ConfigError: ``losses`` does not return such an array. After any error the network is as it was before.
-        CheckpointError: a snapshot can't be read, or belongs to another network.
-        SeriesError: ``snapshots`` has none.
-        FaultError: no loss is finite.
-    """
-    if isinstance(snapshots, str | os.PathLike):
-        snapshots = CheckpointSeries.open(snapshots)
-    layout, trainable = WeightLayout.from_network(network), network.trainable_params()
-    sizes: set[int] = set()
-
-    def put(vector: np.ndarray) -> None:
-        from_arrays(trainable, layout.unflatten(vector), "the average")
-        reestimate()
-
-    def measure_val_of(vector: np.ndarray) -> Measurement:
-        put(vector)
-        with evaluating(network):
-            values = losses()
-        if np.ndim(values) != 1 or np.size(values) < 2:
-            raise ConfigError(
-                f"losses gave {shown(values)}; it must give one loss for each held-out sample, an array (n,)"
-            )
-        sizes.add(len(values))
-        if len(sizes) > 1:
-            raise ConfigError(
-                f"losses gave {min(sizes)} numbers for one candidate and {max(sizes)} for another; it must measure the "
-                "same held-out samples in the same order each time"
-            )
-        return Measurement(np.asarray(values))
-
-    before = to_arrays(network.get_parameters())
-    try:
-        averages, choice = SnapshotAverages.of_series(snapshots, layout), Choice()
-        candidate, weights = choose_average(averages, measure_val_of, layout.flatten(to_arrays(trainable)), choice)
-        put(weights)
-    except BaseException:
-        from_arrays(network.get_parameters(), before, "the network from before")
-        raise
-    return StartChoice(weights, candidate, choice.candidates)

@@ -30,12 +30,7 @@ _CACHE_BYTES = 1 << 28  # the most that is kept of the batches for one purpose
 
 
 class _BatchCache:
-    """Batches that are the same each time; if they are small, they are read once and kept in memory.
-
-    Args:
-        read: reads the batches.
-        at_batch: called for each batch.
-    """
+    """Batches that are the same each time; if they are small, they are read once and kept in memory."""
 
     def __init__(self, read: Callable[[], Iterator[tuple[Tensor, ...]]], at_batch: Callable[[], object]):
         self._read, self._at_batch = read, at_batch

@@ -188,17 +188,9 @@ def _at_least_one(n_items: float) -> float:
 
 
 def sums_and_counts(score: Any, outputs: Any, labels: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """Sum the items of each sample that count, and count them.
+    """Sum the items of each sample that count, and count them, for what a score returned for ``outputs``, ``labels``.
 
-    Args:
-        score: what a score returned for a batch.
-        outputs, labels: what the score was called with.
-
-    Returns:
-        Sums and counts, float64 (n,) each, for the n samples of the batch.
-
-    Raises:
-        ConfigError: there is not one value for each item, see ``misfit``.
+    Return sums and counts, float64 (n,) each; ConfigError if there is not one value for each item, see ``misfit``.
     """
     values, is_item = score if isinstance(score, tuple) else (score, True)
     values, is_item = np.broadcast_arrays(on_host(values), on_host(is_item) != 0)

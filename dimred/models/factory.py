@@ -99,8 +99,6 @@ def make_network(name: str, n_classes: int) -> nn.Cell:
         parameters = list(inspect.signature(load_factory(name)).parameters.values())
     except (TypeError, ValueError):  # of a function that is not written in Python
         return make_cell(name)
-    if parameters and parameters[0].name in _CLASSES and parameters[0].kind is inspect.Parameter.POSITIONAL_ONLY:
-        return make_cell(name, n_classes)
     by_name = [one for one in parameters if one.kind in _BY_NAME]
     classes: dict[str, Any] = {one.name: n_classes for one in by_name if one.name in _CLASSES}
     without_value = [one.name for one in by_name if one.default is one.empty and one.name not in classes]

@@ -78,6 +78,21 @@ def summarise(network: nn.Cell, input_shape: Sequence[int]) -> Summary:
     return Summary(layers, tuple(input_shape), *_sizes(network.get_parameters()), flops)
 
 
+def memory_of_step(summary: Summary, batch_size: int) -> int:
+    """Estimate how many bytes a training step takes in float32, from the summary of one sample.
+
+    The inputs of all layers with weights are kept for the gradient, and gradients of their size are made beside them;
+    weights have a gradient and a momentum. Measured on a CPU: 0.55, 1.0 and 0.40 GB, where this gives 0.54 (ResNet-18
+    at 64 pixels, 128 images), 1.2 (ResNet-50 at 64 pixels, 64 images) and 0.38 GB (resnet_small, 2,048 images).
+
+    Args:
+        summary: of one sample.
+        batch_size: samples in a micro-batch.
+    """
+    kept = sum(math.prod(layer.input_shape) for layer in summary.layers if layer.n_parameters)
+    return 4 * (2 * batch_size * kept + 3 * summary.n_parameters)
+
+
 def _recorder(name: str, layers: list[Layer], ids: set[int]) -> Callable[..., None]:
     """Return a forward hook that appends a layer to ``layers``, without the parameters whose ids ``ids`` holds."""
 

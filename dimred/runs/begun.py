@@ -160,7 +160,7 @@ def _read_pins(path: Path) -> dict[str, Pin] | None:
 
 
 def _free_keys(config: StageConfig) -> frozenset[str]:
-    """Return the free keys; ``epochs`` is none where the rates are made for it, as they would go up again."""
+    """Return the free keys. ``epochs`` is not free where the rates fall to 0 by it: with more they would rise again."""
     if isinstance(config, StageTwoConfig):
         search = config.search
         if config.method == "cooldown" or (search.rule == "sgd" and search.learning_rate_schedule == "linear"):
@@ -169,7 +169,7 @@ def _free_keys(config: StageConfig) -> frozenset[str]:
 
 
 def _differences(own: Any, given: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Yield (key, old, new) for each value that is given and differs; a section against null is one difference."""
+    """Yield (key, old, new) for each given value that differs; where one side is null, a whole section is one value."""
     if isinstance(own, Mapping) and isinstance(given, Mapping):
         for name, value in given.items():
             yield from _differences(own.get(name), value, f"{key}.{name}".lstrip("."))

@@ -1,6 +1,5 @@
 """Handle the faults of a run that has begun: a disk, data or memory fails, or the training diverges."""
 
-import errno
 import math
 import re
 from collections.abc import Iterator
@@ -9,15 +8,6 @@ from contextlib import contextmanager
 from dimred.checkpoints.states import RunStates
 from dimred.errors import DataError, DivergedError, FaultError, StoppedError
 from dimred.io.atomic import describe_os_error
-
-_REMEDIES = {
-    errno.ENOSPC: "free some space",
-    errno.EDQUOT: "free some space, or have the quota raised",
-    errno.EROFS: "make the disk writable",
-    errno.EACCES: "make the folder writable",
-    errno.ENOENT: "put the folder back",
-    errno.EFBIG: "raise the limit on the size of a file, see ulimit -f",
-}
 
 
 @contextmanager
@@ -40,28 +30,22 @@ def translate_errors(states: RunStates | None, *, is_kept: bool = True) -> Itera
             return "nothing of this trial is kept"
         return "rank 0 has the last good state, if any" if states is None else states.newest_in_words()
 
-    def sentence() -> str:
-        words = state_in_words()
-        return words[0].upper() + words[1:]
-
     try:
         yield
-    except OSError as error:
-        remedy = _REMEDIES.get(error.errno or 0, "remove the cause")
-        raise FaultError(f"{describe_os_error(error)}. {sentence()}: {remedy}, and {go_on}") from error
     except DivergedError as error:
         raise DivergedError(
-            f"{error}. {sentence()}, but the same steps would diverge again: train in a new folder with a lower "
+            f"{error}; {state_in_words()}, but the same steps would diverge again: train in a new folder with a lower "
             "schedule.peak (in stage 2, cooldown.factor), a longer schedule.warmup_epochs, clipping.norm, or a "
             "loss_scale that drops overflows"
         ) from error
-    except (DataError, FaultError) as error:
-        raise FaultError(f"{error}. {sentence()}: once the cause is gone, {go_on}") from error
+    except (OSError, DataError, FaultError) as error:
+        what = describe_os_error(error) if isinstance(error, OSError) else error
+        raise FaultError(f"{what}; {state_in_words()}: once the cause is gone, {go_on}") from error
     except RuntimeError as error:
         if not (line := _NO_MEMORY.search(str(error))):
             raise
         raise FaultError(
-            f"a step needs more memory than there is ({line[0].strip()}). {sentence()}: lower "
+            f"a step needs more memory than there is ({line[0].strip()}); {state_in_words()}: lower "
             "data.batch_size, and raise accumulation and data.multiple_of by the same factor to train as before"
         ) from error
     except StoppedError as stop:
@@ -93,8 +77,8 @@ class DivergenceDetector:
         self.first_loss = first_loss
         self._recent: list[float] = []
 
-    def see(self, loss: float, step: int) -> None:
-        """Record the loss of a step, the same on all ranks.
+    def check(self, loss: float, step: int) -> None:
+        """Check the loss of a step, the same on all ranks, together with those before it.
 
         Raises:
             DivergedError: the training diverged; the message says how.

@@ -50,7 +50,7 @@ class MetricsLog:
         self._file.write(json.dumps(finite_record, allow_nan=False).encode() + b"\n")
         retry(self._flush)
         for listener in list(self._listeners):
-            self._tell(listener, listener, deepcopy(finite_record))  # which is the listener's own
+            self._call(listener, listener, deepcopy(finite_record))  # which is the listener's own
         return finite_record
 
     def _flush(self) -> None:
@@ -61,7 +61,7 @@ class MetricsLog:
             error.filename = str(self._path)
             raise
 
-    def _tell(self, listener: Callable[[Record], object], method: Callable[..., object], *arguments: Record) -> None:
+    def _call(self, listener: Callable[[Record], object], method: Callable[..., object], *arguments: Record) -> None:
         try:
             method(*arguments)
         except Exception as error:
@@ -80,7 +80,7 @@ class MetricsLog:
         with suppress(OSError):  # a record that could not be written; ``write`` raised this error before
             self._file.close()
         for listener in list(self._listeners):
-            self._tell(listener, getattr(listener, "close", lambda: None))
+            self._call(listener, getattr(listener, "close", lambda: None))
 
 
 def make_callback(name: str, folder: Path) -> Callable[[Record], object]:

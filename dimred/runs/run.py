@@ -72,7 +72,7 @@ class Run(Generic[Settings]):
         self._records_mark: Mark | None = None
         self._result: Result | None = None
         frozen = to_arrays(one for one in task.network.get_parameters() if not one.requires_grad)
-        # Such as an attention mask of -inf: what was so from the beginning has not diverged.
+        # An attention mask can be -inf from the beginning; that is no sign that the training diverged.
         self._constants = {name for name, value in frozen.items() if not np.isfinite(value).all()}
         images = {split: task.images[split] for split in self.settings.splits}
         self.pins = self.ranks.run_on_rank_zero(lambda: pins_of_data(task.data, images)) or {}
@@ -156,12 +156,12 @@ class Run(Generic[Settings]):
         self.ranks.run_on_rank_zero(lambda: retry(lambda: self.states.save(self.n_steps, arrays, known)))
 
     def arrays_of(self, step: Step) -> dict[str, np.ndarray]:
-        """Return the step's state, to save; before, note its last loss, and average BatchNorm's statistics.
+        """Note the last loss, average BatchNorm's statistics over the ranks, and return the step's state, to save.
 
-        The statistics are averaged over the ranks, all of which call this.
+        All ranks call this.
 
         Raises:
-            DivergedError: a number is not finite that was so before; a DimredError on the other ranks.
+            DivergedError: a number that was finite at first no longer is; a DimredError on the other ranks.
         """
         if self._result is not None:
             self.last = _last_of(self._result, step)
@@ -171,20 +171,20 @@ class Run(Generic[Settings]):
         return arrays
 
     def average_statistics(self, step: Step) -> None:
-        """Average BatchNorm's statistics over the ranks, and those of the parts: each rank has those of its images."""
+        """Average BatchNorm's statistics and those of the parts over the ranks, each of which saw only its images."""
         of_parts = [statistic for part in step.parts for statistic in part.statistics]
         self.ranks.all_reduce_mean([*moving_statistics(self.task.network), *of_parts])
 
-    def see(self, result: Result, *, diverges: bool = True) -> None:
+    def note(self, result: Result, *, checks_divergence: bool = True) -> None:
         """Note the result of a step, and check its loss for divergence.
 
         Args:
             result: what the step returned.
-            diverges: whether to check; false for a search, whose step changes nothing if its loss is not finite.
+            checks_divergence: false for a search, whose step changes nothing if its loss is not finite.
         """
         self._result = result
-        if diverges:
-            self.divergence.see(float(result.loss), self.n_steps)
+        if checks_divergence:
+            self.divergence.check(float(result.loss), self.n_steps)
 
     def write_configuration(self) -> None:
         """Write ``config.yaml`` and ``versions.json``, each rank into its own folder."""
@@ -198,9 +198,9 @@ class Run(Generic[Settings]):
 
     @contextmanager
     def open_records(self) -> Iterator[None]:
-        """Open the file of records inside the block; first cut it to its length when the restored state was saved.
+        """Open the file of records inside the block, cut to the length that it had when the restored state was saved.
 
-        In a new run nothing of an earlier file is left.
+        A new run begins with an empty file.
         """
         file = self.folder / METRICS
         cut_metrics(file, self._records_mark, self.ranks)
@@ -217,7 +217,7 @@ class Run(Generic[Settings]):
         tell_position("evaluating after", self.n_steps)
         self.figures.measure(step, choose)
 
-    def say_epoch(self, step: Step, n_epochs: int) -> str:
+    def log_epoch(self, step: Step, n_epochs: int) -> str:
         """Log an epoch's two lines, for programs and for people, and return the status for the progress bar.
 
         Programs look for ``epoch: 1 step: 74 loss is 0.8713``. People read
@@ -275,7 +275,7 @@ def open_run(
 
 @contextmanager
 def _marked_lines() -> Iterator[None]:
-    """Begin each line that is logged inside the block with a note that it is of a trial."""
+    """Begin each line that is logged inside the block with the note that this is a trial."""
     handlers = logging.getLogger("dimred").handlers
     for handler in handlers:
         handler.setFormatter(logging.Formatter("(trial: figures mean nothing) %(message)s"))

@@ -1,19 +1,16 @@
 """The folder of a run: its lock, what may be in it, and the versions that it is run with."""
 
 import json
-import logging
 import os
 import platform
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from dimred.errors import ConfigError
 from dimred.io.atomic import FolderLock, atomic_write, remove_leftovers, writable
 from dimred.io.run_names import BASIS_METADATA, CONFIG, VERSIONS, results_in
-
-_log = logging.getLogger(__name__)
 
 _BEGINNINGS = (CONFIG, BASIS_METADATA)  # what a run writes first; the basis may be fitted before the rest begins
 
@@ -67,21 +64,12 @@ _PACKAGES = ("dimred", "mindspore", "numpy", "scikit-learn", "h5py")
 
 
 def write_versions(folder: Path) -> None:
-    """Write ``versions.json``: versions of packages, Python and operating system, and the number of processors.
-
-    Of a run that goes on, the log names those that have changed.
-    """
+    """Write ``versions.json``: versions of packages, Python and operating system, and the number of processors."""
     versions = {name: _version(name) for name in _PACKAGES} | {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "processors": str(os.cpu_count()),
     }
-    before = dict(versions)
-    with suppress(OSError, ValueError, TypeError):  # there is none yet, or it was damaged, and nothing depends on it
-        before |= json.loads((folder / VERSIONS).read_bytes())
-    changes = [f"{name} {before[name]} -> {now}" for name, now in versions.items() if before[name] != now]
-    if changes:
-        _log.info(f"since this run was last started, there have changed: {', '.join(changes)}")
     atomic_write(folder / VERSIONS, json.dumps(versions, indent=2) + "\n")
 
 

@@ -21,7 +21,6 @@ _log = logging.getLogger(__name__)
 
 _FEWEST_TO_CHOOSE, _ENOUGH_TO_CHOOSE = 2, 50  # samples of val
 _WORKERS = 2  # that read images, if the configuration does not say
-_MOST_UPSCALING = 2  # of an image's side, without a warning
 
 
 def build_splits(
@@ -41,13 +40,6 @@ def build_splits(
         ConfigError: the dataset's factory can't be found, or ``sink`` does not fit this host.
     """
     is_own, n_classes = config.data.dataset is not None, config.model.n_classes
-    if not is_own and not data.is_dir():
-        raise DataError(f"DATA is {str(data)!r}, which is not a folder; name the folder that holds {', '.join(splits)}")
-    if not is_own and "test" in splits and not (data / "test").exists() and split_folder(data, "val").is_dir():
-        raise DataError(
-            f"data.eval_split is test, but there is no folder {str(data / 'test')!r}, only "
-            f"{str(split_folder(data, 'val'))!r}; make it, or report on that one: --set data.eval_split=val"
-        )
     if not is_own:
         check_splits(data, splits)
     images = {split: build_data(config.data, data, split, ranks, config.accumulation) for split in splits}
@@ -59,8 +51,6 @@ def build_splits(
         if isinstance(part, OwnDataset) and None in (config.loss, config.metric):
             part.check_classes(n_classes)
             part.n_classes = n_classes if config.loss is None else None
-    if isinstance(first := images[splits[0]], ImageFolder):
-        _warn_of_upscaling(config.data, first)
     if val_chooses:
         _check_size_of_val(images["val"].n_images)
     if (config.data.workers or 0) > (most := _most_workers()):
@@ -69,7 +59,7 @@ def build_splits(
 
 
 def _check_size_of_val(n_samples: int) -> None:
-    """Refuse a ``val`` too small for a standard error; warn if it is so small that the error means little."""
+    """Check that ``val`` has enough samples for a standard error; warn if they are so few that it means little."""
     if n_samples < _FEWEST_TO_CHOOSE:
         raise DataError(
             f"the split 'val' chooses between networks by their losses, but has {n_samples} sample: chance alone would "
@@ -83,7 +73,7 @@ def _check_size_of_val(n_samples: int) -> None:
 
 
 def _check_images(config: DataConfig, images: ImageFolder) -> None:
-    """Name what is passed over, and refuse images of a size that nothing changes, by one image of each class."""
+    """Warn of files that are passed over. If images are not resized, check the size of one image of each class."""
     if images.passed_over:
         _log.warning(
             f"{str(images.folder)!r}: {count_in_words(images.passed_over)} passed over; only images in the class "
@@ -98,18 +88,6 @@ def _check_images(config: DataConfig, images: ImageFolder) -> None:
                 "--set data.resize=true"
                 + (f", or data.image_size={size[0]} if all have that size" if size[0] == size[1] else "")
             )
-
-
-def _warn_of_upscaling(config: DataConfig, images: ImageFolder) -> None:
-    """Warn if images grow more than twofold, by one image."""
-    side = min(next(images.sizes(), (config.image_size,)))
-    is_scaled = config.augmentation == "random_resized_crop" or config.resize
-    if is_scaled and config.image_size > _MOST_UPSCALING * side:
-        _log.warning(
-            f"the images have {side} pixels on the shorter side, and data.image_size is {config.image_size}: "
-            f"each would be computed with about {(config.image_size / side) ** 2:.0f} times as many. To take them as "
-            f"they are: --set data.image_size={side}, and a network for such images, such as model.name=resnet_small"
-        )
 
 
 def _most_workers() -> int:

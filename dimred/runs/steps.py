@@ -39,7 +39,7 @@ def build_parts(config: StageConfig, network: nn.Cell) -> dict[str, Any]:
 
     Args:
         config: configuration of either stage.
-        network: the network, of which the EMA is.
+        network: the network that the EMA averages.
 
     Returns:
         ``parts`` and ``micro_batch_size``, arguments of both steps.
@@ -244,7 +244,7 @@ def check_scores(config: StageConfig, network: nn.Cell, scores: Scores, images: 
 
 
 def _check_outputs(config: StageConfig, outputs: Any, where: str) -> None:
-    """Refuse logits for another number of classes than ``model.n_classes``; other misfits are the scores' to name."""
+    """Check that there are as many outputs as ``model.n_classes``; the scores check everything else."""
     shape, n_classes = [*getattr(outputs, "shape", ())], config.model.n_classes
     if len(shape) > 1 and shape[1] != n_classes:
         raise ConfigError(

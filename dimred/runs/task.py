@@ -36,7 +36,7 @@ class Task(Generic[Settings]):
         network: the network, in the configured precision.
         images: split -> this rank's part of it.
         scores: loss and metrics to measure by.
-        problems: what is wrong with it, which the checks of a stage add to and refuse.
+        problems: what is wrong with it. The checks of a stage add to it, and then refuse all problems at once.
     """
 
     settings: Settings

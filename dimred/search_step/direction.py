@@ -20,8 +20,8 @@ class Proposal(NamedTuple):
         direction: d_k, (k,) float64.
         slope: g_k' d_k.
         state: the rule's state, for ``follow`` once the step is accepted; discarded if it is not.
-        is_scaled: whether the direction's length says how far to go. That of a gradient alone says nothing, so a line
-            search can have to shorten it by any factor.
+        is_scaled: whether the direction's length says how far to go. The length of a plain gradient does not: there a
+            line search may have to shorten the direction by any factor.
         curvature: y's of the pair that was considered; nan without one.
         pair_used: whether the pair changed the state.
         condition: condition number of the inverse Hessian; nan without one.
@@ -39,8 +39,8 @@ class Proposal(NamedTuple):
 class Direction(Protocol):
     """A rule that chooses directions; ``SearchStep`` takes any object with these.
 
-    Its states are named tuples of arrays and numbers, and immutable: a rejected step keeps the old one, so that nothing
-    has to be undone.
+    Its states are immutable named tuples of arrays and numbers. A rejected step keeps the state it began with, so that
+    nothing has to be undone.
 
     Attributes:
         n_components: k.
@@ -114,12 +114,7 @@ class InverseBFGS:
         return CurvatureState(np.eye(self.n_components))
 
     def propose(self, state: CurvatureState, subspace_grad: np.ndarray) -> Proposal:
-        """Update H by the pair that this gradient completes, and propose -H g_k.
-
-        Args:
-            state: the state after the last accepted step.
-            subspace_grad: g_k, (k,) float64.
-        """
+        """Update H by the pair that this gradient completes, and propose -H g_k; see ``Direction``."""
         curvature, pair_used = math.nan, False
         if state.step_diff is not None and state.start_grad is not None:
             grad_diff = subspace_grad - state.start_grad
@@ -247,12 +242,7 @@ class ProjectedSGD:
         return MomentumState(np.zeros(self.n_components))
 
     def propose(self, state: MomentumState, subspace_grad: np.ndarray) -> Proposal:
-        """Propose a direction, and the state with its new velocity.
-
-        Args:
-            state: the state after the last accepted step.
-            subspace_grad: g_k, (k,) float64.
-        """
+        """Propose a direction, and the state with its new velocity; see ``Direction``."""
         velocity = self.momentum * state.velocity + subspace_grad
         direction = -self.rate(state.n_steps) * velocity
         return Proposal(direction, float(subspace_grad @ direction), MomentumState(velocity, state.n_steps + 1))

@@ -1,8 +1,7 @@
 """The moves of a step: along a line in the subspace, and then outside the subspace.
 
-The line search does not see the second move: Armijo's inequality holds at w + t d, and this move goes on from there,
-which can raise the loss. Unless it is off, it is made in every step that is not skipped, whether a trial was accepted
-or not.
+The line search knows nothing of the second move. Armijo's inequality holds at w + t d; the second move begins there,
+and can raise the loss. Unless it is off, every step that is not skipped makes it, whether a trial was accepted or not.
 """
 
 import math
@@ -84,9 +83,9 @@ class ResidualMomentum:
 
 
 class UnitRate(nn.Cell):
-    """A cell that stands where callbacks look for a step's optimizer; a search applies its steps by itself.
+    """A cell in the place where callbacks look for a step's optimizer, which a search does not have.
 
-    It has an optimizer's attributes as callbacks read them: the rate 1, no parameters, and the number of steps.
+    It has what callbacks read of an optimizer: the rate 1, no parameters, and the number of steps.
 
     Args:
         n_steps: returns the number of steps so far.

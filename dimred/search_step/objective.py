@@ -97,7 +97,7 @@ class LineObjective:
         line: w + t d.
         proposal: the direction d_k in the subspace, and its slope at t = 0.
         loss: phi(0).
-        reset: called before each pass; restores the untrained parameters, so that it sees those that the first one saw.
+        reset: called before each pass, to restore the untrained parameters to what the first pass saw.
         objective: loss and gradient of a batch.
         inputs: the batch.
         project: g -> g_k.

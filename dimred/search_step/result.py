@@ -133,7 +133,7 @@ class SearchMemory(NamedTuple):
         direction: state of the ``Direction`` (for BFGS: H, and s and g_k of the last accepted step).
         residual_momentum: m of ``ResidualMomentum``, Tensor (M,) float32; None before its first step, or without it.
         n_steps: steps taken, skipped ones included.
-        n_rejected_in_a_row: steps since the last one that was accepted or, with an ``optimizer``, that was not skipped.
+        n_rejected_in_a_row: steps since the last one that was accepted.
     """
 
     direction: Any
@@ -141,14 +141,14 @@ class SearchMemory(NamedTuple):
     n_steps: int = 0
     n_rejected_in_a_row: int = 0
 
-    def after(self, is_progress: bool, **changes: Any) -> "SearchMemory":
+    def after(self, accepted: bool, **changes: Any) -> "SearchMemory":
         """Return the memory after one more step.
 
         Args:
-            is_progress: whether the step does not count as rejected.
+            accepted: whether a trial was accepted.
             changes: new values of fields, by name.
         """
-        in_a_row = 0 if is_progress else self.n_rejected_in_a_row + 1
+        in_a_row = 0 if accepted else self.n_rejected_in_a_row + 1
         return self._replace(n_steps=self.n_steps + 1, n_rejected_in_a_row=in_a_row, **changes)
 
 

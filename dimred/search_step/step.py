@@ -105,6 +105,8 @@ class SearchStep(TypedCell):
 
     ballot: ClassVar[None] = None  # a step reads the device midway, so the ranks agree before each one instead
     reads_each_step: ClassVar[bool] = True
+    line = staticmethod(search_line)
+    totals = staticmethod(totals)
 
     def __init__(
         self,
@@ -178,14 +180,6 @@ class SearchStep(TypedCell):
         from_arrays(parameters_to_save(self), arrays, source)
         self.memory = memory
 
-    def line(self, records: Sequence[Mapping[str, Any]]) -> str:
-        """Describe in one line what the steps with these records did; see ``SearchResult.record``."""
-        return search_line(records)
-
-    def totals(self, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return the totals of the steps with these records; see ``dimred.search_step.result.totals``."""
-        return totals(records)
-
     def __call__(self, *inputs: Tensor) -> SearchResult:
         self._mode.ensure()
         with self._parameter_memory.in_use(), clearing_failures(), exact_binary_cross_entropy():
@@ -208,7 +202,7 @@ class SearchStep(TypedCell):
         telemetry = here.telemetry | dict(zip(self.loss_scale.telemetry, of_scale, strict=True))
         if not all_finite:
             self._untrained_parameters.restore(before)
-            self.memory = self.memory.after(is_progress=False)
+            self.memory = self.memory.after(accepted=False)
             nothing = np.zeros(len(subspace_grad))
             return SearchResult(
                 here.loss, loss, Outcome.NON_FINITE_GRADIENT, nothing, clock.laps, n_forward=1, n_backward=1,

@@ -1,11 +1,13 @@
 """Before the first step: check what a run reads, list all problems at once, and say what the run takes."""
 
 import logging
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-from mindspore import nn
+import psutil
+from mindspore import get_context, nn
 
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.checkpoints.states import read_full_checkpoint
@@ -14,6 +16,7 @@ from dimred.errors import ConfigError
 from dimred.io.disk_space import free_bytes
 from dimred.io.run_names import BASIS, named_weights
 from dimred.models.factory import load_factory
+from dimred.models.summary import memory_of_step, summarise
 from dimred.runs.begun import Begun
 from dimred.runs.run_folder import check_run_folder
 from dimred.runs.steps import build_optimizer, warn_of_idle_patterns
@@ -176,6 +179,29 @@ def _check_run(task: Task[Settings], out: Path, disk: int, *, resume: bool) -> N
         problems.collect(lambda: check_space(out, disk))
     if callback is not None:
         problems.collect(lambda: load_factory(callback, "callback"))
+    problems.collect(lambda: _check_memory(task))
+
+
+def _check_memory(task: Task[Settings]) -> None:
+    """Refuse a batch for which a CPU has not half of the memory that a step is estimated to take.
+
+    Only for built-in networks on class folders, whose input is known. They keep less than a thousand times their input,
+    so that small images need no estimate, which costs a forward pass.
+    """
+    settings, data, available = task.settings, task.settings.data, psutil.virtual_memory().available
+    is_built_in = ":" not in settings.model.name and data.dataset is None
+    if not is_built_in or get_context("device_target") != "CPU":
+        return
+    shape = (1, 3, data.image_size, data.image_size)
+    if 1000 * data.batch_size * _FLOAT * math.prod(shape) < available:
+        return
+    n_bytes = memory_of_step(summarise(task.network, shape), data.batch_size)
+    if available < n_bytes / 2:
+        raise ConfigError(
+            f"a step of {settings.model.name} on {data.batch_size} images of {data.image_size} pixels takes about "
+            f"{n_bytes / 1e9:,.0f} GB of memory, and {available / 1e9:,.1f} GB are available; lower data.batch_size "
+            "(and raise accumulation by as much), lower data.image_size, or take a smaller network"
+        )
 
 
 def say_plan_of_stage_1(config: StageOneConfig, steps_per_epoch: int, disk: int) -> None:

@@ -17,9 +17,9 @@ from dimred.train_step.optimizers import weights_to_use
 class SnapshotCallback(Callback):
     """A callback for ``mindspore.train.Model`` that keeps a series of snapshots of the trained weights.
 
-    Stage 2, ``choose_start`` and ``dimred merge`` read the series. Rank 0 writes it and other ranks do nothing, so each
-    rank must hold all weights, as in data-parallel training. In sink mode MindSpore calls back once for each sink, so a
-    snapshot is taken at the end of the sink in which it is due. With ``ScheduleFree`` the averaged point is kept.
+    Stage 2 and ``dimred merge`` read the series. Rank 0 writes it and other ranks do nothing, so each rank must hold
+    all weights, as in data-parallel training. In sink mode MindSpore calls back once for each sink, so a snapshot is
+    taken at the end of the sink in which it is due. With ``ScheduleFree`` the averaged point is kept.
 
     Args:
         folder: folder of the series, made if missing.

@@ -136,7 +136,7 @@ class StageOne:
 
     def after_step(self, result: Result, progress: Progress) -> None:
         """Check the loss for divergence, and take a snapshot if one is due."""
-        self.run.see(result)
+        self.run.note(result)
         if self._takes_snapshot(progress.done):
             with weights_to_use(self.step.optimizer):
                 weights = to_arrays(self._task.network.trainable_params())
@@ -192,7 +192,7 @@ class StageOne:
             **averaged, **run.last["parts"],
             seconds=progress.seconds, evaluation_seconds=time.perf_counter() - start,
         )  # fmt: skip
-        return run.say_epoch(self.step, self._settings.epochs)
+        return run.log_epoch(self.step, self._settings.epochs)
 
 
 def snapshot_steps(settings: StageOneConfig, steps_per_epoch: int) -> frozenset[int]:

@@ -166,9 +166,9 @@ class StageTwo:
         """Note the step: check its loss for divergence; or, in a search, record it and return a status."""
         run, main = self.run, self.result.main
         if not self.step.reads_each_step:
-            run.see(result)
+            run.note(result)
             return None
-        run.see(result, diverges=False)
+        run.note(result, checks_divergence=False)
         self._step_records.append(run.records.write(epoch=progress.epoch, step=run.n_steps, **result.record()))
         value = list(main.by_point.values())[-1][AS_TRAINED]
         loss = loss_text(self._step_records[-1]["loss_after"])
@@ -193,7 +193,7 @@ class StageTwo:
                 seconds=progress.seconds, evaluation_seconds=time.perf_counter() - started,
             )  # fmt: skip
         self.result.training_seconds += progress.seconds
-        return run.say_epoch(self.step, self._n_epochs)
+        return run.log_epoch(self.step, self._n_epochs)
 
     def _record_point(self, point: str | int) -> None:
         """Save a point and measure it, the last epoch of a cooldown also on ``val``."""

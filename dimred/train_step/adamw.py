@@ -105,7 +105,7 @@ def checked_decay(weight_decay: Any) -> Any:
 
 
 def check_groups(optimizer: nn.Optimizer) -> None:
-    """Refuse parameter groups that ask for centred gradients, which an optimizer of dimred does not make."""
+    """Check that no parameter group asks for centred gradients, which an optimizer of dimred does not have."""
     if optimizer.is_group and any(optimizer.grad_centralization_flags):
         raise ConfigError(
             f"params has groups with grad_centralization, which {type(optimizer).__name__} does not have; leave it out"

@@ -77,7 +77,7 @@ class Finish(nn.Cell):
 
 
 class WholeBatch(nn.Cell):
-    """A cell for a batch that is the whole one: it returns loss and gradients as they are, and the votes."""
+    """A cell for a step on one batch of one rank: it returns loss, gradients and votes as they are."""
 
     def construct(self, loss: Tensor, gradients: Any, weight: Tensor, votes: Any) -> tuple[Tensor, Any, Any]:
         return loss, gradients, votes

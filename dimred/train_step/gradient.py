@@ -122,14 +122,7 @@ class GroupGradient:
         return total, weight / len(inputs[0])
 
     def loss_and_gradient(self, inputs: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return loss and gradient times the weight, () and (M,) float32, and the weight, () float32.
-
-        Args:
-            inputs: the network's inputs for the whole group; their first dimension counts the rows.
-
-        Raises:
-            ConfigError: the inputs can't be cut, see ``cut``.
-        """
+        """Return loss and gradient times the weight, () and (M,) float32, and the weight, () float32; see ``loss``."""
         batches = cut(inputs, self._rows)
         statistics = None if len(batches) == 1 else self._statistics
         before = None if statistics is None else statistics.read()

@@ -51,12 +51,12 @@ class WeightedLoss(nn.Cell):
 
         f = sum_i n_i f_i / sum_i n_i
 
-    n_i is known of MindSpore's cross entropies: it is the number of labels that are not ``ignore_index``, or, with
-    class weights, the sum of the weights of these labels. Each such cell with ``reduction="mean"`` is replaced, in its
-    place in the network, by one that does the same and counts, because no other place sees the labels. Any other
-    network can return the sum of the loss, and n_i as an integer tensor, in place of the mean; one that does not has a
-    mean over its rows. Several cross entropies have one n_i, the sum of theirs, so f is exact only where these are in
-    proportion in all parts.
+    For MindSpore's cross entropies n_i is the number of labels that are not ``ignore_index``, or, with class weights,
+    the sum of the weights of these labels. Each such cell with ``reduction="mean"`` is replaced, in its place in the
+    network, by one that does the same and counts, because only that cell sees the labels. Any other network can return
+    the sum of the loss, and n_i as an integer tensor, in place of the mean. If it does not, its mean counts as one over
+    the rows. The n_i of several cross entropies is their sum, so f is exact only if all parts have these in the same
+    proportion.
 
     Args:
         network: as for ``MeanLoss``. A warning is logged if a loss in it is a sum.
@@ -105,8 +105,8 @@ class WeightedLoss(nn.Cell):
 class _CountingLoss(nn.Cell):
     """A loss that adds to ``label_count`` how many of its labels count, or the sum of their class weights.
 
-    If no label of a batch counts, the mean would be 0 / 0. Then the loss is that of other labels times 0, so that it is
-    0, and so is its gradient.
+    If no label of a batch counts, the mean would be 0 / 0. Then other labels are put in their place, and the loss is
+    multiplied by 0, so that it and its gradient are 0.
 
     Args:
         loss: one of MindSpore's cross entropies, with ``reduction="mean"``.
@@ -169,9 +169,9 @@ def _warn_of_sums(network: nn.Cell) -> None:
 
 
 def _numbers(loss: Any) -> list[Tensor]:
-    """Return the mean loss, or its sum and its count, float32 each, and check that it is these.
+    """Return the mean loss, or its sum and its count, float32 each, and check that nothing else was returned.
 
-    Other pairs, such as a loss and an accuracy, must not be divided.
+    Another pair, such as a loss and an accuracy, must not be divided.
     """
     values = loss if isinstance(loss, (tuple, list)) else [loss]
     _check([_kind(value) for value in values])

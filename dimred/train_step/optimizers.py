@@ -115,12 +115,12 @@ def make_optimizer(
 
 
 def _check_names(weights: Sequence[Parameter]) -> None:
-    """Refuse names by which an optimizer finds its own parameters: it would take the weight for its rate, say."""
+    """Check that no weight is named like a parameter that an optimizer looks up by name, such as its rate."""
     for weight in weights:
         if weight.name in _OF_OPTIMIZERS:
             raise ConfigError(
-                f"a weight of the network is named {weight.name!r}, as a parameter of MindSpore's optimizers, which "
-                "would use the weight in its place; rename it"
+                f"a weight of the network is named {weight.name!r}. MindSpore's optimizers have a parameter of that "
+                "name, and would use the weight in its place; rename the weight"
             )
 
 

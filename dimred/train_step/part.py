@@ -1,7 +1,4 @@
-"""The parts of a step: what a step asks of a loss scale, of clipping, of an average, and of a part of one's own.
-
-A part that is off is not there: what the step then calls in its place hands on what it was given.
-"""
+"""The parts of a step: what a step asks of a loss scale, of clipping, of an average, and of a part of one's own."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar

@@ -62,24 +62,10 @@ class Step(Protocol):
         """Return everything that a step needs to go on, by name: weights, statistics, and the parts' own memories."""
 
     def line(self, records: Sequence[Mapping[str, Any]]) -> str:
-        """Describe what some steps did in one line of the log.
-
-        Args:
-            records: what ``Result.record`` returned for each of these steps.
-
-        Returns:
-            The line; "" for a step that has nothing to say.
-        """
+        """Describe in one line of the log what the steps with these records did; "" if there is nothing to say."""
 
     def totals(self, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return totals over some steps by name, such as the number of their trials.
-
-        Args:
-            records: what ``Result.record`` returned for each of these steps.
-
-        Returns:
-            The totals; empty for a step whose records a run does not keep, as for ordinary training.
-        """
+        """Return totals over the steps with these records by name, such as ``trials``; ordinary training has none."""
 
     def restore(self, arrays: Mapping[str, np.ndarray], source: str) -> None:
         """Restore what ``state`` returned, to the last bit, or change nothing.

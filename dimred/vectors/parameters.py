@@ -40,11 +40,7 @@ def from_arrays(parameters: Iterable[Parameter], arrays: Mapping[str, np.ndarray
 
 
 def put_array(parameter: Parameter, array: np.ndarray) -> None:
-    """Set a parameter to an array of its shape, in the parameter's own memory.
-
-    ``Parameter.set_data`` would give it new memory. A graph with control flow that was compiled before, such as a
-    step that drops overflows, would go on reading and writing the old one.
-    """
+    """Set a parameter to an array of its shape, in the parameter's own memory, see ``workarounds.moved_memory``."""
     ops.assign(parameter, Tensor(array, parameter.dtype))
 
 

@@ -15,11 +15,9 @@ class HostProjection:
 
     Attributes:
         components: P as given.
-        n_components: k.
     """
 
     def __init__(self, components: np.ndarray):
-        self.n_components = len(components)
         self.components = components
         self._memory = ReusedMemory(components.shape[1])
 
@@ -51,11 +49,9 @@ class GraphProjection:
 
     Attributes:
         components: the columns of P that this rank holds, Tensor (k, ceil(M / R)) float32.
-        n_components: k.
     """
 
     def __init__(self, components: np.ndarray, ranks: Ranks):
-        self.n_components = len(components)
         shards = Shards(components.shape[1], ranks.rank, ranks.group_size)
         # Handed to the cells as an argument, so that it becomes neither a parameter nor a constant of a graph. The
         # result of an operation stays on the device; an array of the host would be copied there at every call.

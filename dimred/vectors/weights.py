@@ -19,8 +19,7 @@ _each = ops.HyperMap()  # a graph compiles it in a second, but a loop over ResNe
 class HostVectors:
     """A view of parameters, and of tensors of the same shapes, as one vector (M,) float32, by NumPy in host memory.
 
-    Parameters keep their memory, so that every graph and every operation sees what is written. (If a parameter got new
-    memory, a graph with control flow that was compiled before would go on reading the old one.)
+    Parameters keep their memory, so that every graph and every operation sees what is written.
 
     Args:
         parameters: float32 parameters, in the order of the vector.
@@ -166,15 +165,12 @@ class Unflatten(nn.Cell):
 
     Args:
         parameters: the parameters, in the order of the vector.
-        order: the same parameters, in the order of the parts; None for the order of the vector.
     """
 
-    def __init__(self, parameters: Sequence[Parameter], order: Sequence[Parameter] | None = None):
+    def __init__(self, parameters: Sequence[Parameter]):
         super().__init__(auto_prefix=False)
-        firsts = accumulate((parameter.size for parameter in parameters[:-1]), initial=0)
-        first = {id(parameter): number for parameter, number in zip(parameters, firsts, strict=True)}
-        self.weights = ms.ParameterTuple(parameters if order is None else order)
-        self.firsts = tuple(first[id(weight)] for weight in self.weights)
+        self.weights = ms.ParameterTuple(parameters)
+        self.firsts = tuple(accumulate((parameter.size for parameter in parameters[:-1]), initial=0))
 
     def construct(self, vector: Tensor) -> tuple[Tensor, ...]:
         return _each(ops.partial(_part, vector), self.weights, self.firsts)

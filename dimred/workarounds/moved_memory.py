@@ -1,10 +1,10 @@
 """A parameter whose values are set gets new memory, and compiled graphs go on with the old one.
 
 ``mindspore.load_param_into_net`` and ``Parameter.set_data`` give a parameter new memory. A graph with control flow that
-was compiled before, and in PyNative an optimizer of MindSpore, go on writing to the old one: no later step trains,
-without a word. The new memory may also not be contiguous, as that of a transposed tensor; then a view of it by NumPy is
-a copy. Seen in MindSpore 2.7.1 to 2.10 on CPU; on a device nothing of this was tried. We know of no report.
-``tests/workarounds`` fails once the fault is gone.
+was compiled before goes on writing to the old memory, and so does an optimizer of MindSpore in PyNative. Then no later
+step trains, and nothing says so. The new memory may also not be contiguous, such as that of a transposed tensor; then
+NumPy gets a copy in place of a view. Seen in MindSpore 2.7.1 to 2.10 on CPU, and not tried on a device. We know of no
+report. ``tests/workarounds`` fails once the fault is gone.
 """
 
 from collections.abc import Iterable, Iterator

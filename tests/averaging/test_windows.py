@@ -10,7 +10,7 @@ from dimred.averaging.windows import (
     Window,
     effective_size,
     greedy_soup,
-    measure_windows,
+    newest_windows,
     profile_coefficients,
     profiles_around,
     uniform_windows,
@@ -122,32 +122,10 @@ def test_windows_are_few_and_include_the_newest_and_all(n: int) -> None:
     assert all(0 <= window.first < window.end <= n for window in result)
 
 
-def measured(n: int, loss) -> list[Window]:
-    result: list[Window] = []
-    measure_windows(n, lambda window: result.append(window) or float(loss(window)))
-    assert len(set(result)) == len(result)
-    return result
-
-
-@pytest.mark.parametrize("n", [1, 2, 3, 5, 40, 60, 200])
-@pytest.mark.parametrize("best", [1, 2, 5, 13, 34, 200])
-def test_the_best_of_all_lengths_is_measured_from_coarse_to_fine(n: int, best: int) -> None:
-    def loss(window: Window) -> float:
-        return abs(math.log((window.end - window.first) / best)) + (n - window.end)
-
-    result = [window for window in measured(n, loss) if window.profile == "uniform"]
-    assert min(map(loss, result)) == min(map(loss, [Window(n - 1, n), *uniform_windows(n)]))
-    assert len(result) <= 10
-
-
-def test_windows_are_tried_further_back_while_that_is_better_and_a_linear_one_around_the_best() -> None:
-    result = measured(40, lambda window: window.end + abs(window.end - window.first - 8) / 10)
-    assert result[-4:] == [Window(22, 30), Window(12, 20), Window(2, 10), Window(0, 10, "linear")]
-    result = measured(40, lambda window: -window.end + abs(window.end - window.first - 8) / 10)
-    assert result[-2:] == [Window(22, 30), Window(24, 40, "linear")]
-    result = measured(40, lambda window: window.end - (window.end - window.first) / 100)  # all 40 are the best length
-    assert result[-4:-1] == [Window(9, 30), Window(7, 20), Window(2, 10)]
-    assert measured(1, lambda window: 0.0) == [Window(0, 1)]
+def test_a_cooldown_chooses_among_four_averages_of_the_newest_snapshots() -> None:
+    lengths = {n: [window.end - window.first for window in newest_windows(n)] for n in (0, 1, 2, 8, 9, 40)}
+    assert lengths == {0: [], 1: [], 2: [2], 8: [8], 9: [8, 9], 40: [8, 13, 21, 40]}
+    assert {window.end for window in newest_windows(40)} == {40}
 
 
 def test_profiles_are_worth_about_as_many_checkpoints_as_the_window_they_stand_for() -> None:

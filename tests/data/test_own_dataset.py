@@ -91,7 +91,7 @@ def test_whole_labels_leave_as_int32_and_other_numbers_as_float32(labels: Sequen
 @pytest.mark.parametrize(
     ("first", "label", "said"),
     [
-        (1, 3_000_000_000, r"3000000000, which is beyond int32.* give all labels as floats, if the loss takes them"),
+        (1, 3_000_000_000, r"3000000000, which is beyond int32.* scale the labels, or give all as floats"),
         (1, np.array([0, -(1 << 40)]), r"-1099511627776, which is beyond int32"),
         (1, 1 << 70, r"1180591620717411303424, which is not a number that NumPy has a type for"),
         (1, "cat", "'cat', which is not a number"),

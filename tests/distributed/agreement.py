@@ -95,7 +95,7 @@ class Seen(Observer):
 
     def after_step(self, result: StepResult, place: Progress) -> None:
         self.recorded.append(place.n_steps(STEPS))
-        self.watch.see(float(result.loss), place.n_steps(STEPS))
+        self.watch.check(float(result.loss), place.n_steps(STEPS))
 
     def save(self, place: Progress) -> None:
         self.saved[place.n_steps(STEPS)] = to_arrays(list(self.step.get_parameters()))

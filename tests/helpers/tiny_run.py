@@ -83,7 +83,7 @@ def dying(kind: type, method: str) -> Iterator[None]:
 def differences_if_killed(run: RunStage, folder: Path) -> list[str]:
     """Run a stage whole in ``folder/one``, and killed after its first epoch and resumed; return what differs."""
     run(folder / "one", False)
-    with dying(Run, "say_epoch"):
+    with dying(Run, "log_epoch"):
         run(folder / "killed", False)
     run(folder / "killed", True)
     return differences(results(folder / "killed"), results(folder / "one"))

@@ -19,8 +19,6 @@ def as_mindcv(pretrained=False, num_classes=1000, in_channels=3):
     return nn.Dense(in_channels, num_classes)
 def keyword_only(*, width=2, num_labels):
     return nn.Dense(width, num_labels)
-def first_only(n_classes, /, width=2):
-    return nn.Dense(width, n_classes)
 class Network(nn.Dense):
     def __init__(self, width=2, class_num=4):
         super().__init__(width, class_num)
@@ -59,7 +57,6 @@ def test_a_network_of_the_working_folder_is_built(folder: None) -> None:
     [
         ("as_mindcv", (10, 3)),
         ("keyword_only", (10, 2)),
-        ("first_only", (10, 2)),
         ("Network", (10, 2)),
         ("partly", (10, 5)),
         ("fixed", (9, 2)),

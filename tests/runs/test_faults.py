@@ -9,20 +9,22 @@ from dimred.errors import DataError, DivergedError, FaultError
 from dimred.runs.faults import DivergenceDetector, translate_errors
 
 
-def see(watch: DivergenceDetector, losses: list[float]) -> None:
+def check(watch: DivergenceDetector, losses: list[float]) -> None:
     for step, loss in enumerate(losses, start=1):
-        watch.see(loss, step)
+        watch.check(loss, step)
 
 
 def test_an_ordinary_training_with_a_few_overflows_goes_on() -> None:
-    see(DivergenceDetector(), [2.3, math.inf, math.nan, *[2.0] * 17, *[math.inf] * 5, *[900.0] * 4, *[1.0] * 11])
-    see(DivergenceDetector(), [300.0] * 10)
+    check(DivergenceDetector(), [2.3, math.inf, math.nan, *[2.0] * 17, *[math.inf] * 5, *[900.0] * 4, *[1.0] * 11])
+    check(DivergenceDetector(), [300.0] * 10)
 
 
 def test_a_trial_names_no_state_and_no_resume() -> None:
     with pytest.raises(FaultError) as fault, translate_errors(None, is_kept=False):
         raise OSError(errno.ENOSPC, "full", "a/file")
-    assert str(fault.value).endswith("Nothing of this trial is kept: free some space, and run the same command again")
+    assert str(fault.value).endswith(
+        "; nothing of this trial is kept: once the cause is gone, run the same command again"
+    )
 
 
 @pytest.mark.parametrize(
@@ -36,18 +38,18 @@ def test_a_trial_names_no_state_and_no_resume() -> None:
 )
 def test_ten_bad_losses_end_it(first_loss: float | None, losses: list[float], said: str) -> None:
     with pytest.raises(FaultError, match=said):
-        see(DivergenceDetector(first_loss), losses)
+        check(DivergenceDetector(first_loss), losses)
 
 
 def test_a_run_that_is_resumed_before_it_was_judged_keeps_its_first_loss() -> None:
     watch = DivergenceDetector()
-    see(watch, [math.nan, 2.3, 300.0])
+    check(watch, [math.nan, 2.3, 300.0])
     with pytest.raises(FaultError, match=r"exploded.*; the first loss of the run was 2\.3$"):
-        see(DivergenceDetector(watch.first_loss), [300.0] * 10)
+        check(DivergenceDetector(watch.first_loss), [300.0] * 10)
 
 
 def test_a_loss_that_falls_below_zero_has_not_exploded() -> None:
-    see(DivergenceDetector(), [5.0] + [-600.0] * 29)
+    check(DivergenceDetector(), [5.0] + [-600.0] * 29)
 
 
 def test_going_on_is_not_the_advice_after_an_explosion() -> None:
@@ -57,7 +59,7 @@ def test_going_on_is_not_the_advice_after_an_explosion() -> None:
         ) as found,
         translate_errors(None),
     ):
-        see(DivergenceDetector(first_loss=2.3), [300.0] * 10)
+        check(DivergenceDetector(first_loss=2.3), [300.0] * 10)
     assert "--resume" not in str(found.value)
 
 
@@ -78,7 +80,7 @@ def test_only_a_training_that_diverges_has_the_exit_status_of_one() -> None:
 
 
 def test_a_rank_without_states_does_not_say_that_none_was_saved() -> None:
-    with pytest.raises(FaultError, match=r"^gone\. Rank 0 has the last good state, if any: .*--resume"), \
+    with pytest.raises(FaultError, match=r"^gone; rank 0 has the last good state, if any: .*--resume"), \
             translate_errors(None):  # fmt: skip
         raise DataError("gone")
 

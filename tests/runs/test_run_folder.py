@@ -54,23 +54,8 @@ def test_earlier_results_and_files_are_refused(tmp_path: Path) -> None:
         pass
 
 
-@pytest.mark.parametrize(
-    ("stored", "said"),
-    [
-        ({}, []),
-        ({"mindspore": "2.0.1", "processors": "0"}, ["mindspore 2.0.1 -> 2.", ", processors 0 -> "]),
-        ("damaged", []),
-    ],
-)
-def test_versions_that_changed_before_a_run_goes_on_are_said(
-    stored: dict[str, str] | str, said: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    write_versions(tmp_path)
-    assert not caplog.messages
+def test_the_versions_are_those_of_the_last_start(tmp_path: Path) -> None:
     file = tmp_path / "versions.json"
-    now = json.loads(file.read_text())
-    file.write_text(stored if isinstance(stored, str) else json.dumps(now | stored))
+    file.write_text("damaged")
     write_versions(tmp_path)
-    assert json.loads(file.read_text()) == now
-    assert len(caplog.messages) == bool(said)
-    assert all(words in caplog.text for words in said)
+    assert {"dimred", "mindspore", "python", "system", "processors"} <= json.loads(file.read_text()).keys()

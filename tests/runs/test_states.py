@@ -95,7 +95,7 @@ def test_on_a_full_disk_older_states_give_way_and_the_newest_never_does(small_di
         threading.Timer(1, os.kill, (os.getpid(), signal.SIGTERM)).start()
         with pytest.raises(FaultError) as fault, translate_errors(states):
             retry(lambda: states.save(4, {"w": MEGABYTE}, {}))
-    for words in ("state-4.ckpt", "No space left", "state-3.ckpt", "free some space", "--resume"):
+    for words in ("state-4.ckpt", "No space left", "state-3.ckpt", "once the cause is gone", "--resume"):
         assert words in str(fault.value)
     assert states.newest(pytest.fail).arrays["w"][0] == 3
     assert [path.name for path in states.directory.iterdir()] == ["state-3.ckpt"]
@@ -125,7 +125,7 @@ def test_a_disk_that_became_read_only_is_named(small_disk: Path) -> None:
     states = RunStates(small_disk)
     states.save(1, {"w": np.ones(3)}, {})
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    words = r"state-2\.ckpt: Read-only file system\. The last good state is .*state-1"
+    words = r"state-2\.ckpt: Read-only file system; the last good state is .*state-1"
     with pytest.raises(FaultError, match=words), translate_errors(states):
         retry(lambda: states.save(2, {"w": np.ones(3)}, {}))
     assert states.newest(pytest.fail).path.name == "state-1.ckpt"

@@ -111,6 +111,13 @@ def test_what_stage_1_refuses(removed: str, override: str, said: list[str], data
     assert all(words in told for words in said), told
 
 
+def test_a_step_that_needs_twice_the_memory_is_refused_before_it_is_made(data: Path, network: nn.Cell) -> None:
+    keys = ["data.batch_size=2000000", "data.image_size=64", "data.resize=true"]
+    told = refusal(network, data, lambda out: check_1(data, out, load_config(StageOneConfig, DIGITS, keys)))
+    assert "a step of resnet_small on 2000000 images of 64 pixels takes about " in told
+    assert "GB are available; lower data.batch_size" in told
+
+
 def samples(n_in_val: int, data: Path, split: str, seed: int | None) -> list[tuple[np.ndarray, int]]:
     return [(np.zeros((3, 16, 16), np.float32), 0)] * (n_in_val if split == "val" else 256)
 

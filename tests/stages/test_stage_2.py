@@ -212,7 +212,7 @@ def test_an_overflow_that_is_not_dropped_ends_the_run_with_its_last_good_state(d
     out, overflowing = tmp_path / "one", {"data": TASK["data"] | {"dataset": "tests.stages.test_stage_2:Overflowing"}}
     scale = {"loss_scale": {"name": "static", "drop_overflow": drops}}
     run = stage_1_run(StageOneConfig.model_validate(TASK | STAGE_1 | overflowing | scale))
-    said = r"not finite.*The last good state is .*state-4.ckpt, but the same steps would diverge again"
+    said = r"not finite.*the last good state is .*state-4.ckpt, but the same steps would diverge again"
     with nullcontext() if drops else pytest.raises(FaultError, match=said):
         run(out, False)
     assert RunStates(out).newest(pytest.fail).path.name == f"state-{8 if drops else 4}.ckpt"

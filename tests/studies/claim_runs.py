@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dimred.averaging.windows import Window, measure_windows
+from dimred.averaging.windows import Window
 from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageOneConfig, StageTwoConfig, load_config
@@ -35,6 +35,7 @@ from dimred.runs.device import set_up
 from dimred.vectors.parameters import from_arrays
 from tests.studies.choice_runs import EVERYTHING, TASKS, Task, run_module, write_data
 from tests.studies.choice_store import KEPT, Measuring
+from tests.studies.stored_choices import measure_windows
 
 PUBLISHED = Path(__file__).parents[2] / "pipelines" / "configs" / "digits.yaml"
 SEARCH = ("method=search", "epochs=2")

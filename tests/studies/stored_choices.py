@@ -1,17 +1,21 @@
 """Read the store of the study of choices, and choose as ``dimred.averaging.choice`` does, by the trained loss."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from dimred.averaging.windows import Window, measure_windows
+from dimred.averaging.windows import Window
 
 SMOOTHING = 0.1
 FILE = re.compile(r"(?P<task>[a-z_]+)_(?P<seed>\d+)_(?P<at>\d+)(_(?P<rival>\w+))?\.npz")
 _WINDOW = re.compile(r"uniform of (\d+) snapshots, steps (\d+) to (\d+)")
+
+
+LENGTHS = (1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233)
+ENDS = 4  # windows end at the newest checkpoint, and a quarter, a half and three quarters back
 
 
 class Stored(NamedTuple):
@@ -76,3 +80,40 @@ def few(stored: Stored) -> list[int]:
 
     measure_windows(n, of_window)
     return list(dict.fromkeys(measured))
+
+
+def measure_windows(n: int, loss: Callable[[Window], float]) -> None:
+    """Measure a few windows of n checkpoints, from coarse to fine, to find one that is nearly as good as the best.
+
+    Windows that end at the newest checkpoint come first: every other one of the lengths 1, 2, 3, 5, 8, ... and n, then
+    the two beside the best. Then the best length above 1, or the longest that fits, is tried a quarter, a half and
+    three quarters back until that is worse, and last a linear profile over twice the best window. A cooldown chose so
+    when the store was made; today it chooses among ``newest_windows``.
+
+    Args:
+        n: number of checkpoints.
+        loss: measures a window; called once for each. The newest checkpoint is the only window of length 1.
+    """
+    lengths = [*(length for length in LENGTHS if length < n), n]
+    losses: dict[int, float] = {}
+
+    def measure(places: Iterable[int]) -> int:
+        """Measure the lengths at these places in ``lengths``; return the place of the best one so far."""
+        for place in places:
+            if 0 <= place < len(lengths) and place not in losses:
+                losses[place] = loss(Window(n - lengths[place], n))
+        return min(losses, key=lambda place: losses[place])
+
+    best = measure(range(0, len(lengths), 2))
+    measure((best - 1, best + 1))
+    if n == 1:
+        return
+    lowest, length = min((losses[place], lengths[place]) for place in losses if lengths[place] > 1)
+    end = n
+    for earlier in sorted({n - back * n // ENDS for back in range(1, ENDS)} - {n}, reverse=True):
+        shorter = max((one for one in lengths if 1 < one <= min(length, earlier)), default=0)
+        if not shorter or (beside := loss(Window(earlier - shorter, earlier))) > lowest:
+            break
+        length, end, lowest = shorter, earlier, beside
+    if min(2 * length, end) > 2:
+        loss(Window(max(end - 2 * length, 0), end, "linear"))
