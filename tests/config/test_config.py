@@ -122,7 +122,7 @@ def test_a_file_is_refused_with_every_mistake_in_either_section(tmp_path: Path) 
         ("lr=3", "unknown key 'lr'; allowed: seed, model, data, "),
         ("schedule.peak=3", "--set is 'schedule.peak=3', but schedule is a key of stage_1; leave it out here"),
         ("stage_2.search.rho=1", "--set takes keys of the stage that runs, such as search.rho=..., and stage 2's with"),
-        ("optimizer.name=sgd", "optimizer is no key: set cooldown.optimizer"),
+        ("optimizer.name=sgd", "optimizer is a key of stage_1; leave it out here"),
         ("keep_best=false", "unknown key 'keep_best'; did you mean 'cooldown.keep_best'?"),
         ("cooldown.factor=0.1", "cooldown.factor: for the method cooldown, but method is search; leave it out, or use"),
         ("method=both", "method is 'both'; it must be 'search' or 'cooldown'"),
