@@ -11,7 +11,7 @@ import numpy as np
 from dimred.checkpoints.safetensors_format import safetensors_header
 from dimred.checkpoints.stored_tensor import BFLOAT16, NUMBERS, reading
 from dimred.errors import CheckpointError, ConfigError, DimredError, FaultError, check_type
-from dimred.io.atomic import describe_os_error, open_atomic
+from dimred.io.atomic import describe_os_error, open_atomic, remove_leftovers
 from dimred.merging.pickles import converted_path
 
 _OLDEST = (2, 6)  # before it, weights_only=True could be made to run code (CVE-2025-32434)
@@ -75,6 +75,7 @@ def convert(
         types[name] = (_TYPES[kind], tuple(tensor.shape))
     header, places = safetensors_header(target, types, {"format": "pt"})
     try:
+        remove_leftovers(target.parent)
         with open_atomic(target) as new_file:
             new_file.write(header)
             for name in places:

@@ -69,7 +69,9 @@ def go_on(case: cases.Case, tree: Tree, root: Path) -> cases.Outcome:
 
 
 @pytest.mark.parametrize(
-    "name", ["pca", "merge"] + [pytest.param(name, marks=pytest.mark.slow) for name in ("report", "stage_1", "search")]
+    "name",
+    ["pca", "merge"]
+    + [pytest.param(name, marks=pytest.mark.slow) for name in ("merge_by_metric", "report", "stage_1", "search")],
 )
 def test_a_file_is_safe_as_soon_as_it_has_its_name(name: str, tmp_path: Path) -> None:
     """Between its renaming and the flush of its folder there is one moment; at the end everything is safe."""
