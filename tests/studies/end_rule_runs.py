@@ -5,12 +5,15 @@
 
 For each task and seed one stage 1 at the constant rate of the recipe runs to the last epoch of ``--at``. From each of
 these epochs a cooldown takes a fifth of all epochs and brings the whole of the rate to 0, once by each curve of
-``--curves``. Then the ends of the cooldowns and the averages of stage 1's newest snapshots are measured on ``val`` and
+``--curves``.
+Then the ends of the cooldowns and the averages of stage 1's newest snapshots are measured on ``val`` and
 ``test``, with BatchNorm re-estimated. ``OUT/store/TASK_SEED_AT.npz`` has their outputs. What is in OUT is not run
-again, and a stage 1 that is too short goes on. Tasks and their files are those of ``choice_runs.py``.
+again, nor is the end of a linear cooldown that the study of choices has, and a stage 1 that is too short goes on. Tasks
+and their files are those of ``choice_runs.py``.
 """
 
 import argparse
+import math
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -31,6 +34,7 @@ from tests.benchmarks.choice_store import SPLITS, Measuring
 
 LENGTHS = (3, 5, 8, 13, 21, 34)  # snapshots in an average that ends at the newest one
 CURVES = ("linear", "1-sqrt")
+CHOICES = Path(__file__).parents[1] / "benchmarks" / "choices"
 CHECKED = 25  # an epoch from which the study of choices has the last weights
 
 
@@ -49,10 +53,15 @@ class Runs:
         if not missing:
             return
         self._train(max(missing))
-        ends = {at: {curve: self._cool_down(at, curve) for curve in curves} for at in missing}
+        ends = {at: {curve: self._cool_down(at, curve) for curve in self._new(at, curves)} for at in missing}
         measuring = self._measuring()
         for at, file in missing.items():
             self._measure(measuring, at, ends[at], file)
+
+    def _new(self, at: int, curves: list[str]) -> list[str]:
+        """Leave out the linear one if the study of choices has its end."""
+        has_linear = (CHOICES / f"{self._name}_{at + math.ceil(at / 4)}_fifth.npz").exists()
+        return [curve for curve in curves if not (has_linear and curve == "linear")]
 
     def _train(self, epochs: int) -> None:
         if full_checkpoints(self._run / STAGE_1_CHECKPOINTS).get(epochs):
