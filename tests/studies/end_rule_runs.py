@@ -32,7 +32,7 @@ from dimred.runs.device import set_up
 from tests.benchmarks.choice_runs import EVERYTHING, TASKS, write_data
 from tests.benchmarks.choice_store import SPLITS, Measuring
 
-LENGTHS = (3, 5, 8, 13, 21, 34)  # snapshots in an average that ends at the newest one
+LENGTHS = (3, 5, 8, 13, 21, 34, 55)  # snapshots in an average that ends at the newest one; then all of them
 CURVES = ("linear", "1-sqrt")
 CHOICES = Path(__file__).parents[1] / "benchmarks" / "choices"
 CHECKED = 25  # an epoch from which the study of choices has the last weights
@@ -113,6 +113,7 @@ class Runs:
         n = len(series.steps)
         for length in (one for one in LENGTHS if one <= n):
             yield f"uniform {length}", averages.of(Window(n - length, n))
+        yield f"all {n}", averages.of(Window(0, n))
         if checked := full_checkpoints(self._run / STAGE_1_CHECKPOINTS).get(CHECKED):
             yield f"last of epoch {CHECKED}", vector(checked)
 
