@@ -31,8 +31,19 @@ TASKS = {
 }  # fmt: skip
 N_TRAIN = {"photos": 4800, "noisy": 4788, "satimage": 3435, "letter": 15_000, "fashion": 10_000, "digits": 4788}
 N_VAL = 1000
+ALL = 0  # in a list of lengths: all snapshots
+LISTS = {  # lengths of the averages that A could choose among, beside its last epoch and the mean of its epochs
+    "3 to 34": (3, 5, 8, 13, 21, 34),
+    "3 to 55": (3, 5, 8, 13, 21, 34, 55),
+    "3 to 34, all": (3, 5, 8, 13, 21, 34, ALL),
+    "8, 13, 21, all": (8, 13, 21, ALL),
+    "13, all": (13, ALL),
+    "none": (),
+}
 SLACK = 0.1  # points by which a rule may be behind A in the mean of a task
 _FILE = re.compile(r"(?P<task>[a-z]+)_(?P<seed>\d+)_(?P<at>\d+)\.npz")
+
+_WINDOW = re.compile(r"uniform of (\d+) snapshots, steps \d+ to (\d+)")
 
 
 class Run(NamedTuple):
@@ -202,6 +213,57 @@ def verdict(found: list[Cell], rule: str) -> tuple[bool, str]:
     )
 
 
+class Listed(NamedTuple):
+    """What a choice of A from a list has: points of accuracy ahead of the choice by ``few``, and networks measured."""
+
+    gain: float
+    n_networks: int
+
+
+def from_list(stored: stored_choices.Stored, lengths: Iterable[int], with_mean: bool) -> Listed:
+    """Choose among A's last epoch, perhaps the mean of its epochs, and averages that end at the newest snapshot."""
+    means, names = stored.losses["trained"].mean(1), stored.names
+    epochs = [number for number, name in enumerate(names) if name.startswith("epoch ")]
+    numbers = [epochs[-1]]
+    numbers += [names.index(name) for name in [f"mean of epochs 1 to {len(epochs)}"] if with_mean and name in names]
+    windows = [
+        (number, *map(int, found.groups())) for number, found in enumerate(map(_WINDOW.fullmatch, names)) if found
+    ]
+    newest = max(last for *_, last in windows)
+    by_length = {length: number for number, length, last in windows if last == newest}
+    wanted = [max(by_length) if length == ALL else length for length in lengths]
+    numbers += [by_length[length] for length in dict.fromkeys(wanted) if length in by_length]
+    few = stored_choices.few(stored, "trained")
+    before, now = (min(some, key=lambda number: means[number]) for some in (few, numbers))
+    return Listed(float(stored.test[now] - stored.test[before]), len(numbers))
+
+
+def lists_table() -> str:
+    """Tabulate what A loses if a short list takes the place of its search from coarse to fine, in Markdown."""
+    paths = [path for path in sorted(CHOICES.glob("*.npz")) if (place := stored_choices.FILE.fullmatch(path.name))
+             and place["task"] in TASKS and not place["rival"]]  # fmt: skip
+    stored = [stored_choices.read(path, N_VAL) for path in paths]
+    today = np.mean([len(stored_choices.few(one, "trained")) for one in stored])
+    lines = [
+        f"| averages | mean of the epochs | networks (today {today:.1f}) | less today's choice | least |",
+        "|---|---|---:|---:|---|",
+    ]
+    for label, lengths in LISTS.items():
+        for with_mean in (True, False):
+            found = [(one, from_list(one, lengths, with_mean)) for one in stored]
+            places = sorted({(one.task, one.at) for one in stored})
+            gains = {
+                place: np.mean([listed.gain for one, listed in found if (one.task, one.at) == place])
+                for place in places
+            }
+            least = min(gains, key=lambda place: gains[place])
+            n = np.mean([listed.n_networks for _, listed in found])
+            where = f"{gains[least]:+.2f}, {TASKS[least[0]]} from epoch {least[1]}"
+            mean = np.mean(list(gains.values()))
+            lines.append(f"| {label} | {'yes' if with_mean else 'no'} | {n:.1f} | {mean:+.2f} | {where} |")
+    return "\n".join(lines)
+
+
 def load(store: Path) -> list[Run]:
     return [read(path) for path in sorted(store.glob("*.npz")) if _FILE.fullmatch(path.name)]
 
@@ -219,7 +281,9 @@ def main() -> None:
                     np.savez_compressed(arguments.store / path.name, **kept(dict(stored)))
         return
     found = cells(load(arguments.store))
-    print("\n\n".join([table(found), choices_table(found), *(verdict(found, rule)[1] for rule in CURVES)]))
+    print(
+        "\n\n".join([table(found), choices_table(found), *(verdict(found, rule)[1] for rule in CURVES), lists_table()])
+    )
 
 
 if __name__ == "__main__":
