@@ -30,6 +30,7 @@ TASKS = {
     "fashion": "Fashion-MNIST", "digits": "digits",
 }  # fmt: skip
 N_TRAIN = {"photos": 4800, "noisy": 4788, "satimage": 3435, "letter": 15_000, "fashion": 10_000, "digits": 4788}
+CHECKED = 25  # an epoch whose last weights both studies have
 N_VAL = 1000
 ALL = 0  # in a list of lengths: all snapshots
 LISTS = {  # lengths of the averages that A could choose among, beside its last epoch and the mean of its epochs

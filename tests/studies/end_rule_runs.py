@@ -94,7 +94,7 @@ class Runs:
 
     def _measuring(self) -> Measuring:
         one = load_config(StageOneConfig, self._run / "config.yaml")
-        two = complete(load_config(StageTwoConfig, self._config(2), list(self._task.options)), one)
+        two = complete(load_config(StageTwoConfig, Path(self._config(2)), list(self._task.options)), one)
         set_up(one.seed)
         return Measuring(one, two, self._data)
 
