@@ -3,9 +3,10 @@
     python -m tests.studies.end_rule                    # the tables, from the folder end_rule beside this file
     python -m tests.studies.end_rule --keep OUT/store   # fill that folder: losses on val, and what was right on test
 
-A is what the study of choices found in its folder ``choices``: a tenth of all passes from half of the rate, and a
-choice among about ten networks. B (linear) and C (1 - sqrt) take a fifth from the whole of the rate, and have two
-candidates: the end, and the best of few averages. The lowest mean of the trained loss on ``val`` chooses.
+A, today's default, is a tenth of all epochs from half of the rate, and a choice among about ten networks. B (linear)
+and C (1 - sqrt) take a fifth from the whole of the rate, and have two candidates: the end, and the best of few averages
+of stage 1's snapshots. The lowest mean of the trained loss on ``val`` chooses. Plain training and schedule-free SGD
+are those of the study of choices, with the same draw of the data.
 """
 
 import argparse
@@ -16,21 +17,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tests.benchmarks import choice_rules, stored_choices
+from tests.benchmarks import stored_choices
 
 HERE = Path(__file__).parent
 STORE = HERE / "end_rule"
 CHOICES = HERE.parent / "benchmarks" / "choices"
-BUDGETS = {22: 25, 36: 40, 69: 78}  # epochs of stage 1 of B and C -> those of A, which trains for as many in all
-PASSES = {22: 30, 36: 45, 69: 89}  # the names of the budgets
-CURVES = {"B": "linear", "C": "1-sqrt"}
+PASSES = {22: 30, 36: 45, 69: 89}  # epochs of stage 1 of B and C -> the name of the budget
+TODAY = {22: 25, 36: 40, 69: 78}  # and those of A, which trains for as many in all
+RULES = ("A", "B", "C")
 RIVALS = ("plain", "schedule_free", "schedule_free_rate_2")
 TASKS = {
     "photos": "photographs", "noisy": "wrong labels", "satimage": "satellite pixels", "letter": "letters",
     "fashion": "Fashion-MNIST", "digits": "digits",
 }  # fmt: skip
 N_TRAIN = {"photos": 4800, "noisy": 4788, "satimage": 3435, "letter": 15_000, "fashion": 10_000, "digits": 4788}
-CHECKED = 25  # an epoch whose last weights both studies have
 N_VAL = 1000
 ALL = 0  # in a list of lengths: all snapshots
 LISTS = {  # lengths of the averages that A could choose among, beside its last epoch and the mean of its epochs
@@ -42,39 +42,48 @@ LISTS = {  # lengths of the averages that A could choose among, beside its last 
     "none": (),
 }
 SLACK = 0.1  # points by which a rule may be behind A in the mean of a task
-_FILE = re.compile(r"(?P<task>[a-z]+)_(?P<seed>\d+)_(?P<at>\d+)\.npz")
+_FILE = re.compile(r"(?P<task>[a-z]+)_(?P<seed>\d+)_(?P<at>\d+)_(?P<rule>[ABC])\.npz")
 
+_SHORT = re.compile(r"( of)?(?= \d)| snapshots, steps.*| of the epochs")
 _WINDOW = re.compile(r"uniform of (\d+) snapshots, steps \d+ to (\d+)")
 
 
+class Candidates(NamedTuple):
+    """What a rule measured: the mean trained loss on ``val`` and the accuracy on ``test`` by name."""
+
+    n_images: int  # forwarded to measure one
+    losses: dict[str, float]
+    test: dict[str, float]  # percent
+
+
 class Run(NamedTuple):
-    """What a task, a seed and a budget have: the mean trained loss on ``val`` and the accuracy on ``test`` by name."""
+    """A task, a seed and a budget: what each rule measured."""
 
     task: str
     seed: int
     at: int
-    n_images: int  # forwarded to measure a candidate
-    losses: dict[str, float]
-    test: dict[str, float]  # percent
+    rules: dict[str, Candidates]
 
     @property
-    def averages(self) -> list[str]:
-        return [name for name in self.losses if name.startswith("uniform ")]
+    def averages(self) -> dict[str, float]:
+        """Return the losses of the averages that B and C choose among."""
+        return {name: loss for name, loss in self.rules["C"].losses.items() if name.startswith("uniform ")}
 
-    def best_average(self) -> str:
-        return min(self.averages, key=lambda name: self.losses[name])
+    def losses(self, rule: str) -> dict[str, float]:
+        """Return the losses of a rule's candidates."""
+        own = self.rules[rule].losses
+        return own if rule == "A" else {"end": own["end"]} | self.averages
 
-    def chosen(self, rule: str) -> str | None:
-        """Return the name of what B or C keeps; None if its end was not run."""
-        end = CURVES[rule]
-        if end not in self.losses:
-            return None
-        return min(end, self.best_average(), key=lambda name: self.losses[name])
+    def chosen(self, rule: str) -> str:
+        losses = self.losses(rule)
+        return min(losses, key=lambda name: losses[name])
 
-    @property
-    def epochs_to_choose(self) -> float:
-        """Return what measuring the end and all averages costs; a forward pass counts a third of a training one."""
-        return (1 + len(self.averages)) * self.n_images / 3 / N_TRAIN[self.task]
+    def test(self, rule: str, name: str) -> float:
+        return self.rules["C" if name in self.averages and rule == "B" else rule].test[name]
+
+    def epochs_to_choose(self, rule: str) -> float:
+        """Return what measuring a rule's candidates costs; a forward pass counts a third of a training one."""
+        return len(self.losses(rule)) * self.rules[rule].n_images / 3 / N_TRAIN[self.task]
 
 
 def kept(stored: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -89,35 +98,33 @@ def kept(stored: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return arrays
 
 
-def read(path: Path) -> Run:
-    """Read a file of the folder, and beside it the end of the linear cooldown if the study of choices has that."""
-    place = _FILE.fullmatch(path.name)
-    assert place is not None
-    task, seed, at = place["task"], int(place["seed"]), int(place["at"])
+def read(path: Path) -> Candidates:
     with np.load(path, allow_pickle=False) as stored:
-        names, n_images = stored["names"].tolist(), int(stored["n_images"])
-        losses = stored["val_trained"].astype(np.float64).mean(1)
-        test = 100 * np.unpackbits(stored["test_correct"], 1, count=int(stored["n_test"])).mean(1)
-    run = Run(task, seed, at, n_images, dict(zip(names, losses, strict=True)), dict(zip(names, test, strict=True)))
-    elsewhere = CHOICES / f"{task}_{seed}_{at + -(-at // 4)}_fifth.npz"
-    if "linear" not in run.losses and elsewhere.exists():
-        found = stored_choices.read(elsewhere, N_VAL)
-        run.losses["linear"] = float(found.losses["trained"].mean())
-        run.test["linear"] = float(found.test[0])
-    return run
+        names = stored["names"].tolist()
+        losses = stored["val_trained"].astype(np.float64).mean(1).tolist()
+        test = (100 * np.unpackbits(stored["test_correct"], 1, count=int(stored["n_test"])).mean(1)).tolist()
+        n_images = int(stored["n_images"])
+    return Candidates(n_images, dict(zip(names, losses, strict=True)), dict(zip(names, test, strict=True)))
 
 
-def earlier(runs: Iterable[Run]) -> dict[tuple[str, int, int], dict[str, float]]:
-    """Return what A kept, and the rivals: (task, seed, B and C's epochs of stage 1) -> name -> accuracy."""
+def load(store: Path) -> list[Run]:
+    """Read all runs of which A and C are there."""
+    found: dict[tuple[str, int, int], dict[str, Candidates]] = {}
+    for path in sorted(store.glob("*.npz")):
+        if place := _FILE.fullmatch(path.name):
+            key = place["task"], int(place["seed"]), int(place["at"])
+            found.setdefault(key, {})[place["rule"]] = read(path)
+    return [Run(*key, rules) for key, rules in found.items() if {"A", "C"} <= rules.keys()]
+
+
+def rivals(run: Run) -> dict[str, float]:
+    """Return the accuracy on ``test`` of each rival of the study of choices, after as many passes as A there."""
+    start, a = f"{run.task}_{run.seed}_", TODAY[run.at]
     found = {}
-    for run in runs:
-        start = f"{run.task}_{run.seed}_"
-        paths = [path for path in sorted(CHOICES.glob(f"{start}*.npz")) if stored_choices.FILE.fullmatch(path.name)]
-        rivals = [stored_choices.read(path, N_VAL) for path in paths if path.stem.endswith(RIVALS)]
-        stored = stored_choices.read(CHOICES / f"{start}{BUDGETS[run.at]}.npz", N_VAL)
-        [result] = choice_rules.results([stored], rivals)
-        values = {name: result.values[name] for name in RIVALS if name in result.values}
-        found[run.task, run.seed, run.at] = values | {"A": result.values["stage 2"]}
+    for path in sorted(CHOICES.glob(f"{start}*.npz")):
+        place = stored_choices.FILE.fullmatch(path.name)
+        if place and place["rival"] in RIVALS and a < int(place["at"]) <= 1.25 * a + 1:
+            found[place["rival"]] = float(stored_choices.read(path, N_VAL).test[0])
     return found
 
 
@@ -143,17 +150,13 @@ class Cell(NamedTuple):
 
 def cells(runs: list[Run]) -> list[Cell]:
     """Collect the runs by budget and task, in the order of the tables."""
-    before, found = earlier(runs), []
-    for at in BUDGETS:
+    found = []
+    for at in PASSES:
         for task in TASKS:
             group = sorted((run for run in runs if (run.task, run.at) == (task, at)), key=lambda run: run.seed)
-            by_seed = {}
-            for run in group:
-                chosen = {rule: run.chosen(rule) for rule in CURVES}
-                own = {rule: run.test[name] for rule, name in chosen.items() if name is not None}
-                by_seed[run.seed] = before[run.task, run.seed, run.at] | own
+            of_rules = {run.seed: {rule: run.test(rule, run.chosen(rule)) for rule in run.rules} for run in group}
             if group:
-                found.append(Cell(task, at, by_seed, group))
+                found.append(Cell(task, at, {run.seed: of_rules[run.seed] | rivals(run) for run in group}, group))
     return found
 
 
@@ -182,21 +185,19 @@ def table(found: list[Cell]) -> str:
 
 
 def choices_table(found: list[Cell]) -> str:
-    """Tabulate what the two candidates of C have alone, means over the seeds, and what choosing costs."""
+    """Tabulate the ends alone, the best average of B and C, what A and C keep, and what choosing costs, in Markdown."""
     lines = [
-        "| task | passes | end of B | end of C | best average | C | kept by C | epochs to choose |",
-        "|---|---:|---:|---:|---:|---:|---|---:|",
+        "| task | passes | end of A | end of B | end of C | best average | A keeps | C keeps | choosing, A, C |",
+        "|---|---:|---:|---:|---:|---:|---|---|---:|",
     ]
     for cell in found:
-        ends = [np.mean([run.test[CURVES[rule]] for run in cell.runs if CURVES[rule] in run.test]) for rule in CURVES]
-        average = np.mean([run.test[run.best_average()] for run in cell.runs])
-        kept_by_c = ", ".join(
-            "end" if name == CURVES["C"] else str(name) for run in cell.runs for name in [run.chosen("C")]
-        )
-        cost = np.mean([run.epochs_to_choose for run in cell.runs])
-        values = [*ends, average, cell.values("C").mean()]
-        row = " | ".join(f"{value:.2f}" for value in values)
-        lines.append(f"| {TASKS[cell.task]} | {PASSES[cell.at]} | {row} | {kept_by_c} | {cost:.1f} |")
+        ends = [[run.test(rule, "end") for run in cell.runs if rule in run.rules] for rule in RULES]
+        averages = [run.test("C", min(run.averages, key=lambda name: run.averages[name])) for run in cell.runs]
+        values = " | ".join(f"{np.mean(value):.2f}" if value else "" for value in [*ends, averages])
+        kept_by = [", ".join(_SHORT.sub("", run.chosen(rule)) for run in cell.runs) for rule in ("A", "C")]
+        costs = [f"{np.mean([run.epochs_to_choose(rule) for run in cell.runs]):.1f}" for rule in ("A", "C")]
+        place = f"{TASKS[cell.task]} | {PASSES[cell.at]}"
+        lines.append(f"| {place} | {values} | {' | '.join(kept_by)} | {', '.join(costs)} |")
     return "\n".join(lines)
 
 
@@ -265,10 +266,6 @@ def lists_table() -> str:
     return "\n".join(lines)
 
 
-def load(store: Path) -> list[Run]:
-    return [read(path) for path in sorted(store.glob("*.npz")) if _FILE.fullmatch(path.name)]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--store", type=Path, default=STORE)
@@ -283,7 +280,9 @@ def main() -> None:
         return
     found = cells(load(arguments.store))
     print(
-        "\n\n".join([table(found), choices_table(found), *(verdict(found, rule)[1] for rule in CURVES), lists_table()])
+        "\n\n".join(
+            [table(found), choices_table(found), *(verdict(found, rule)[1] for rule in RULES[1:]), lists_table()]
+        )
     )
 
 
