@@ -201,18 +201,23 @@ def choices_table(found: list[Cell]) -> str:
     return "\n".join(lines)
 
 
-def verdict(found: list[Cell], rule: str) -> tuple[bool, str]:
+def verdict(found: list[Cell], rule: str) -> str:
     """Apply the rule of the study to B or C: never more than ``SLACK`` behind A, and ahead in the mean of all."""
     differences = {(cell.task, cell.at): cell.values(rule, "A") for cell in found}
-    means = {place: values.mean() for place, values in differences.items() if len(values)}
-    behind = {place: mean for place, mean in means.items() if mean < -SLACK}
-    mean = float(np.mean(list(means.values())))
-    wins = not behind and mean > 0
-    places = "; ".join(f"{TASKS[task]} at {PASSES[at]}: {value:+.2f}" for (task, at), value in behind.items())
-    return wins, (
-        f"{rule}: {mean:+.2f} in the mean of {len(means)} tasks and budgets; more than {SLACK} behind A: "
-        f"{places or 'nowhere'}. {'It becomes the default.' if wins else 'It does not become the default.'}"
-    )
+    means = {place: float(values.mean()) for place, values in differences.items() if len(values)}
+    behind = [
+        f"{TASKS[task]} at {PASSES[at]} ({means[task, at]:+.2f}, seeds: {len(differences[task, at])})"
+        for task, at in means
+        if means[task, at] < -SLACK
+    ]
+    mean, n, n_all = float(np.mean(list(means.values()))), len(means), len(TASKS) * len(PASSES)
+    if behind or mean <= 0:
+        end = "it does not become the default"
+    else:
+        end = "it becomes the default" if n == n_all else "not decided, because the others were not run"
+    where = ", ".join(behind) or "nowhere"
+    start = f"{rule} less A: {mean:+.2f} in the mean of {n} of {n_all} tasks and budgets"
+    return f"{start}; more than {SLACK} behind: {where}; {end}."
 
 
 class Listed(NamedTuple):
@@ -280,9 +285,7 @@ def main() -> None:
         return
     found = cells(load(arguments.store))
     print(
-        "\n\n".join(
-            [table(found), choices_table(found), *(verdict(found, rule)[1] for rule in RULES[1:]), lists_table()]
-        )
+        "\n\n".join([table(found), choices_table(found), *(verdict(found, rule) for rule in RULES[1:]), lists_table()])
     )
 
 
