@@ -1,0 +1,293 @@
+"""The tables of the study of the end of training, from what ``end_rule_runs.py`` stored; seconds, without MindSpore.
+
+    python -m tests.studies.end_rule                    # the tables, from the folder end_rule beside this file
+    python -m tests.studies.end_rule --keep OUT/store   # fill that folder: losses on val, and what was right on test
+
+A, today's default, is a tenth of all epochs from half of the rate, and a choice among about ten networks. B (linear)
+and C (1 - sqrt) take a fifth from the whole of the rate, and have two candidates: the end, and the best of few averages
+of stage 1's snapshots. The lowest mean of the trained loss on ``val`` chooses. Plain training and schedule-free SGD
+are those of the study of choices, with the same draw of the data.
+"""
+
+import argparse
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from tests.benchmarks import stored_choices
+
+HERE = Path(__file__).parent
+STORE = HERE / "end_rule"
+CHOICES = HERE.parent / "benchmarks" / "choices"
+PASSES = {22: 30, 36: 45, 69: 89}  # epochs of stage 1 of B and C -> the name of the budget
+TODAY = {22: 25, 36: 40, 69: 78}  # and those of A, which trains for as many in all
+RULES = ("A", "B", "C")
+RIVALS = ("plain", "schedule_free", "schedule_free_rate_2")
+TASKS = {
+    "photos": "photographs", "noisy": "wrong labels", "satimage": "satellite pixels", "letter": "letters",
+    "fashion": "Fashion-MNIST", "digits": "digits",
+}  # fmt: skip
+N_TRAIN = {"photos": 4800, "noisy": 4788, "satimage": 3435, "letter": 15_000, "fashion": 10_000, "digits": 4788}
+N_VAL = 1000
+ALL = 0  # in a list of lengths: all snapshots
+LISTS = {  # lengths of the averages that A could choose among, beside its last epoch and the mean of its epochs
+    "3 to 34": (3, 5, 8, 13, 21, 34),
+    "3 to 55": (3, 5, 8, 13, 21, 34, 55),
+    "3 to 34, all": (3, 5, 8, 13, 21, 34, ALL),
+    "8, 13, 21, all": (8, 13, 21, ALL),
+    "13, all": (13, ALL),
+    "none": (),
+}
+SLACK = 0.1  # points by which a rule may be behind A in the mean of a task
+_FILE = re.compile(r"(?P<task>[a-z]+)_(?P<seed>\d+)_(?P<at>\d+)_(?P<rule>[ABC])\.npz")
+
+_SHORT = re.compile(r"( of)?(?= \d)| snapshots, steps.*| of the epochs")
+_WINDOW = re.compile(r"uniform of (\d+) snapshots, steps \d+ to (\d+)")
+
+
+class Candidates(NamedTuple):
+    """What a rule measured: the mean trained loss on ``val`` and the accuracy on ``test`` by name."""
+
+    n_images: int  # forwarded to measure one
+    losses: dict[str, float]
+    test: dict[str, float]  # percent
+
+
+class Run(NamedTuple):
+    """A task, a seed and a budget: what each rule measured."""
+
+    task: str
+    seed: int
+    at: int
+    rules: dict[str, Candidates]
+
+    @property
+    def averages(self) -> dict[str, float]:
+        """Return the losses of the averages that B and C choose among."""
+        return {name: loss for name, loss in self.rules["C"].losses.items() if name.startswith("uniform ")}
+
+    def losses(self, rule: str) -> dict[str, float]:
+        """Return the losses of a rule's candidates."""
+        own = self.rules[rule].losses
+        return own if rule == "A" else {"end": own["end"]} | self.averages
+
+    def chosen(self, rule: str) -> str:
+        losses = self.losses(rule)
+        return min(losses, key=lambda name: losses[name])
+
+    def test(self, rule: str, name: str) -> float:
+        return self.rules["C" if name in self.averages and rule == "B" else rule].test[name]
+
+    def epochs_to_choose(self, rule: str) -> float:
+        """Return what measuring a rule's candidates costs; a forward pass counts a third of a training one."""
+        return len(self.losses(rule)) * self.rules[rule].n_images / 3 / N_TRAIN[self.task]
+
+
+def kept(stored: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return what is kept of a file of outputs: losses on ``val`` as float16, and which samples were right."""
+    logits, labels = stored["val_logits"].astype(np.float64), stored["val_labels"]
+    arrays = {"names": stored["names"], "n_images": stored["n_images"]}
+    for name in ("trained", "entropy"):
+        arrays[f"val_{name}"] = stored_choices.LOSSES[name](logits, labels).astype(np.float16)
+    for split in ("val", "test"):
+        right = stored[f"{split}_logits"].argmax(-1) == stored[f"{split}_labels"]
+        arrays |= {f"{split}_correct": np.packbits(right, 1), f"n_{split}": np.array(right.shape[1])}
+    return arrays
+
+
+def read(path: Path) -> Candidates:
+    with np.load(path, allow_pickle=False) as stored:
+        names = stored["names"].tolist()
+        losses = stored["val_trained"].astype(np.float64).mean(1).tolist()
+        test = (100 * np.unpackbits(stored["test_correct"], 1, count=int(stored["n_test"])).mean(1)).tolist()
+        n_images = int(stored["n_images"])
+    return Candidates(n_images, dict(zip(names, losses, strict=True)), dict(zip(names, test, strict=True)))
+
+
+def load(store: Path) -> list[Run]:
+    """Read all runs of which A and C are there."""
+    found: dict[tuple[str, int, int], dict[str, Candidates]] = {}
+    for path in sorted(store.glob("*.npz")):
+        if place := _FILE.fullmatch(path.name):
+            key = place["task"], int(place["seed"]), int(place["at"])
+            found.setdefault(key, {})[place["rule"]] = read(path)
+    return [Run(*key, rules) for key, rules in found.items() if {"A", "C"} <= rules.keys()]
+
+
+def rivals(run: Run) -> dict[str, float]:
+    """Return the accuracy on ``test`` of each rival of the study of choices, after as many passes as A there."""
+    start, a = f"{run.task}_{run.seed}_", TODAY[run.at]
+    found = {}
+    for path in sorted(CHOICES.glob(f"{start}*.npz")):
+        place = stored_choices.FILE.fullmatch(path.name)
+        if place and place["rival"] in RIVALS and a < int(place["at"]) <= 1.25 * a + 1:
+            found[place["rival"]] = float(stored_choices.read(path, N_VAL).test[0])
+    return found
+
+
+class Cell(NamedTuple):
+    """A task and a budget: the accuracies of each rule and rival by seed."""
+
+    task: str
+    at: int
+    by_seed: dict[int, dict[str, float]]
+    runs: list[Run]
+
+    def values(self, name: str, beside: str | None = None) -> np.ndarray:
+        """Return the accuracies of a rule, or the differences to another one, over the seeds that have both."""
+        needed = [name] if beside is None else [name, beside]
+        rows = [[row[one] for one in needed] for row in self.by_seed.values() if all(one in row for one in needed)]
+        return np.array([row[0] - sum(row[1:]) for row in rows])
+
+    def best_rival(self) -> str:
+        """Return the rival with the highest mean among those with the most seeds."""
+        most = max(len(self.values(name)) for name in RIVALS)
+        return max((name for name in RIVALS if len(self.values(name)) == most), key=lambda one: self.values(one).mean())
+
+
+def cells(runs: list[Run]) -> list[Cell]:
+    """Collect the runs by budget and task, in the order of the tables."""
+    found = []
+    for at in PASSES:
+        for task in TASKS:
+            group = sorted((run for run in runs if (run.task, run.at) == (task, at)), key=lambda run: run.seed)
+            of_rules = {run.seed: {rule: run.test(rule, run.chosen(rule)) for rule in run.rules} for run in group}
+            if group:
+                found.append(Cell(task, at, {run.seed: of_rules[run.seed] | rivals(run) for run in group}, group))
+    return found
+
+
+def spread(values: np.ndarray, sign: str = "") -> str:
+    """Write a mean and its standard deviation over the seeds."""
+    if not len(values):
+        return ""
+    return f"{values.mean():{sign}.2f}" + (f" ± {values.std(ddof=1):.2f}" if len(values) > 1 else "")
+
+
+def table(found: list[Cell]) -> str:
+    """Tabulate each rule and rival, mean ± standard deviation over the seeds, and the paired differences."""
+    lines = [
+        "| task | passes | seeds | A | B | C | plain | schedule-free | at rate 2 | B less A | C less A "
+        "| A less best rival | C less best rival |",
+        "|---|" + "---:|" * 12,
+    ]
+    for cell in found:
+        rival = cell.best_rival()
+        row = [spread(cell.values(name)) for name in ("A", "B", "C", *RIVALS)]
+        row += [
+            spread(cell.values(one, other), "+") for one, other in (("B", "A"), ("C", "A"), ("A", rival), ("C", rival))
+        ]
+        lines.append(f"| {TASKS[cell.task]} | {PASSES[cell.at]} | {len(cell.runs)} | {' | '.join(row)} |")
+    return "\n".join(lines)
+
+
+def choices_table(found: list[Cell]) -> str:
+    """Tabulate the ends alone, the best average of B and C, what A and C keep, and what choosing costs, in Markdown."""
+    lines = [
+        "| task | passes | end of A | end of B | end of C | best average | A keeps | C keeps | choosing, A, C |",
+        "|---|---:|---:|---:|---:|---:|---|---|---:|",
+    ]
+    for cell in found:
+        ends = [[run.test(rule, "end") for run in cell.runs if rule in run.rules] for rule in RULES]
+        averages = [run.test("C", min(run.averages, key=lambda name: run.averages[name])) for run in cell.runs]
+        values = " | ".join(f"{np.mean(value):.2f}" if value else "" for value in [*ends, averages])
+        kept_by = [", ".join(_SHORT.sub("", run.chosen(rule)) for run in cell.runs) for rule in ("A", "C")]
+        costs = [f"{np.mean([run.epochs_to_choose(rule) for run in cell.runs]):.1f}" for rule in ("A", "C")]
+        place = f"{TASKS[cell.task]} | {PASSES[cell.at]}"
+        lines.append(f"| {place} | {values} | {' | '.join(kept_by)} | {', '.join(costs)} |")
+    return "\n".join(lines)
+
+
+def verdict(found: list[Cell], rule: str) -> str:
+    """Apply the rule of the study to B or C: never more than ``SLACK`` behind A, and ahead in the mean of all."""
+    differences = {(cell.task, cell.at): cell.values(rule, "A") for cell in found}
+    means = {place: float(values.mean()) for place, values in differences.items() if len(values)}
+    behind = [
+        f"{TASKS[task]} at {PASSES[at]} ({means[task, at]:+.2f}, seeds: {len(differences[task, at])})"
+        for task, at in means
+        if means[task, at] < -SLACK
+    ]
+    mean, n, n_all = float(np.mean(list(means.values()))), len(means), len(TASKS) * len(PASSES)
+    if behind or mean <= 0:
+        end = "it does not become the default"
+    else:
+        end = "it becomes the default" if n == n_all else "not decided, because the others were not run"
+    where = ", ".join(behind) or "nowhere"
+    start = f"{rule} less A: {mean:+.2f} in the mean of {n} of {n_all} tasks and budgets"
+    return f"{start}; more than {SLACK} behind: {where}; {end}."
+
+
+class Listed(NamedTuple):
+    """What a choice of A from a list has: points of accuracy ahead of the choice by ``few``, and networks measured."""
+
+    gain: float
+    n_networks: int
+
+
+def from_list(stored: stored_choices.Stored, lengths: Iterable[int], with_mean: bool) -> Listed:
+    """Choose among A's last epoch, perhaps the mean of its epochs, and averages that end at the newest snapshot."""
+    means, names = stored.losses["trained"].mean(1), stored.names
+    epochs = [number for number, name in enumerate(names) if name.startswith("epoch ")]
+    numbers = [epochs[-1]]
+    numbers += [names.index(name) for name in [f"mean of epochs 1 to {len(epochs)}"] if with_mean and name in names]
+    windows = [
+        (number, *map(int, found.groups())) for number, found in enumerate(map(_WINDOW.fullmatch, names)) if found
+    ]
+    newest = max(last for *_, last in windows)
+    by_length = {length: number for number, length, last in windows if last == newest}
+    wanted = [max(by_length) if length == ALL else length for length in lengths]
+    numbers += [by_length[length] for length in dict.fromkeys(wanted) if length in by_length]
+    few = stored_choices.few(stored, "trained")
+    before, now = (min(some, key=lambda number: means[number]) for some in (few, numbers))
+    return Listed(float(stored.test[now] - stored.test[before]), len(numbers))
+
+
+def lists_table() -> str:
+    """Tabulate what A loses if a short list takes the place of its search from coarse to fine, in Markdown."""
+    paths = [path for path in sorted(CHOICES.glob("*.npz")) if (place := stored_choices.FILE.fullmatch(path.name))
+             and place["task"] in TASKS and not place["rival"]]  # fmt: skip
+    stored = [stored_choices.read(path, N_VAL) for path in paths]
+    today = np.mean([len(stored_choices.few(one, "trained")) for one in stored])
+    lines = [
+        f"| averages | mean of the epochs | networks (today {today:.1f}) | less today's choice | least |",
+        "|---|---|---:|---:|---|",
+    ]
+    for label, lengths in LISTS.items():
+        for with_mean in (True, False):
+            found = [(one, from_list(one, lengths, with_mean)) for one in stored]
+            places = sorted({(one.task, one.at) for one in stored})
+            gains = {
+                place: np.mean([listed.gain for one, listed in found if (one.task, one.at) == place])
+                for place in places
+            }
+            least = min(gains, key=lambda place: gains[place])
+            n = np.mean([listed.n_networks for _, listed in found])
+            where = f"{gains[least]:+.2f}, {TASKS[least[0]]} from epoch {least[1]}"
+            mean = np.mean(list(gains.values()))
+            lines.append(f"| {label} | {'yes' if with_mean else 'no'} | {n:.1f} | {mean:+.2f} | {where} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--store", type=Path, default=STORE)
+    parser.add_argument("--keep", type=Path, help="write what is needed of this folder to the store, and end")
+    arguments = parser.parse_args()
+    if arguments.keep is not None:
+        arguments.store.mkdir(exist_ok=True)
+        for path in sorted(arguments.keep.glob("*.npz")):
+            if _FILE.fullmatch(path.name):
+                with np.load(path, allow_pickle=False) as stored:
+                    np.savez_compressed(arguments.store / path.name, **kept(dict(stored)))
+        return
+    found = cells(load(arguments.store))
+    print(
+        "\n\n".join([table(found), choices_table(found), *(verdict(found, rule) for rule in RULES[1:]), lists_table()])
+    )
+
+
+if __name__ == "__main__":
+    main()
