@@ -1,4 +1,4 @@
-"""What the rule of choice keeps, beside rivals, from what ``choice_store.py`` stored; a second, without MindSpore.
+"""What the rule of choice keeps, beside rivals, from the store of ``choice_store.py`` of commit 741df3b6.
 
     python -m tests.studies.choice_rules STORE
 

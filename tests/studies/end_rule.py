@@ -1,7 +1,9 @@
-"""The tables of the study of the end of training, from what ``end_rule_runs.py`` stored; seconds, without MindSpore.
+"""The tables of the study of the end of training, from the folder ``end_rule`` beside this file; seconds.
 
-    python -m tests.studies.end_rule                    # the tables, from the folder end_rule beside this file
-    python -m tests.studies.end_rule --keep OUT/store   # fill that folder: losses on val, and what was right on test
+    python -m tests.studies.end_rule
+
+The folder has the losses of each candidate on ``val``, and which samples of ``test`` were right. The program that ran
+it is ``tests/studies/end_rule_runs.py`` of commit 7a8e3a93, for a worktree of that commit.
 
 A, today's default, is a tenth of all epochs from half of the rate, and a choice among about ten networks. B (linear)
 and C (1 - sqrt) take a fifth from the whole of the rate, and have two candidates: the end, and the best of few averages
@@ -9,7 +11,6 @@ of stage 1's snapshots. The lowest mean of the trained loss on ``val`` chooses. 
 are those of the study of choices, with the same draw of the data.
 """
 
-import argparse
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,11 +18,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tests.benchmarks import stored_choices
+from tests.studies import stored_choices
 
 HERE = Path(__file__).parent
 STORE = HERE / "end_rule"
-CHOICES = HERE.parent / "benchmarks" / "choices"
+CHOICES = HERE / "choices"
 PASSES = {22: 30, 36: 45, 69: 89}  # epochs of stage 1 of B and C -> the name of the budget
 TODAY = {22: 25, 36: 40, 69: 78}  # and those of A, which trains for as many in all
 RULES = ("A", "B", "C")
@@ -31,9 +32,8 @@ TASKS = {
     "fashion": "Fashion-MNIST", "digits": "digits",
 }  # fmt: skip
 N_TRAIN = {"photos": 4800, "noisy": 4788, "satimage": 3435, "letter": 15_000, "fashion": 10_000, "digits": 4788}
-N_VAL = 1000
 ALL = 0  # in a list of lengths: all snapshots
-LISTS = {  # lengths of the averages that A could choose among, beside its last epoch and the mean of its epochs
+LISTS = {  # lengths of the averages that A could choose among, beside its last epoch
     "3 to 34": (3, 5, 8, 13, 21, 34),
     "3 to 55": (3, 5, 8, 13, 21, 34, 55),
     "3 to 34, all": (3, 5, 8, 13, 21, 34, ALL),
@@ -86,18 +86,6 @@ class Run(NamedTuple):
         return len(self.losses(rule)) * self.rules[rule].n_images / 3 / N_TRAIN[self.task]
 
 
-def kept(stored: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return what is kept of a file of outputs: losses on ``val`` as float16, and which samples were right."""
-    logits, labels = stored["val_logits"].astype(np.float64), stored["val_labels"]
-    arrays = {"names": stored["names"], "n_images": stored["n_images"]}
-    for name in ("trained", "entropy"):
-        arrays[f"val_{name}"] = stored_choices.LOSSES[name](logits, labels).astype(np.float16)
-    for split in ("val", "test"):
-        right = stored[f"{split}_logits"].argmax(-1) == stored[f"{split}_labels"]
-        arrays |= {f"{split}_correct": np.packbits(right, 1), f"n_{split}": np.array(right.shape[1])}
-    return arrays
-
-
 def read(path: Path) -> Candidates:
     with np.load(path, allow_pickle=False) as stored:
         names = stored["names"].tolist()
@@ -124,7 +112,7 @@ def rivals(run: Run) -> dict[str, float]:
     for path in sorted(CHOICES.glob(f"{start}*.npz")):
         place = stored_choices.FILE.fullmatch(path.name)
         if place and place["rival"] in RIVALS and a < int(place["at"]) <= 1.25 * a + 1:
-            found[place["rival"]] = float(stored_choices.read(path, N_VAL).test[0])
+            found[place["rival"]] = float(stored_choices.read(path).test[0])
     return found
 
 
@@ -227,12 +215,10 @@ class Listed(NamedTuple):
     n_networks: int
 
 
-def from_list(stored: stored_choices.Stored, lengths: Iterable[int], with_mean: bool) -> Listed:
-    """Choose among A's last epoch, perhaps the mean of its epochs, and averages that end at the newest snapshot."""
-    means, names = stored.losses["trained"].mean(1), stored.names
-    epochs = [number for number, name in enumerate(names) if name.startswith("epoch ")]
-    numbers = [epochs[-1]]
-    numbers += [names.index(name) for name in [f"mean of epochs 1 to {len(epochs)}"] if with_mean and name in names]
+def from_list(stored: stored_choices.Stored, lengths: Iterable[int]) -> Listed:
+    """Choose among A's last epoch and averages that end at the newest snapshot."""
+    means, names = stored.losses.mean(1), stored.names
+    numbers = [max(number for number, name in enumerate(names) if name.startswith("epoch "))]
     windows = [
         (number, *map(int, found.groups())) for number, found in enumerate(map(_WINDOW.fullmatch, names)) if found
     ]
@@ -240,53 +226,40 @@ def from_list(stored: stored_choices.Stored, lengths: Iterable[int], with_mean: 
     by_length = {length: number for number, length, last in windows if last == newest}
     wanted = [max(by_length) if length == ALL else length for length in lengths]
     numbers += [by_length[length] for length in dict.fromkeys(wanted) if length in by_length]
-    few = stored_choices.few(stored, "trained")
+    few = stored_choices.few(stored)
     before, now = (min(some, key=lambda number: means[number]) for some in (few, numbers))
     return Listed(float(stored.test[now] - stored.test[before]), len(numbers))
 
 
 def lists_table() -> str:
     """Tabulate what A loses if a short list takes the place of its search from coarse to fine, in Markdown."""
-    paths = [path for path in sorted(CHOICES.glob("*.npz")) if (place := stored_choices.FILE.fullmatch(path.name))
-             and place["task"] in TASKS and not place["rival"]]  # fmt: skip
-    stored = [stored_choices.read(path, N_VAL) for path in paths]
-    today = np.mean([len(stored_choices.few(one, "trained")) for one in stored])
-    lines = [
-        f"| averages | mean of the epochs | networks (today {today:.1f}) | less today's choice | least |",
-        "|---|---|---:|---:|---|",
+    stored = [
+        stored_choices.read(path)
+        for path in sorted(CHOICES.glob("*.npz"))
+        if (place := stored_choices.FILE.fullmatch(path.name)) and place["task"] in TASKS and not place["rival"]
     ]
+    coarse_to_fine = np.mean([len(stored_choices.few(one)) for one in stored])
+    lines = [
+        f"| averages | networks (coarse to fine {coarse_to_fine:.1f}) | less that choice | least |",
+        "|---|---:|---:|---|",
+    ]
+    places = sorted({(one.task, one.at) for one in stored})
     for label, lengths in LISTS.items():
-        for with_mean in (True, False):
-            found = [(one, from_list(one, lengths, with_mean)) for one in stored]
-            places = sorted({(one.task, one.at) for one in stored})
-            gains = {
-                place: np.mean([listed.gain for one, listed in found if (one.task, one.at) == place])
-                for place in places
-            }
-            least = min(gains, key=lambda place: gains[place])
-            n = np.mean([listed.n_networks for _, listed in found])
-            where = f"{gains[least]:+.2f}, {TASKS[least[0]]} from epoch {least[1]}"
-            mean = np.mean(list(gains.values()))
-            lines.append(f"| {label} | {'yes' if with_mean else 'no'} | {n:.1f} | {mean:+.2f} | {where} |")
+        listed = [(one, from_list(one, lengths)) for one in stored]
+        gains = {
+            place: np.mean([of_list.gain for one, of_list in listed if (one.task, one.at) == place]) for place in places
+        }
+        least = min(gains, key=lambda place: gains[place])
+        n = np.mean([of_list.n_networks for _, of_list in listed])
+        where = f"{gains[least]:+.2f}, {TASKS[least[0]]} from epoch {least[1]}"
+        lines.append(f"| {label} | {n:.1f} | {np.mean(list(gains.values())):+.2f} | {where} |")
     return "\n".join(lines)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--store", type=Path, default=STORE)
-    parser.add_argument("--keep", type=Path, help="write what is needed of this folder to the store, and end")
-    arguments = parser.parse_args()
-    if arguments.keep is not None:
-        arguments.store.mkdir(exist_ok=True)
-        for path in sorted(arguments.keep.glob("*.npz")):
-            if _FILE.fullmatch(path.name):
-                with np.load(path, allow_pickle=False) as stored:
-                    np.savez_compressed(arguments.store / path.name, **kept(dict(stored)))
-        return
-    found = cells(load(arguments.store))
-    print(
-        "\n\n".join([table(found), choices_table(found), *(verdict(found, rule) for rule in RULES[1:]), lists_table()])
-    )
+    found = cells(load(STORE))
+    parts = table(found), choices_table(found), *(verdict(found, rule) for rule in RULES[1:]), lists_table()
+    print("\n\n".join(parts))
 
 
 if __name__ == "__main__":

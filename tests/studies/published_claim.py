@@ -1,4 +1,4 @@
-"""The tables of the published claim, from what ``claim_runs.py`` stored; a second, without MindSpore.
+"""The tables of the published claim, from the store of ``claim_runs.py`` of commit 741df3b6; seconds.
 
     python -m tests.studies.published_claim STORE         # tests/studies/claims/published or .../constant
 
