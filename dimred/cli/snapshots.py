@@ -51,13 +51,13 @@ def pca(
         ),
     ] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out damaged snapshots, and say which.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace a different basis in --out.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace --out if it exists.")] = False,
     plan: Annotated[bool, typer.Option("--plan", help="Only print the memory and disk that it will take.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Compute the basis that a search uses, pca_mat.npy and pca_mat.h5, from stage 1's snapshots.
 
-    If --out already holds the same basis, it is kept; a different one is replaced only with --force.
+    If --out exists, it is replaced only with --force.
 
     Example: dimred pca --ckpt-dir device0_stage_1/checkpoint_stage_1/checkpoint_pca
     """

@@ -165,10 +165,7 @@ def check_out(path: Path, *, overwrite: bool) -> None:
         with suppress(BasisMismatchError):
             read_metadata(beside)
             return  # metadata of a basis, which a killed run left without rows
-    raise ConfigError(
-        f"{' and '.join(files)} would be replaced, and may not be the same as the new basis. Give another out, or "
-        "overwrite=True to replace it."
-    )
+    raise ConfigError(f"{' and '.join(files)} would be replaced. Give another out, or overwrite=True to replace it.")
 
 
 def load_basis(
@@ -217,7 +214,7 @@ def load_basis(
         check_orthonormal(rows, source)  # a better explanation, if it applies
         raise BasisMismatchError(
             f"{source} is not the file that {beside.name} beside it describes (their digests differ): it was changed, "
-            "or its writing was interrupted. Run the same dimred pca command again."
+            "or its writing was interrupted. Make it again with dimred pca --force."
         )
     if network_layout:
         basis.check(network_layout)
