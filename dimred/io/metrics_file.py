@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def gaps_in_words(records: Sequence[Mapping[str, Any]], key: str, last: int | None = None) -> str | None:
-    """Say which records are missing or there twice; None if their numbers go up one by one.
+    """Say which records there should be if some are missing or there twice; None if their numbers go up one by one.
 
     Args:
         records: the records of a run, in the order of the file.
@@ -41,19 +40,12 @@ def gaps_in_words(records: Sequence[Mapping[str, Any]], key: str, last: int | No
     """
     numbers = [record.get(key) for record in records]
     known = [number for number in numbers if isinstance(number, int)]
-    expected = range(1, last + 1) if last is not None else range(min(known, default=1), max(known, default=0) + 1)
-    if numbers == [*expected]:
-        return None
-    counts = Counter(known)
-    missing, twice = sorted({*expected} - {*counts}), sorted(one for one, n in counts.items() if n > 1)
-    words = [f"lacks {key} {_several(missing)}"] if missing else []
-    words += [f"has {key} {_several(twice)} more than once"] if twice else []
-    return " and ".join(words) or f"has its {key}s in another order, or others than the run made"
-
-
-def _several(numbers: Sequence[int]) -> str:
-    shown = ", ".join(map(str, numbers[:5]))
-    return shown if len(numbers) <= 5 else f"{shown} and {len(numbers) - 5} others"
+    first, end = (1, last) if last is not None else (min(known, default=1), max(known, default=0))
+    return (
+        None
+        if numbers == [*range(first, end + 1)]
+        else f"does not have each {key} from {first} to {end} once and in order"
+    )
 
 
 def loss_text(loss: float | None) -> str:
