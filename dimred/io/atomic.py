@@ -213,11 +213,10 @@ def writable(argument: str, path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        why = f"can't be made or written to ({error.strerror}); make it writable, or name another folder"
-        if link := next((one for one in (path, *path.parents) if one.is_symlink() and not one.exists()), None):
-            where = "is" if link == path else f"lies below {str(link)!r},"
-            why = f"{where} a link to what is gone, {str(link.readlink())!r}; put that back, or name another folder"
-        raise ConfigError(f"{argument} is {str(path)!r}, which {why}") from error
+        raise ConfigError(
+            f"{argument} is {str(path)!r}, which can't be made or written to ({error.strerror}); make it writable, or "
+            "name another folder"
+        ) from error
 
 
 LOCK = ".lock"

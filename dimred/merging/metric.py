@@ -121,9 +121,6 @@ class ProcessMetric:
         timeout_seconds: limit on loading, on a score and on a re-estimation; a process that takes longer is ended.
         log: file for what the process prints.
 
-    Attributes:
-        timeout_seconds: the limit, which may be changed from question to question.
-
     Raises:
         ConfigError: the file or its function does not exist or can't be loaded, or the command has no ``{}``.
     """
