@@ -219,11 +219,7 @@ def load_basis(
 
 
 def _open_npy(path: Path) -> np.ndarray:
-    """Memory-map the rows in a ``.npy`` file for reading; nothing is unpickled.
-
-    Raises:
-        BasisMismatchError: the file is missing, truncated, or not a two-dimensional ``.npy`` of float32 or float64.
-    """
+    """Memory-map the rows in a ``.npy`` file for reading; nothing is unpickled."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # of a header that Python 2 wrote, which is read as well

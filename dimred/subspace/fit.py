@@ -175,9 +175,6 @@ def _write_rows(
 
     Returns:
         The coefficients of the rows as written, float64 (k, N); the rows' deviation from orthonormal; their digest.
-
-    Raises:
-        SeriesError: the rows can't be made orthonormal.
     """
     for _ in range(1 + _REPAIRS):
         row_gram, digest = rows_pass(matrix, coefficients, rows, mean, progress, centred=centred)

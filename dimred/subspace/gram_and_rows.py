@@ -154,7 +154,7 @@ def _strips(block: np.ndarray, buffer: np.ndarray, centred: bool) -> Iterator[tu
 def _non_finite(matrix: WeightMatrix, block: np.ndarray, first: int) -> BadSnapshotError:
     """Return the error for the first number in a block that is not finite.
 
-    If a Gram matrix is not finite, there is one, as products of numbers in float32's range are finite in float64.
+    There is one: products of finite float32 numbers are finite in float64, and the Gram matrix was not.
     """
     row, column = np.argwhere(~np.isfinite(block))[0]
     layout = matrix.layout
