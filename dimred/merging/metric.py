@@ -113,7 +113,7 @@ def command_metric(command: str) -> FunctionMetric:
 
 
 class ProcessMetric:
-    """A metric in a process of its own, which is started again after it has hung or died.
+    """A metric in a process of its own, which is ended when a question fails.
 
     Args:
         option: ``metric`` or ``metric_command``, for errors.
@@ -181,8 +181,6 @@ class ProcessMetric:
         return self._answer()
 
     def _ask(self, *question: str | None) -> Any:
-        if self._process is None:
-            self._start()
         with contextlib.suppress(BrokenPipeError):  # it has died: there will be no answer either
             self._connection.send_bytes(json.dumps(question).encode())
         return self._answer()

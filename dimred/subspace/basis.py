@@ -155,14 +155,16 @@ def check_out(path: Path, *, overwrite: bool) -> None:
     if not path.parent.is_dir():
         raise ConfigError(f"out is {str(path)!r}, but there is no folder {str(path.parent)!r}; make it first.")
     beside = metadata_path(path)
-    files = [str(file) for file in (path, beside) if file.exists()]
-    if not files or overwrite:
+    there = next((file for file in (path, beside) if file.exists()), None)
+    if there is None or overwrite:
         return
-    if not path.exists():
+    if there == beside:
         with suppress(BasisMismatchError):
             read_metadata(beside)
             return  # metadata of a basis, which a killed run left without rows
-    raise ConfigError(f"{' and '.join(files)} would be replaced. Give another out, or overwrite=True to replace it.")
+    raise ConfigError(
+        f"out is {str(path)!r}, but {str(there)!r} exists already; give another out, or overwrite=True to replace it"
+    )
 
 
 def load_basis(

@@ -131,14 +131,14 @@ def test_of_two_runs_for_one_result_the_slower_one_replaces_nothing(walk, tmp_pa
         if not faster:
             faster.append(fit_basis(walk[0].select(last=11), 2, out=out))
 
-    with pytest.raises(ConfigError, match="would be replaced"):
+    with pytest.raises(ConfigError, match="exists already"):
         fit_basis(walk[0], 3, out=out, progress=progress)
     assert np.array_equal(load_basis(out).components, faster[0].components)
 
 
 def test_a_foreign_file_that_ends_in_h5_is_kept(walk, tmp_path):
     (tmp_path / "pca_mat.h5").write_text("mine")
-    with pytest.raises(ConfigError, match=r"pca_mat\.h5 would be replaced"):
+    with pytest.raises(ConfigError, match=r"pca_mat\.h5' exists already"):
         fit_basis(walk[0], 3, out=tmp_path / "pca_mat.npy")
     assert (tmp_path / "pca_mat.h5").read_text() == "mine"
 
