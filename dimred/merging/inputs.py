@@ -166,12 +166,7 @@ def layout_from(path: Path) -> WeightLayout:
 
 
 def log_copied(template: Checkpoint, weights: Collection[str]) -> None:
-    """Log which arrays of floats are copied from the template, and not averaged.
-
-    Args:
-        template: the checkpoint to copy from.
-        weights: the names of the weights.
-    """
+    """Log which arrays of floats are copied from the template: those that are neither weights nor statistics."""
     averaged = {*weights, *template.statistics}
     names = [name for name, one in template.tensors.items() if one.is_float and name not in averaged]
     if names:

@@ -233,12 +233,7 @@ def _whole(number: float) -> float | int:
 
 
 def write_config(folder: Path, mean: LowRankMean) -> None:
-    """Write the configuration of a mean of adapters, as PEFT lays it out.
-
-    Args:
-        folder: the new adapter's folder, which holds a copy of the last input's configuration; an equal one is left.
-        mean: the mean.
-    """
+    """Replace the last input's configuration in the new adapter's folder by the mean's, unless they are equal."""
     path = folder / ADAPTER_CONFIG
     if mean.config != json.loads(path.read_bytes()):
         path.write_text(json.dumps(mean.config, indent=2, sort_keys=True), encoding="utf-8")

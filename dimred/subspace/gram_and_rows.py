@@ -23,12 +23,7 @@ Progress = Callable[[str, int, int], None]
 
 
 class BadSnapshotError(CheckpointError):
-    """A snapshot can't be used.
-
-    Args:
-        row: its row in the matrix, from 0.
-        reason: a sentence that names the snapshot.
-    """
+    """The snapshot of a row can't be used, for a reason, which is a sentence."""
 
     def __init__(self, row: int, reason: str) -> None:
         super().__init__(f"{reason} Restore it, or leave it out with skip_bad=True.")
