@@ -189,15 +189,15 @@ def greedy_soup(numbers: Sequence[int], loss: Callable[[Sequence[int]], float]) 
 
     Args:
         numbers: the n checkpoints' numbers, oldest first.
-        loss: returns the loss of the mean of some of them, lower is better; infinity if it failed.
+        loss: returns the loss of the mean of some of them, lower is better.
 
     Returns:
-        The numbers of those added, the best first; empty if all failed.
+        The numbers of those added, the best first.
     """
     alone = {number: loss([number]) for number in numbers}
     members: list[int] = []
     lowest = math.inf
-    for number in sorted((one for one in numbers if alone[one] < math.inf), key=lambda one: (alone[one], -one)):
+    for number in sorted(numbers, key=lambda one: (alone[one], -one)):
         with_it = loss([*members, number]) if members else alone[number]
         if with_it <= lowest:
             members, lowest = [*members, number], with_it

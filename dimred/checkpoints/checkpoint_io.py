@@ -72,23 +72,14 @@ def _index(file: BinaryIO, path: Path, verify: bool) -> tuple[dict[str, StoredTe
     if os.fstat(file.fileno()).st_size == 0:
         raise CheckpointError(f"{path} is empty. Save it again.")
     with reading(path):
-        check_is_no_pointer(file, path)
+        if os.pread(file.fileno(), len(_LFS_POINTER), 0) == _LFS_POINTER:
+            raise CheckpointError(f"{path} is a pointer of Git LFS, not the file itself; fetch it with git lfs pull.")
         if path.suffix == ".safetensors":
             return read_safetensors_index(file, path)
         index = read_ckpt_index(file, path)
         if verify:
             check_ckpt_crc(file, path)
         return index, {}
-
-
-def check_is_no_pointer(file: BinaryIO, path: Path) -> None:
-    """Check that a file is not a pointer that Git LFS leaves in the place of the file itself.
-
-    Raises:
-        CheckpointError: it is one.
-    """
-    if os.pread(file.fileno(), len(_LFS_POINTER), 0) == _LFS_POINTER:
-        raise CheckpointError(f"{path} is a pointer of Git LFS, not the file itself; fetch it with git lfs pull.")
 
 
 def check_ending(path: Path, argument: str) -> None:

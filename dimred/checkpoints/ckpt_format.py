@@ -176,12 +176,7 @@ def check_ckpt_crc(file: BinaryIO, path: os.PathLike[str]) -> None:
 def renew_ckpt_crc(file: BinaryIO, path: os.PathLike[str]) -> None:
     """Update the checksum at the end of a ``.ckpt`` file, if it has one, after a change of the content.
 
-    Args:
-        file: the file, open for reading and writing, with nothing left in its buffer.
-        path: its path, for the error.
-
-    Raises:
-        CheckpointError: the file can't be read.
+    The file is open for reading and writing, with nothing left in its buffer; CheckpointError if it can't be read.
     """
     _, crc = _checksums(file, path)
     if crc is not None:

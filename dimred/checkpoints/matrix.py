@@ -14,7 +14,6 @@ import numpy as np
 
 from dimred.checkpoints.checkpoint_io import Checkpoint, open_checkpoint, open_file
 from dimred.checkpoints.layout import CHUNK, WeightLayout, hash_columns
-from dimred.checkpoints.safetensors_format import check_order_of_names
 from dimred.checkpoints.series import CheckpointSeries, SnapshotEntry
 from dimred.checkpoints.stored_tensor import reading
 from dimred.checkpoints.trainable import trainable_layout
@@ -45,7 +44,7 @@ class WeightMatrix:
 
     Raises:
         CheckpointError: a snapshot is missing, truncated, damaged, lacks a parameter, or has one of another shape; or
-            without a layout, which entries are weights or their order can't be told.
+            without a layout, which entries are weights can't be told.
         SeriesError: no snapshot is left.
     """
 
@@ -64,7 +63,6 @@ class WeightMatrix:
             # A snapshot that was cut between two tensors has fewer of them, and is refused below.
             fullest = max((row.checkpoint for row in rows), key=lambda checkpoint: len(checkpoint.tensors))
             layout = trainable_layout(fullest.tensors, fullest.path)
-            check_order_of_names(fullest.path, fullest.tensors)
             if left_out := [name for name in fullest.tensors if name not in layout.names]:
                 first = ", ".join(map(repr, left_out[:2]))
                 _log.info(f"{len(left_out)} entries of each snapshot are not weights and are left out, such as {first}")

@@ -53,34 +53,6 @@ def read_safetensors_index(file: BinaryIO, path: Path) -> tuple[dict[str, Stored
     return index, {name: text for name, text in texts.items() if name != "format"}
 
 
-def check_order_of_names(path: Path, index: Mapping[str, StoredTensor]) -> None:
-    """Check that the order of a file's entries can be the network's.
-
-    Args:
-        path: the file, of either format.
-        index: its entries, or those of its checkpoint.
-
-    Raises:
-        CheckpointError: it is of ``mindspore.save_checkpoint``, which sorts ``.safetensors`` by name; or can't be read.
-    """
-    if path.suffix == ".safetensors" and _is_sorted_by_mindspore(path, index):
-        raise CheckpointError(
-            f"{path} was written by MindSpore, which sorts the weights of a .safetensors file by name; the network's "
-            "order can't be read from it. Say it: --names-from with a .ckpt file of the network, or layout or network "
-            "in Python."
-        )
-
-
-def _is_sorted_by_mindspore(path: Path, index: Mapping[str, StoredTensor]) -> bool:
-    try:
-        with safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{path} can't be read: {error}") from None
-    by_size = sorted(sorted(index), key=lambda name: -index[name].storage.itemsize)
-    return metadata.get("format") == _MARK["format"] and len(index) > 1 and list(index) in (sorted(index), by_size)
-
-
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) != len(pairs):  # the library accepts repeated names

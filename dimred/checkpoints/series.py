@@ -283,11 +283,7 @@ def _entry(item: Any) -> SnapshotEntry:
 
 
 def _without_manifest(folder: Path, argument: str) -> tuple[SnapshotEntry, ...]:
-    """List the files of a folder without a manifest that are named NAME-EPOCH_STEP, in the order of training.
-
-    Raises:
-        SeriesError: there are none, or they are of several networks.
-    """
+    """List the files of a folder without a manifest that are named NAME-EPOCH_STEP, in the order of training."""
     files = sorted(path for path in folder.iterdir() if path.suffix in SUFFIXES)
     paths = [path for path in files if network_of(path.stem) is not None]
     if not paths:

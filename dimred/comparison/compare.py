@@ -31,7 +31,6 @@ from dimred.io.run_names import (
     STAGE_2_CHECKPOINTS,
     full_checkpoints,
     own_config,
-    runs_below,
 )
 from dimred.runs.begun import Begun, pins_of_data
 from dimred.runs.device import set_up
@@ -118,7 +117,7 @@ def _stage_2_of(
             remedy = "give the folder of the stage 1 that it began from"
             raise ConfigError(f"RUN is {str(run)!r}, a run of stage 2; {remedy}")
         if not (run / CONFIG).is_file():
-            remedy = f"give the folder of a finished stage 1 run{runs_below(run, [STAGE_1_CHECKPOINTS])}"
+            remedy = "give the folder of a finished stage 1 run"
             raise ConfigError(f"RUN is {str(run)!r}, which has no {CONFIG}; {remedy}")
         of_run = load_config(StageTwoConfig, Path(config or own_config(run)), overrides)
         of_run = of_run.model_copy(update={"seed": 1})  # each run's own takes its place

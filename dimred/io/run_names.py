@@ -128,9 +128,7 @@ def network_of_run(folder: Path, run: Path | None) -> Path:
         if final or full:
             return final[0] if final else full[max(full)]
     what = "no run's folder" if run is None else "a run that has not saved the network it ends with"
-    below = runs_below(folder) if run is None else ""
-    remedy = f"give a run{below}" if below else "give a checkpoint, or finish the run"
-    raise ConfigError(f"WEIGHTS is {str(folder)!r}, which is {what}; {remedy}")
+    raise ConfigError(f"WEIGHTS is {str(folder)!r}, which is {what}; give a checkpoint or a finished run")
 
 
 def named_weights(argument: str, path: Path) -> str:
@@ -161,17 +159,6 @@ def full_checkpoint_beside(weights: Path) -> str:
     checkpoints = {} if folder is None else full_checkpoints(folder)
     others = {epoch: path for epoch, path in checkpoints.items() if path != weights}
     return str(others[max(others)]) if others else f"{STAGE_1_CHECKPOINTS}/NAME-EPOCH_STEPS.ckpt of stage 1"
-
-
-def runs_below(folder: Path, kinds: Sequence[str] = (STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS)) -> str:
-    """Return the end of a message that names runs in a folder; empty if there are none.
-
-    Args:
-        folder: the folder that the user gave.
-        kinds: the folders of checkpoints of which a run must have one.
-    """
-    runs = sorted({str(place.parent) for kind in kinds for place in folder.glob(f"*/{kind}")})
-    return f", such as {' or '.join(map(repr, runs[:3]))}" if runs else ""
 
 
 def snapshots_below(folder: Path, patterns: Sequence[str] = (f"{STAGE_1_CHECKPOINTS}/{SNAPSHOTS}",)) -> str:

@@ -257,12 +257,7 @@ def choose_winner(scores: ScoreLog, steps: Sequence[int], has_splits: bool) -> t
     """Choose among the scored averages by the rule of ``dimred.averaging.choice``.
 
     With splits, the best few windows and profiles, the soup and the last checkpoint are scored on ``select``, which
-    decides. Without splits, all are compared on ``search``.
-
-    Args:
-        scores: the scores of this merge; new ones are added.
-        steps: steps of the checkpoints, oldest first.
-        has_splits: whether the metric takes a split.
+    decides. Without splits, all are compared on ``search``. The arguments are those of ``score_candidates``.
 
     Returns:
         The average to keep; the averages to show in the table; and the reason for the choice.

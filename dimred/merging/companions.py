@@ -25,11 +25,7 @@ _OF_WEIGHTS = (
 
 
 def copy_companions(template: Checkpoint, folder: Path) -> None:
-    """Copy all files beside the template's weights that are no weights; its model card gets another name.
-
-    Args:
-        template: the checkpoint to copy from.
-        folder: the folder to copy to.
+    """Copy into a folder all files beside the template's weights that are no weights; its model card gets another name.
 
     Raises:
         CheckpointError: a file can't be read.
@@ -61,12 +57,7 @@ def _files_below(folder: Path) -> Iterator[Path]:
 
 
 def write_index(template: Checkpoint, folder: Path) -> None:
-    """Write the index of the shards in a folder: the template's, with the new number of bytes.
-
-    Args:
-        template: a checkpoint; without shards there is no index.
-        folder: the folder, with the new shards.
-    """
+    """Write the index of the new shards in a folder: the template's, if it has one, with the new number of bytes."""
     for index in index_files(template.files[0].parent) if len(template.files) > 1 else ():
         with reading(index):
             content = json.loads(index.read_bytes())
@@ -76,12 +67,7 @@ def write_index(template: Checkpoint, folder: Path) -> None:
 
 
 def copy_file(source: BinaryIO, path: Path, target: BinaryIO) -> None:
-    """Copy the rest of an open file into another one.
-
-    Args:
-        source: the file to read, at the place to begin.
-        path: its path, for errors.
-        target: the file to write.
+    """Copy the rest of an open file, whose path is ``path``, into another one.
 
     Raises:
         CheckpointError: ``source`` can't be read.

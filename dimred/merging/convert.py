@@ -10,9 +10,10 @@ import numpy as np
 
 from dimred.checkpoints.safetensors_format import safetensors_header
 from dimred.checkpoints.stored_tensor import BFLOAT16, NUMBERS, reading
-from dimred.errors import CheckpointError, ConfigError, DimredError, FaultError, check_type
-from dimred.io.atomic import describe_os_error, open_atomic, remove_leftovers
+from dimred.errors import CheckpointError, ConfigError, DimredError, check_type
+from dimred.io.atomic import open_atomic, remove_leftovers
 from dimred.merging.pickles import converted_path
+from dimred.merging.record import name_faults
 
 _OLDEST = (2, 6)  # before it, weights_only=True could be made to run code (CVE-2025-32434)
 _TYPES: dict[str, np.dtype | str] = {"bool": np.dtype("?"), "bfloat16": BFLOAT16}
@@ -74,15 +75,13 @@ def convert(
             )
         types[name] = (_TYPES[kind], tuple(tensor.shape))
     header, places = safetensors_header(target, types, {"format": "pt"})
-    try:
+    with name_faults(target):
         remove_leftovers(target.parent)
         with open_atomic(target) as new_file:
             new_file.write(header)
             for name in places:
                 raw = weights[name].detach().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
                 new_file.write(raw.numpy().data)
-    except OSError as error:
-        raise FaultError(f"out is {str(target)!r}, which can't be written ({describe_os_error(error)})") from error
     n_numbers = sum(tensor.numel() for tensor in weights.values())
     return Conversion(str(source), str(target), tuple(keys), len(weights), n_numbers)
 

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -10,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dimred.checkpoints.checkpoint_io import SUFFIXES, Checkpoint, Stamps, open_file, read_index, stamps_of
-from dimred.checkpoints.stored_tensor import StoredTensor
+from dimred.checkpoints.stored_tensor import StoredTensor, reading
 from dimred.errors import CheckpointError, ConfigError, shown
 from dimred.io.run_names import MERGE_FOLDER, has_record, snapshots_below
 from dimred.merging.pickles import PICKLES, converted_path, is_pickle, refusal
@@ -49,8 +48,8 @@ def checkpoints_in(folder: Path, order: str, argument: str) -> list[Path]:
     groups: defaultdict[tuple[bool, str], list[Path]] = defaultdict(list)
     for path in entries:
         groups[path.is_dir(), _pattern(path) if order == "step" else ""].append(path)
-    series = [group for group in groups.values() if len(group) > 1]
-    if order == "step" and len(series) == 1:
+    series = [group for group in groups.values() if len(group) > 1 or order != "step"]
+    if len(series) == 1:
         chosen = series[0]
     elif len(groups) == 1:
         chosen = entries
@@ -60,12 +59,9 @@ def checkpoints_in(folder: Path, order: str, argument: str) -> list[Path]:
         what = "several series or kinds of checkpoints" if series else "none whose names differ in numbers alone"
         remedy = "" if series else ", or use order='name' or order='mtime'"
         raise ConfigError(f"{argument} is {str(folder)!r}, which has {what}; give the ones you mean, {some}{remedy}")
-    patterns = {_pattern(path) for path in chosen}
-    for path in paths:
-        if path in entries and path not in chosen:
+    for path in entries:
+        if path not in chosen:
             _log.info(f"{path} is not named like the other checkpoints, and is passed over")
-        elif path.is_dir() and path not in entries and _pattern(path) in patterns:
-            _log.info(f"{path} has no weights, and is passed over")
     if pickles := [path for path in chosen if not path.is_dir() and is_pickle(path)]:
         raise refusal(pickles)
     return distinct(chosen)
@@ -82,16 +78,17 @@ def _pattern(path: Path) -> str:
 
 
 def distinct(paths: Iterable[Path]) -> list[Path]:
-    """Leave out further names of one file or folder, links of both kinds, and say so: it would count twice."""
-    names: dict[object, Path] = {}
+    """Leave out further names of one file or folder, links of both kinds, and log them: it would count twice.
+
+    Raises:
+        CheckpointError: one of them does not exist, or can't be read.
+    """
+    names: dict[tuple[int, int], Path] = {}
     paths = list(dict.fromkeys(paths))
     for path in sorted(paths, key=Path.is_symlink):
-        try:
+        with reading(path):
             status = path.stat()
-            identity: object = (status.st_dev, status.st_ino)
-        except OSError:
-            identity = os.path.realpath(path)
-        name = names.setdefault(identity, path)
+        name = names.setdefault((status.st_dev, status.st_ino), path)
         if name != path:
             _log.info(f"{path} is another name of {name}, and is passed over")
     return [path for path in paths if path in names.values()]

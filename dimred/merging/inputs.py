@@ -3,9 +3,8 @@
 import logging
 import os
 from collections.abc import Collection, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import replace
-from fnmatch import fnmatchcase
+from glob import glob
 from pathlib import Path
 
 from dimred.averaging.mean import is_constant
@@ -59,7 +58,7 @@ def open_checkpoints(
     steps: list[int] | None = None
     with reading(texts[0]):
         paths = distinct(path for source in texts for path in find_paths(source))
-        _tell_results(paths)
+        _log_results(paths)
         if len(paths) == 1 and paths[0].is_dir() and not index_files(paths[0]):
             if (paths[0] / MANIFEST).exists():
                 series = CheckpointSeries.open(paths[0])
@@ -89,7 +88,7 @@ def open_checkpoints(
     return checkpoints
 
 
-def _tell_results(paths: Sequence[Path]) -> None:
+def _log_results(paths: Sequence[Path]) -> None:
     """Log which of the inputs are results of merges, unless all are: a glob may have matched them by accident."""
     results = [path for path in paths if has_record(path)]
     for path in results if len(results) < len(paths) else ():
@@ -166,13 +165,8 @@ def layout_from(path: Path) -> WeightLayout:
     return read_manifest(path)[0] if path.suffix == ".json" else read_one(path).layout
 
 
-def tell_what_is_copied(template: Checkpoint, weights: Collection[str]) -> None:
-    """Log which arrays of floats are copied from the template, and not averaged.
-
-    Args:
-        template: the checkpoint to copy from.
-        weights: the names of the weights.
-    """
+def log_copied(template: Checkpoint, weights: Collection[str]) -> None:
+    """Log which arrays of floats are copied from the template: those that are neither weights nor statistics."""
     averaged = {*weights, *template.statistics}
     names = [name for name, one in template.tensors.items() if one.is_float and name not in averaged]
     if names:
@@ -192,28 +186,18 @@ def is_folder(checkpoint: Checkpoint) -> bool:
 def find_paths(source: str) -> list[Path]:
     """Return ``source`` as a path, or the paths that match it as a glob; ConfigError if there are none.
 
-    Folders at its beginning that exist are taken by their names, which may have brackets. As in a shell, only a part of
-    the glob that begins with a dot matches a hidden file or folder.
+    Folders at its beginning that exist are taken by their names, which may have brackets. As in a shell, ``*`` matches
+    nothing that is hidden.
     """
-    folder, parts = _split(Path(source))
-    paths = [] if parts else [folder]
-    with suppress(ValueError):  # raised for a "**" beside other characters
-        matches = folder.glob(str(Path(*parts))) if parts else ()
-        paths += sorted(path for path in matches if not _is_hidden(path.relative_to(folder), parts))
-    if not paths:
-        raise ConfigError(f"CHECKPOINTS is {source!r}: there is no such file or folder, and nothing matches it")
-    return paths
-
-
-def _split(path: Path) -> tuple[Path, list[str]]:
-    """Split a path into the beginning that exists, and the parts of the rest."""
+    path = Path(source)
     folder, parts = Path(path.anchor), list(path.parts[bool(path.anchor) :])
     while parts and (folder / parts[0]).exists():
         folder /= parts.pop(0)
-    return folder, parts
-
-
-def _is_hidden(path: Path, pattern: Sequence[str]) -> bool:
-    """Return whether a part of a path is hidden, and no part of the pattern asks for it."""
-    dotted = [part for part in pattern if part.startswith(".")]
-    return any(part.startswith(".") and not any(fnmatchcase(part, one) for one in dotted) for part in path.parts)
+    paths = [] if parts else [folder]
+    if parts:
+        # Path.glob would match what is hidden, too.
+        matches = glob(str(Path(*parts)), root_dir=folder, recursive=True)  # noqa: PTH207
+        paths = sorted(folder / match for match in matches)
+    if not paths:
+        raise ConfigError(f"CHECKPOINTS is {source!r}: there is no such file or folder, and nothing matches it")
+    return paths

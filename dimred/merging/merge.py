@@ -29,8 +29,8 @@ from dimred.merging.inputs import (
     label,
     layout_from,
     list_sources,
+    log_copied,
     open_checkpoints,
-    tell_what_is_copied,
 )
 from dimred.merging.lora import adapter_config
 from dimred.merging.metric import FunctionMetric, ProcessMetric, Score
@@ -127,16 +127,10 @@ def merge(
     if lora_rank is not None and not is_lora:
         raise ConfigError(f"lora_rank is {lora_rank}, but the checkpoints are not LoRA adapters; leave it out")
     template = inputs[-1] if rest is None else _open_rest(Path(rest), inputs)
-    if difference := inputs[-1].layout.misfit(template.tensors):
-        raise ConfigError(f"rest is {str(rest)!r}, which is not of the checkpoints' network: {difference}")
-    integer_name = next((name for name in inputs[-1].layout.names if not template.tensors[name].is_float), None)
-    if integer_name is not None:
-        dtype_there = template.tensors[integer_name].dtype
-        raise ConfigError(
-            f"rest is {str(rest)!r}, where {integer_name!r} is {dtype_there}; give one with float weights"
-        )
+    if misfit := template.misfit(inputs[-1].layout):
+        raise ConfigError(f"rest is {str(rest)!r}, which is not of the checkpoints' network: {misfit}")
     check_target(target, template, dtype)
-    tell_what_is_copied(template, inputs[-1].layout.names)
+    log_copied(template, inputs[-1].layout.names)
     steps = [checkpoint.step for checkpoint in inputs]
     if source is None:
         profile = "uniform" if profile is None else profile

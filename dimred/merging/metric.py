@@ -113,16 +113,13 @@ def command_metric(command: str) -> FunctionMetric:
 
 
 class ProcessMetric:
-    """A metric in a process of its own, which is started again after it has hung or died.
+    """A metric in a process of its own, which is ended when a question fails.
 
     Args:
         option: ``metric`` or ``metric_command``, for errors.
         source: ``FILE.py:NAME``, a function in a file that may also define ``reestimate(candidate)``; or a command.
         timeout_seconds: limit on loading, on a score and on a re-estimation; a process that takes longer is ended.
         log: file for what the process prints.
-
-    Attributes:
-        timeout_seconds: the limit, which may be changed from question to question.
 
     Raises:
         ConfigError: the file or its function does not exist or can't be loaded, or the command has no ``{}``.
@@ -184,8 +181,6 @@ class ProcessMetric:
         return self._answer()
 
     def _ask(self, *question: str | None) -> Any:
-        if self._process is None:
-            self._start()
         with contextlib.suppress(BrokenPipeError):  # it has died: there will be no answer either
             self._connection.send_bytes(json.dumps(question).encode())
         return self._answer()

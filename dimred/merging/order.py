@@ -73,9 +73,6 @@ def _steps_in(names: Sequence[str]) -> list[int]:
     """Return the last whole number that grows from each name to the next, in names that differ in numbers alone.
 
     No other whole number may fall; decimals, such as a loss, are no steps.
-
-    Raises:
-        ConfigError: the names differ in more than numbers, or these don't grow together.
     """
     if odd := next((name for name in names if NUMBER.sub("#", name) != NUMBER.sub("#", names[0])), None):
         raise _doubt(f"{odd!r} is not named like {names[0]!r}", names)

@@ -15,7 +15,7 @@ from dimred.checkpoints.checkpoint_io import Checkpoint, open_checkpoint
 from dimred.checkpoints.ckpt_format import renew_ckpt_crc
 from dimred.checkpoints.safetensors_format import safetensors_header
 from dimred.checkpoints.stored_tensor import BFLOAT16, TEXT, StoredTensor, reading, write_exactly
-from dimred.errors import CheckpointError, ConfigError, shown
+from dimred.errors import CheckpointError, ConfigError, check_choice, shown
 from dimred.merging.companions import copy_companions, copy_file, write_index
 from dimred.merging.folder import read_one
 from dimred.merging.inputs import is_folder
@@ -36,19 +36,10 @@ _TOO_LARGE: dict[np.dtype | str, float] = {
 
 
 def check_target(out: Path, template: Checkpoint, dtype: str | None) -> None:
-    """Check that ``out`` can hold a network like ``template`` with this dtype.
-
-    Args:
-        out: the new file or folder.
-        template: the checkpoint whose names, shards and metadata the network gets.
-        dtype: name of the type of the weights; None for the template's.
-
-    Raises:
-        ConfigError: ``out`` or ``dtype`` does not fit; the message says why.
-    """
+    """Check that ``out`` can hold a network like ``template`` with this type of weights; ConfigError if not."""
     suffix = template.files[0].suffix
-    if dtype is not None and dtype not in DTYPES:
-        raise ConfigError(f"dtype is {dtype!r}; allowed: {', '.join(DTYPES)}")
+    if dtype is not None:
+        check_choice("dtype", dtype, DTYPES)
     if not out.parent.is_dir():
         raise ConfigError(f"out is {str(out)!r}, in a folder that does not exist; make it first")
     kind = "LoRA adapters" if adapter_config(template) else "in several files" if len(template.files) > 1 else ""

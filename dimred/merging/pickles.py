@@ -34,11 +34,10 @@ def converted_path(path: Path) -> Path:
 
 def refusal(pickles: Sequence[Path]) -> CheckpointError:
     """Return the error about pickles among the checkpoints."""
-    names = ", ".join(map(str, pickles[:_MOST_NAMES]))
-    more = f" and {len(pickles) - _MOST_NAMES} more" if len(pickles) > _MOST_NAMES else ""
+    names = ", ".join(map(str, pickles[:_MOST_NAMES])) + (", ..." if len(pickles) > _MOST_NAMES else "")
     are = "is a pickle" if len(pickles) == 1 else "are pickles"
     command = shlex.join(["dimred", "convert", str(pickles[0])])
     return CheckpointError(
-        f"{names}{more} {are}, which could run any code; convert each where PyTorch is installed, or give the other "
+        f"{names} {are}, which could run any code; convert each where PyTorch is installed, or give the other "
         f"checkpoints themselves: {command}"
     )

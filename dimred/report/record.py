@@ -21,7 +21,6 @@ from dimred.io.run_names import (
     STAGE_1_CHECKPOINTS,
     STAGE_2_CHECKPOINTS,
     epochs_of_checkpoint,
-    runs_below,
 )
 from dimred.io.stage_two_result import FINAL, FORWARD, START, StageTwoResult
 from dimred.report.trend import column
@@ -238,7 +237,7 @@ def read_stage_2(folder: Path) -> StageTwoRecord:
     if not path.is_file():
         remedy = "finish stage 2 by its --resume"
         if not (folder / STAGE_2_CHECKPOINTS).is_dir():
-            remedy = f"give the folder of a stage 1 or stage 2 run{runs_below(folder)}"
+            remedy = "give the folder of a stage 1 or stage 2 run"
         raise ConfigError(f"RUN is {str(folder)!r}, which has no {RESULT}; {remedy}")
     result = StageTwoResult.read(path)
     steps = _numbered(folder / METRICS, "step" if result.basis else "epoch")

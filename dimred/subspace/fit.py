@@ -3,8 +3,6 @@
 import logging
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -15,15 +13,7 @@ from threadpoolctl import threadpool_limits
 from dimred.checkpoints.layout import WeightLayout, layout_of
 from dimred.checkpoints.matrix import WeightMatrix
 from dimred.checkpoints.series import CheckpointSeries
-from dimred.errors import (
-    BasisMismatchError,
-    CheckpointError,
-    ConfigError,
-    DimredError,
-    SeriesError,
-    check_number,
-    check_type,
-)
+from dimred.errors import DimredError, check_choice, check_number, check_type
 from dimred.io.atomic import open_atomic, remove_leftovers
 from dimred.subspace.basis import SubspaceBasis, check_out, load_basis
 from dimred.subspace.gram_and_rows import BadSnapshotError, Progress, check_sources, gram_pass, rows_pass
@@ -64,7 +54,7 @@ def fit_basis(
     to float32 accuracy; they are then orthonormalised and written again.
 
     The rows go to ``out``, and mean, spectrum, layout and sources to an ``.h5`` file beside it, each whole or not at
-    all. If ``out`` already is this basis, nothing is written.
+    all.
 
     Args:
         series: the snapshots, or their folder.
@@ -73,7 +63,7 @@ def fit_basis(
         kind: "pca", or "snapshots" for Gram-Schmidt of the last k raw snapshots (trainable averaging).
         network: a MindSpore cell whose trainable parameters become the columns.
         layout: the layout of the columns, in place of a network; for the default see ``WeightMatrix``.
-        overwrite: whether to replace an ``out`` that is a different basis.
+        overwrite: whether to replace an ``out`` that exists.
         skip_bad: leave out damaged snapshots, with a warning in the log, instead of raising.
         progress: called often, from several threads, with (phase, columns done, columns in all).
 
@@ -81,7 +71,7 @@ def fit_basis(
         The basis, with k orthonormal rows, float32 (k, M), memory-mapped.
 
     Raises:
-        ConfigError: an argument is not allowed, or ``out`` exists and may not be replaced.
+        ConfigError: an argument is not allowed, or ``out`` exists and ``overwrite`` is not set.
         SeriesError: there are too few snapshots (a PCA needs k + 1, "snapshots" k), or they span too few directions.
         CheckpointError: a snapshot is missing, damaged, changed, or has numbers that are not finite.
         DimredError: ``out`` can't be written.
@@ -97,67 +87,26 @@ def fit_basis(
             )  # fmt: skip
             return replace(basis, path=None)  # the mappings keep the files alive without names
     target = Path(out)
-    if kind not in KINDS:
-        raise ConfigError(f"kind is {kind!r}; give one of {', '.join(KINDS)}.")
+    check_choice("kind", kind, KINDS)
     if n_components is not None:
         check_number("n_components", n_components, at_least=1, whole=True)
-    with _explaining_what_moved_on(series):
-        matrix = WeightMatrix(series, layout_of(network, layout), skip_bad=skip_bad)
-        if n_components is None:
-            n_components = 32 if kind == "pca" else matrix.shape[0]
-        while True:
-            check_enough(matrix.shape[0], n_components, kind, series.directory, len(series) - matrix.shape[0])
-            digests = [entry.digest for entry in matrix.entries]
-            earlier = _earlier(target, matrix, kind, n_components)
-            is_made = all(digests) and _is_of(earlier, matrix, digests)
-            # Without a manifest, and with bad snapshots, only reading the snapshots shows whether it is the same basis.
-            may_be_made = earlier is not None and (skip_bad or not all(digests))
-            try:
-                if not is_made:
-                    check_out(target, overwrite=overwrite or may_be_made)
-                    is_made = not _make(target, matrix, kind, n_components, progress, earlier, overwrite=overwrite)
-            except BadSnapshotError as bad:
-                if not skip_bad:
-                    raise
-                _log.warning(f"left out: {bad}")
-                matrix.leave_out(bad.row)
-                continue
-            except OSError as error:
-                raise DimredError(f"Writing {target} failed: {error.strerror or error}.") from error
-            if is_made:
-                _log.info(f"{target} is this very basis already; nothing to do.")
+    check_out(target, overwrite=overwrite)
+    matrix = WeightMatrix(series, layout_of(network, layout), skip_bad=skip_bad)
+    if n_components is None:
+        n_components = 32 if kind == "pca" else matrix.shape[0]
+    while True:
+        check_enough(matrix.shape[0], n_components, kind, series.directory, len(series) - matrix.shape[0])
+        try:
+            _make(target, matrix, kind, n_components, progress, overwrite=overwrite)
+        except BadSnapshotError as bad:
+            if not skip_bad:
+                raise
+            _log.warning(f"left out: {bad}")
+            matrix.leave_out(bad.row)
+        except OSError as error:
+            raise DimredError(f"Writing {target} failed: {error.strerror or error}.") from error
+        else:
             return load_basis(target, layout=matrix.layout, verify=False)
-
-
-@contextmanager
-def _explaining_what_moved_on(series: CheckpointSeries) -> Iterator[None]:
-    """Turn the error about a snapshot that is gone into another one if a run that is at work there has replaced it."""
-    try:
-        yield
-    except CheckpointError as error:
-        if not series.has_moved_on():
-            raise
-        raise SeriesError(
-            f"{series.directory} has lost snapshots while they were read: a stage 1 that is at work there replaces the "
-            "oldest by new ones. Run the same command again, or wait until stage 1 has ended."
-        ) from error
-
-
-def _earlier(target: Path, matrix: WeightMatrix, kind: str, n_components: int) -> SubspaceBasis | None:
-    """Return the basis in ``target`` if it is undamaged, and of this kind, size and network; otherwise None."""
-    if not target.exists() or not metadata_path(target).exists():
-        return None
-    try:
-        basis = load_basis(target, layout=matrix.layout)
-    except BasisMismatchError:
-        return None
-    return basis if (basis.kind, basis.n_components) == (kind, n_components) else None
-
-
-def _is_of(basis: SubspaceBasis | None, matrix: WeightMatrix, digests: Sequence[str]) -> bool:
-    """Return whether a basis was made from the snapshots of these digests."""
-    sources = [(entry.step, digest) for entry, digest in zip(matrix.entries, digests, strict=True)]
-    return basis is not None and [(source.step, source.digest) for source in basis.snapshots] == sources
 
 
 def _make(
@@ -166,11 +115,10 @@ def _make(
     kind: str,
     n_components: int,
     progress: Progress,
-    earlier: SubspaceBasis | None,
     *,
     overwrite: bool,
-) -> bool:
-    """Compute the basis and write both files, the metadata first; or return False if ``earlier`` is the same basis.
+) -> None:
+    """Compute the basis and write both files, the metadata first.
 
     A kill between the two leaves metadata alone, or beside an earlier ``.npy`` with a different digest.
     """
@@ -186,9 +134,6 @@ def _make(
             if entry.digest not in ("", digest):
                 why = "its weights have another digest than the manifest records"
                 raise BadSnapshotError(row, f"{matrix.paths[row]} is not what was written: {why}.")
-        if _is_of(earlier, matrix, digests):
-            return False
-        check_out(target, overwrite=overwrite)
         centred_gram = centre_gram(gram)
         if centred:
             coefficients = principal_directions(centred_gram, n_components)
@@ -215,7 +160,6 @@ def _make(
             check_sources(matrix)
             check_out(target, overwrite=overwrite)  # another process may have written it meanwhile
             write_metadata(metadata_path(target), fields)
-    return True
 
 
 def _write_rows(
@@ -231,9 +175,6 @@ def _write_rows(
 
     Returns:
         The coefficients of the rows as written, float64 (k, N); the rows' deviation from orthonormal; their digest.
-
-    Raises:
-        SeriesError: the rows can't be made orthonormal.
     """
     for _ in range(1 + _REPAIRS):
         row_gram, digest = rows_pass(matrix, coefficients, rows, mean, progress, centred=centred)

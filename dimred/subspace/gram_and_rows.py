@@ -23,41 +23,11 @@ Progress = Callable[[str, int, int], None]
 
 
 class BadSnapshotError(CheckpointError):
-    """A snapshot can't be used.
-
-    Args:
-        row: its row in the matrix, from 0.
-        reason: a sentence that names the snapshot.
-    """
+    """The snapshot of a row can't be used, for a reason, which is a sentence."""
 
     def __init__(self, row: int, reason: str) -> None:
         super().__init__(f"{reason} Restore it, or leave it out with skip_bad=True.")
         self.row = row
-
-
-def plan_basis(n_snapshots: int, n_weights: int, n_components: int | None = None, itemsize: int = 4) -> dict[str, int]:
-    """Estimate the disk and memory that a basis of N snapshots of M weights takes, in bytes.
-
-    Args:
-        n_snapshots: N.
-        n_weights: M.
-        n_components: k; default 32.
-        itemsize: bytes of a weight as it is read, 8 for snapshots in float64.
-
-    Returns:
-        A dictionary of ``n_snapshots``; ``n_weights``; ``read_bytes``, which are read twice; ``disk_bytes``, for the
-        rows and twice the mean; and ``memory_bytes``, the process's own memory without memory-mapped pages.
-    """
-    k = n_components or 32
-    blocks = 2 * (itemsize * n_snapshots + 4 * (k + 1)) * CHUNK  # two being read, two being written, and their means
-    strips = 8 * STRIP * (3 * n_snapshots + 2 * k + 2)
-    return {
-        "n_snapshots": n_snapshots,
-        "n_weights": n_weights,
-        "read_bytes": itemsize * n_snapshots * n_weights,
-        "disk_bytes": 4 * n_weights * (k + 2) + (1 << 20),
-        "memory_bytes": blocks + strips + 8 * 6 * n_snapshots**2 + (64 << 20),  # 64 MiB of the libraries
-    }
 
 
 def gram_pass(
@@ -179,7 +149,7 @@ def _strips(block: np.ndarray, buffer: np.ndarray, centred: bool) -> Iterator[tu
 def _non_finite(matrix: WeightMatrix, block: np.ndarray, first: int) -> BadSnapshotError:
     """Return the error for the first number in a block that is not finite.
 
-    If a Gram matrix is not finite, there is one, as products of numbers in float32's range are finite in float64.
+    There is one: products of finite float32 numbers are finite in float64, and the Gram matrix was not.
     """
     row, column = np.argwhere(~np.isfinite(block))[0]
     layout = matrix.layout

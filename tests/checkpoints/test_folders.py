@@ -7,8 +7,9 @@ from mindspore import nn
 
 import dimred
 from dimred.checkpoints.checkpoint_io import open_file, read_index
+from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.series import CheckpointSeries
-from dimred.errors import CheckpointError, SeriesError
+from dimred.errors import BasisMismatchError, CheckpointError, SeriesError
 from dimred.subspace.fit import fit_basis
 from tests.helpers.checkpoint_files import network, write_file, write_run
 from tests.oracles.pca import principal_components, subspace_distance
@@ -61,13 +62,13 @@ def test_a_pointer_of_git_lfs_is_named(tmp_path, name):
             call()
 
 
-def test_safetensors_of_mindspore_need_names_at_once(tmp_path):
+def test_safetensors_of_mindspore_are_sorted_by_name_so_the_network_refuses_their_basis(tmp_path):
     (tmp_path / "s").mkdir()
     for number in range(4):
         cell = nn.SequentialCell(nn.Conv2d(1, 2, 3, weight_init="normal"), nn.BatchNorm2d(2))
         ms.save_checkpoint(cell, str(tmp_path / "s" / f"n-{number}_1.safetensors"), format="safetensors")
-    with pytest.raises(CheckpointError, match=r"n-0_1\.safetensors was written by MindSpore.*--names-from"):
-        fit_basis(tmp_path / "s", 2)
+    with pytest.raises(BasisMismatchError, match=r"the order differs.*\.safetensors files, add --names-from"):
+        fit_basis(tmp_path / "s", 2).check(WeightLayout.from_network(cell))
     assert fit_basis(tmp_path / "s", 2, network=cell).n_weights == 18 + 4
 
 

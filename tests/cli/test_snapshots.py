@@ -7,7 +7,6 @@ import shutil
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
 
 from dimred.checkpoints.checkpoint_io import write_checkpoint
 from dimred.subspace.basis import load_basis
@@ -44,15 +43,8 @@ def test_selection_and_size(series, tmp_path):
     assert (load_basis(raw).kind, load_basis(raw).n_components) == ("snapshots", 40)
 
 
-def test_plan_and_result_for_programs(series, tmp_path):
+def test_the_result_for_programs(series, tmp_path):
     common = ("--ckpt-dir", series.directory, "--out", tmp_path / "a.npy", "--n-components", 5, "--json")
-    plan = json.loads(pca_here(*common, "--plan").stdout)
-    assert (plan["n_snapshots"], plan["n_weights"], plan["read_bytes"]) == (40, M, 4 * 40 * M)
-    assert plan["disk_bytes"] >= 4 * M * 7
-    assert f"it takes {plan['disk_bytes']:,} bytes of disk" in pca_here(*common[:-1], "--plan").stdout
-    of_raw = json.loads(pca_here(*common[:2], "--basis", "snapshots", "--plan", "--json").stdout)
-    assert of_raw["disk_bytes"] >= 4 * M * 40
-    assert not (tmp_path / "a.npy").exists()
     facts = json.loads(pca_here(*common).stdout)
     assert (facts["path"], facts["n_components"], facts["n_snapshots"]) == (str(tmp_path / "a.npy"), 5, 40)
     assert facts["explained_variance"] == load_basis(tmp_path / "a.npy").explained_variance_ratio.sum()
@@ -97,14 +89,11 @@ def test_names_come_from_a_file_when_asked(series, tmp_path):
         assert load_basis(out).layout == series.layout
 
 
-def test_names_come_from_a_folder_but_not_in_the_order_of_the_alphabet(series, tmp_path):
+def test_names_come_from_a_folder_of_one_checkpoint(series, tmp_path):
     layout = series.layout
     weights = {name: np.zeros(shape, np.float32) for name, shape in zip(layout.names, layout.shapes, strict=True)}
     out = ("--n-components", 3, "--out", tmp_path / "a.npy", "--names-from")
     (tmp_path / "net").mkdir()
-    save_file(dict(sorted(weights.items())), tmp_path / "net" / "model.safetensors", {"format": "ms"})
-    process = pca_here("--ckpt-dir", series.directory, *out, tmp_path / "net", status=2)
-    assert "model.safetensors was written by MindSpore, which sorts the weights" in process.stderr
     write_checkpoint(tmp_path / "net" / "model.safetensors", weights)
     pca_here("--ckpt-dir", series.directory, *out, tmp_path / "net")
     assert load_basis(tmp_path / "a.npy").layout == layout

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dimred.errors import ConfigError, RunError
+from dimred.errors import RunError
 from dimred.io.atomic import (
     LOCK,
     FolderLock,
@@ -18,7 +18,6 @@ from dimred.io.atomic import (
     is_temporary,
     open_atomic,
     remove_leftovers,
-    writable,
 )
 from tests.helpers.processes import held, slow_writer
 
@@ -206,14 +205,3 @@ def test_the_files_of_a_folder_reach_the_disk_before_it_appears(
     with atomic_folder(tmp_path / "made") as folder:
         (folder / "one").write_text("1")
     assert flushes == ["one", folder.name, tmp_path.name]
-
-
-@pytest.mark.parametrize(
-    ("below", "words"), [("", "which is a link"), ("runs/one", "which lies below '.*out', a link")]
-)
-def test_a_link_to_a_folder_that_is_gone_as_on_a_disk_that_is_not_mounted_is_said(below: str, words: str, tmp_path):
-    out = tmp_path / "out"
-    out.symlink_to(tmp_path / "not mounted" / "out")
-    said = f"{words} to what is gone, '.*not mounted/out'; put that back, or name another"
-    with pytest.raises(ConfigError, match=said), writable("--out", out / below):
-        (out / below).mkdir(parents=True, exist_ok=True)

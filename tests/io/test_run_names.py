@@ -8,7 +8,6 @@ from dimred.io.run_names import (
     named_weights,
     network_of_run,
     run_of,
-    runs_below,
     snapshots_below,
     without_dots,
 )
@@ -33,7 +32,7 @@ def test_a_run_is_found_from_what_is_in_it_and_its_last_network_is_named(tmp_pat
     assert network_of_run(stage_1, stage_1) == files[1]  # epoch 10, not the last one of the alphabet
     with pytest.raises(ConfigError, match=r"device0_stage_2', which is a run that has not saved the network it ends"):
         network_of_run(stage_2, stage_2)
-    with pytest.raises(ConfigError, match=r"which is no run's folder; give a run, such as"):
+    with pytest.raises(ConfigError, match=r"which is no run's folder; give a checkpoint or a finished run"):
         network_of_run(tmp_path, None)
     for run, name in ((stage_2, "checkpoint_stage_2"), (stage_1, "checkpoint_stage_1")):
         (run / name / "net-final.ckpt").touch()
@@ -57,15 +56,6 @@ def test_a_snapshot_is_named_with_the_full_checkpoint_that_is_rather_meant(tmp_p
     assert full_checkpoint_beside(tmp_path / "run" / "resume" / "state-5.ckpt") == str(full[1])
     assert snapshots_below(tmp_path / "run") == f"; the snapshots of this run are in {str(snapshots)!r}"
     assert snapshots_below(checkpoints) == ""
-
-
-def test_the_runs_in_a_folder_are_named(tmp_path: Path) -> None:
-    for name in ("device0_stage_1/checkpoint_stage_1", "device0_stage_2/checkpoint_stage_2", "other"):
-        (tmp_path / name).mkdir(parents=True)
-    one, two = (repr(str(tmp_path / f"device0_stage_{stage}")) for stage in (1, 2))
-    assert runs_below(tmp_path) == f", such as {one} or {two}"
-    assert runs_below(tmp_path, ["checkpoint_stage_1"]) == f", such as {one}"
-    assert runs_below(tmp_path / "other") == ""
 
 
 def test_a_network_of_stage_2_is_named_as_such() -> None:

@@ -45,15 +45,6 @@ def dies(candidate):
     os.kill(os.getpid(), 9)
 
 
-def hangs_once(candidate):
-    """Hang unless a file says that it hung before."""
-    marker = Path(os.environ["MARKER"])
-    if not marker.exists():
-        marker.touch()
-        time.sleep(1000)
-    return 1.0
-
-
 def hangs(candidate):
     print("begins to hang", flush=True)
     time.sleep(1000)

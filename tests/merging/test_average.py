@@ -219,7 +219,7 @@ def test_the_other_entries_may_come_from_another_checkpoint(tmp_path: Path) -> N
     with pytest.raises(ConfigError, match=r"not of the checkpoints' network: its parameter 'w' has shape \(4, 4\)"):
         dimred.merge(tmp_path / "run", tmp_path / "x.ckpt", rest=tmp_path / "other.ckpt")
     write_checkpoint(tmp_path / "quantised.ckpt", {"w": np.ones((4, 3), np.int8)})
-    with pytest.raises(ConfigError, match=r"where 'w' is .*; give one with float weights"):
+    with pytest.raises(ConfigError, match="parameter 'w' has the type int8, not a float type"):
         dimred.merge(tmp_path / "run", tmp_path / "x.ckpt", rest=tmp_path / "quantised.ckpt")
 
 

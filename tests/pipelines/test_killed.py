@@ -76,7 +76,7 @@ def pca(stage_1: tuple[Phase, Path], tmp_path_factory: pytest.TempPathFactory) -
     folder = tmp_path_factory.mktemp("pca")
     snapshots = stage_1[1] / "checkpoint_stage_1" / "checkpoint_pca"
     command = ["dimred", "pca", "--ckpt-dir", snapshots, "--n-components", 4]
-    return uninterrupted(command, "pca_mat.npy", [], folder), folder / "run" / "pca_mat.npy"
+    return uninterrupted(command, "pca_mat.npy", ["--force"], folder), folder / "run" / "pca_mat.npy"
 
 
 @pytest.fixture(scope="module")

@@ -64,7 +64,7 @@ def go_on(case: cases.Case, tree: Tree, root: Path) -> cases.Outcome:
     root.mkdir()
     write_tree(tree, root)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(atomic, "_BOOT", "0" * 16)
+        patch.setattr(atomic, "BOOT", "0" * 16)
         return case.run(root, True)
 
 

@@ -144,63 +144,16 @@ def test_boost_reads_the_file(walk, tmp_path):
     assert np.array_equal(base._load_local_pca_mat(local, 1), load_basis(tmp_path / "pca_mat.npy").components)
 
 
-def test_the_same_result_is_not_made_twice(walk, tmp_path, caplog):
+def test_a_basis_that_exists_is_replaced_only_if_that_is_asked_for(walk, tmp_path):
     series, _ = walk
     out = tmp_path / "pca_mat.npy"
     fit_basis(series, 3, out=out)
-    stamps = [path.stat().st_mtime_ns for path in (out, out.with_suffix(".h5"))]
-    caplog.set_level("INFO")
-    again = fit_basis(series, 3, out=out)
-    assert again.n_components == 3
-    assert "nothing to do" in caplog.text
-    assert [path.stat().st_mtime_ns for path in (out, out.with_suffix(".h5"))] == stamps
-
-
-@pytest.mark.parametrize("kind", ["pca", "snapshots"])
-def test_without_a_manifest_the_same_result_is_recognised_by_reading(tmp_path, caplog, kind):
-    caplog.set_level("INFO")
-    folder, out = tmp_path / "s", tmp_path / "pca_mat.npy"
-    folder.mkdir()
-    snapshots = random_walk(6, 300)
-    for number, vector in enumerate(snapshots):
-        write_checkpoint(folder / f"n-{number}_1.ckpt", as_weights(vector))
-    fit_basis(folder, 3, out=out, kind=kind)
-    before = {path: path.read_bytes() for path in tmp_path.glob("pca_mat*")}
-    for options in ({}, {"overwrite": True}, {"skip_bad": True}):
-        caplog.clear()
-        stamps = [path.stat().st_mtime_ns for path in before]
-        assert fit_basis(folder, 3, out=out, kind=kind, **options).n_components == 3
-        assert "nothing to do" in caplog.text
-        assert [path.stat().st_mtime_ns for path in before] == stamps
-    write_checkpoint(folder / "n-4_1.ckpt", as_weights(snapshots[4] + np.float32(0.1) * snapshots[0]))
-    for options in ({}, {"skip_bad": True}, {"n_components": 2}):
-        with pytest.raises(ConfigError, match="would be replaced"):
-            fit_basis(folder, **{"n_components": 3, "out": out, "kind": kind, **options})
-    assert {path: path.read_bytes() for path in tmp_path.glob("pca_mat*")} == before
-    fit_basis(folder, 3, out=out, kind=kind, overwrite=True)
-    assert out.read_bytes() != before[out]
-
-
-@pytest.mark.parametrize("has_manifest", [True, False])
-def test_the_same_result_is_recognised_although_a_bad_snapshot_is_met_on_the_way(tmp_path, caplog, has_manifest):
-    caplog.set_level("INFO")
-    snapshots = random_walk(6, 300)
-    series = write_series(tmp_path / "s", snapshots)
-    content = bytearray(series.paths[2].read_bytes())
-    content[-21:-17] = b"\0\0\xc0\x7f"  # NaN as the last weight, before the checksum
-    series.paths[2].write_bytes(content if has_manifest else content[:-17])
-    if not has_manifest:
-        (tmp_path / "s" / "manifest.json").unlink()
-    out = tmp_path / "pca_mat.npy"
-    fit_basis(tmp_path / "s", 3, out=out, skip_bad=True)
-    stamp = out.stat().st_mtime_ns
-    caplog.clear()
-    assert len(fit_basis(tmp_path / "s", 3, out=out, skip_bad=True).snapshots) == 5
-    assert "left out" in caplog.text
-    assert "nothing to do" in caplog.text
-    assert out.stat().st_mtime_ns == stamp
-    with pytest.raises(ConfigError, match="would be replaced"):
-        fit_basis(tmp_path / "s", 2, out=out, skip_bad=True)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    for n_components in (2, 3):
+        with pytest.raises(ConfigError, match="exists already"):
+            fit_basis(series, n_components, out=out)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert fit_basis(series, 2, out=out, overwrite=True).n_components == len(load_basis(out).components) == 2
 
 
 def centred_gram(snapshots):

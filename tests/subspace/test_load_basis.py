@@ -118,13 +118,11 @@ def test_a_flipped_bit_anywhere_in_the_pair_is_found(pair):
 def test_two_files_of_different_results_are_not_taken_for_a_pair(pair, walk_basis, tmp_path):
     """A crash between the two renames leaves such files."""
     other = fit_basis(write_series(tmp_path / "s", random_walk(7, M, seed=1)), 4, out=tmp_path / "other.npy")
-    shutil.copy(metadata_path(other.path), metadata_path(pair))
-    with pytest.raises(BasisMismatchError, match="their digests differ"):
-        load_basis(pair)
     smaller = fit_basis(write_series(tmp_path / "t", random_walk(7, 90)), 3, out=tmp_path / "smaller.npy")
-    shutil.copy(metadata_path(smaller.path), metadata_path(pair))
-    with pytest.raises(BasisMismatchError, match=r"describes \(3, 90\)"):
-        load_basis(pair)
+    for basis in (other, smaller):
+        shutil.copy(metadata_path(basis.path), metadata_path(pair))
+        with pytest.raises(BasisMismatchError, match="their digests differ"):
+            load_basis(pair)
 
 
 class Bomb:

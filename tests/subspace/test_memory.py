@@ -13,7 +13,7 @@ from tests.helpers.processes import run_and_watch
 N, M, LIMIT = 34, 1_500_000, 200_000_000
 
 
-def test_the_command_takes_no_more_memory_than_planned(tmp_path):
+def test_the_command_takes_less_memory_than_the_matrix(tmp_path):
     """The matrix alone (204 MB as float32, 408 MB as float64) exceeds the limit."""
     rng = np.random.default_rng(0)
     snapshots = random_walk(2, M)
