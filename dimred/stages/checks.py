@@ -1,4 +1,4 @@
-"""Before the first step: check what a run reads, list all problems at once, and say what the run takes."""
+"""Before the first step, check what a run reads, report all problems at once, and log how long the run will be."""
 
 import logging
 from collections.abc import Mapping

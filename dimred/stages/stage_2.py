@@ -83,7 +83,7 @@ class StageTwo(Observer):
 
         Raises:
             ConfigError: ``epochs`` is below what the run has done, or what the run depends on has changed.
-            RunError, CheckpointError: the state can't be restored, see there.
+            RunError, CheckpointError: the state can't be restored, see ``Run.restore``.
             FaultError: no candidate has a finite loss on ``val``.
         """
         run, progress = self.run, self._progress
