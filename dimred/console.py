@@ -216,13 +216,13 @@ def _status(app: typer.Typer, tell_refusal: Callable[[str], bool]) -> int:
     except Exception as raised:
         if _tracebacks:
             traceback.print_exc()
-        found = missing_package(raised) or raised
-        if not isinstance(found, DimredError):
-            _log.error(f"{type(found).__name__}: {found} (dimred --debug COMMAND shows where)")
+        reason = missing_package(raised) or raised
+        if not isinstance(reason, DimredError):
+            _log.error(f"{type(reason).__name__}: {reason} (dimred --debug COMMAND shows where)")
             return 1
-        if found.exit_status != DimredError.exit_status or not tell_refusal(str(found)):
-            _log.error(str(found))
-        return found.exit_status
+        if reason.exit_status != DimredError.exit_status or not tell_refusal(str(reason)):
+            _log.error(str(reason))
+        return reason.exit_status
 
 
 def _with_plain_help(command: Any) -> Any:

@@ -40,8 +40,6 @@ _READS = ("asnumpy", "numpy", "item", "tolist", "get_bytes", "__array__", "__flo
 class _Timer(Observer):
     """An observer of stage 1's steps that reads their losses, as a run does, and notes the time of each read."""
 
-    has_ended = False
-
     def __init__(self) -> None:
         self.n_launched = 0
         self.done_at: dict[int, float] = {}
@@ -54,10 +52,6 @@ class _Timer(Observer):
         """Read the loss, and note the time and the steps launched by then."""
         float(result.loss)
         self.done_at[self.n_launched] = time.perf_counter()
-
-    def reads_after(self, done: int) -> bool:
-        """Return False: the loss is read as often as the configuration says."""
-        return False
 
     def save(self, progress: Progress) -> None:
         """Save nothing."""

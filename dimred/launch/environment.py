@@ -16,7 +16,7 @@ from pathlib import Path
 _log = logging.getLogger(__name__)
 
 # Of msrun (mindspore/parallel/cluster/process_entity), of MindSpore's dynamic cluster, of rank tables, and of mpirun.
-# Preferences that change nothing for a process that is alone are not among them, such as MS_TOPO_TIMEOUT, MS_WORKER_IP.
+# MS_TOPO_TIMEOUT, MS_WORKER_IP and the like are left in place: a process that is alone doesn't read them.
 _OF_A_CLUSTER = (
     "MS_ROLE", "MS_NODE_ID", "MS_WORKER_NUM", "MS_SERVER_NUM", "MS_SCHED_HOST", "MS_SCHED_PORT", "MS_ENABLE_RECOVERY",
     "MS_HCCL_CM_INIT", "RANK_ID", "RANK_SIZE", "RANK_TABLE_FILE", "OMPI_COMMAND", "OMPI_COMM_WORLD_RANK", "PMIX_RANK",
@@ -47,7 +47,7 @@ def words_of_dimred() -> list[str]:
     return [str(script)] if script.exists() else [sys.executable, "-m", "dimred"]
 
 
-def say_commands(*commands: Sequence[str]) -> None:
+def log_commands(*commands: Sequence[str]) -> None:
     """Log one or two commands that come next, each given by the words after ``dimred``."""
     for word, command in zip(("next", "then"), commands, strict=False):
         _log.info(f"{word}: {shlex.join([*words_of_dimred(), *command])}")

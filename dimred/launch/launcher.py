@@ -228,15 +228,11 @@ class _Watch:
             rank.terminate()
 
 
-_LIKELY_CAUSES: dict[int, str] = {
-    signal.SIGKILL: "when this host runs out of memory; a smaller data.batch_size takes less",
-}
-
-
 def _how(status: int) -> str:
     if status >= 0:
         return f"ended with status {status}"
-    cause = f", as happens {_LIKELY_CAUSES[-status]}" if -status in _LIKELY_CAUSES else ""
+    is_sigkill = -status == signal.SIGKILL
+    cause = ", as happens when this host runs out of memory; a smaller data.batch_size takes less" if is_sigkill else ""
     return f"was killed by {_name(-status)}{cause}"
 
 

@@ -46,10 +46,12 @@ class Observer(Protocol):
 
     @property
     def has_ended(self) -> bool:
-        """Return whether the training is to end after this epoch, though it is not the last one."""
+        """Return whether the training is to end after this epoch, though it is not the last one; by default never."""
+        return False
 
     def reads_after(self, done: int) -> bool:
-        """Return whether ``after_step`` must run right after step ``done`` of an epoch, before the next one starts."""
+        """Return whether ``after_step`` must run after step ``done`` before the next one starts; by default never."""
+        return False
 
     def after_launch(self) -> None:
         """Note that a step was handed to the device; to read its result here would wait for the device."""

@@ -1,4 +1,4 @@
-"""Before the first step: check what a run reads, list all problems at once, and say what the run takes."""
+"""Before the first step, check what a run reads, report all problems at once, and log how long the run will be."""
 
 import logging
 import math
@@ -63,7 +63,7 @@ def check_stage_1(
     disk, problems = disk_of_stage_1(task.settings, task.network), task.problems
     _check_run(task, out, disk, resume=resume)
     problems.collect(lambda: build_optimizer(task.settings.optimizer, task.network, [0.0]))
-    problems.collect(lambda: _refuse_names(task.network))
+    problems.collect(lambda: _check_names(task.network))
     first = None
     if go_on_from is not None:
         first = problems.collect(lambda: read_full_checkpoint(go_on_from, named_weights("--from", go_on_from)))
@@ -72,7 +72,7 @@ def check_stage_1(
     if first is not None and begun is None:
         _check_begin(task, *first)
     warn_of_idle_patterns(task.settings.optimizer, task.network)
-    say_plan_of_stage_1(task.settings, task.steps_per_epoch, disk)
+    log_plan_of_stage_1(task.settings, task.steps_per_epoch, disk)
     return first
 
 
@@ -139,7 +139,7 @@ def check_stage_2(
     problems.collect(check_weights)
     basis = None
     if is_cooldown:
-        problems.collect(lambda: _refuse_matrix(pca_mat))
+        problems.collect(lambda: _check_no_matrix(pca_mat))
     else:
         from dimred.stages.search import check_search_memory, find_basis
 
@@ -150,11 +150,11 @@ def check_stage_2(
     task.check()
     if cooldown is not None:
         warn_of_idle_patterns(cooldown.optimizer, network)
-    say_plan(settings, task.steps_per_epoch, disk)
+    log_plan(settings, task.steps_per_epoch, disk)
     return cooldown, basis
 
 
-def _refuse_names(network: nn.Cell) -> None:
+def _check_names(network: nn.Cell) -> None:
     """Refuse a network whose parameter has the name of what a full checkpoint holds beside the parameters."""
     if any(parameter.name == "epoch" for parameter in network.get_parameters()):
         raise ConfigError(
@@ -163,7 +163,7 @@ def _refuse_names(network: nn.Cell) -> None:
         )
 
 
-def _refuse_matrix(pca_mat: Path | None) -> None:
+def _check_no_matrix(pca_mat: Path | None) -> None:
     if pca_mat is not None:
         raise ConfigError(
             f"PCA_MAT is {str(pca_mat)!r}, but method is cooldown, which has no use for it; leave PCA_MAT out, or "
@@ -204,9 +204,9 @@ def _check_memory(task: Task[Settings]) -> None:
         )
 
 
-def say_plan_of_stage_1(config: StageOneConfig, steps_per_epoch: int, disk: int) -> None:
-    """Log what a whole stage 1 takes, see ``say_plan``, and whether it leaves the snapshots that a stage 2 needs."""
-    say_plan(config, steps_per_epoch, disk)
+def log_plan_of_stage_1(config: StageOneConfig, steps_per_epoch: int, disk: int) -> None:
+    """Log what a whole stage 1 takes, see ``log_plan``, and whether it leaves the snapshots that a stage 2 needs."""
+    log_plan(config, steps_per_epoch, disk)
     n_snapshots = snapshots_in_the_end(config, steps_per_epoch)
     if n_snapshots == 0:
         _log.warning(
@@ -215,10 +215,10 @@ def say_plan_of_stage_1(config: StageOneConfig, steps_per_epoch: int, disk: int)
         )
     elif n_snapshots <= N_COMPONENTS:
         hint = f"a search in {N_COMPONENTS} directions would need {N_COMPONENTS + 1}"
-        _log.info(f"this run keeps {counted(n_snapshots, 'snapshot')}; {hint}")
+        _log.info(f"this run keeps {number_of(n_snapshots, 'snapshot')}; {hint}")
 
 
-def say_plan(config: StageOneConfig | StageTwoConfig, steps_per_epoch: int, disk: int) -> None:
+def log_plan(config: StageOneConfig | StageTwoConfig, steps_per_epoch: int, disk: int) -> None:
     """Log how many steps a whole run makes, and how much disk it takes.
 
     Args:
@@ -229,12 +229,12 @@ def say_plan(config: StageOneConfig | StageTwoConfig, steps_per_epoch: int, disk
     n_epochs = config.n_epochs
     ends = "up to " if isinstance(config, StageOneConfig) and config.stop else ""
     _log.info(
-        f"{ends}{counted(n_epochs, 'epoch')} of {counted(steps_per_epoch, 'step')}, {n_epochs * steps_per_epoch:,} "
+        f"{ends}{number_of(n_epochs, 'epoch')} of {number_of(steps_per_epoch, 'step')}, {n_epochs * steps_per_epoch:,} "
         f"in all; snapshots, checkpoints and states take up to {disk / 1e6:,.0f} MB of disk"
     )
 
 
-def counted(n: int, what: str) -> str:
+def number_of(n: int, what: str) -> str:
     """Return a number with the noun ``what`` that it counts: 1 epoch, 2 epochs."""
     return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"
 

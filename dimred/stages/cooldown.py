@@ -163,8 +163,8 @@ def plan_cooldown(config: CooldownConfig, network: nn.Cell, parent: StageOneRun)
 def build_cooldown_step(task: Task[StageTwoConfig], cooldown: Cooldown) -> TrainStep:
     """Build stage 2's step of a cooldown: stage 1's step, whose rate is brought to 0.
 
-    The optimizer goes on with its state from WEIGHTS, if these have it; then so do the loss scale and the EMA, each if
-    WEIGHTS have its state. What does not go on begins anew.
+    If WEIGHTS hold the optimizer's state, the optimizer continues from it, and so do the loss scale and the EMA where
+    WEIGHTS hold theirs. Everything else starts afresh.
 
     Args:
         task: the task of stage 2, whose network has the weights of stage 1.

@@ -85,7 +85,7 @@ class EarlyStop:
         if not math.isfinite(average.loss):
             _log.warning(f"epoch: {epoch} averaged: no average has a finite loss on 'val', so none is compared")
             return
-        gain = self.see(average, epoch)
+        gain = self.add(average, epoch)
         line = (
             f"epoch: {epoch} averaged: {average.name}: loss {average.loss:.4f} +- {average.standard_error:.4f} on 'val'"
         )
@@ -100,7 +100,7 @@ class EarlyStop:
             "averaged_seconds": choice.seconds,
         }
 
-    def see(self, average: Candidate, epoch: int) -> Behind | None:
+    def add(self, average: Candidate, epoch: int) -> Behind | None:
         """Record a measurement as a gain or not.
 
         Args:

@@ -1,4 +1,4 @@
-"""The run of stage 1 that WEIGHTS come from: what its files tell, read once."""
+"""Read WEIGHTS, and what the run of stage 1 that they come from says about them."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What a search needs before its first step: its basis, found or fitted and shared with the ranks, and its memory."""
+"""Prepare a search: load or fit its basis, share it with the ranks, and check that the memory suffices."""
 
 import logging
 import platform

@@ -13,7 +13,7 @@ from dimred.checkpoints.states import FullCheckpoints, check_finite
 from dimred.config import StageOneConfig
 from dimred.io.atomic import retry
 from dimred.io.run_names import SNAPSHOTS, STAGE_1_CHECKPOINTS
-from dimred.launch.environment import say_commands
+from dimred.launch.environment import log_commands
 from dimred.runs.loop import Progress
 from dimred.runs.run import Run
 from dimred.stages.early_stop import EarlyStop
@@ -90,7 +90,7 @@ class StageOne:
         run.figures.log_end(network, is_averaged and run.figures.reestimates, run.is_kept)
         if run.is_kept and self._ranks.is_rank_zero:  # which has the files
             report = [["report", str(run.folder.absolute())]]
-            say_commands(*(report if is_averaged else commands_after_stage_1(self._task, network, run.folder)))
+            log_commands(*(report if is_averaged else commands_after_stage_1(self._task, network, run.folder)))
 
     def _save_averaged(self) -> Path:
         """Save schedule-free training's averaged point with BatchNorm statistics of its own; return the path."""

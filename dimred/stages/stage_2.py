@@ -17,9 +17,9 @@ from dimred.io.metric import AS_TRAINED
 from dimred.io.metrics_file import loss_text, read_metrics
 from dimred.io.run_names import BASIS, METRICS, RESULT, STAGE_2_CHECKPOINTS
 from dimred.io.stage_two_result import AVERAGE, FINAL, START, MetricResult, StageTwoResult
-from dimred.launch.environment import say_commands
+from dimred.launch.environment import log_commands
 from dimred.runs.begun import Pin
-from dimred.runs.loop import Progress
+from dimred.runs.loop import Observer, Progress
 from dimred.runs.run import Run
 from dimred.runs.task import Task
 from dimred.stages.candidates import Candidates, new_choice, put_best_average
@@ -33,7 +33,7 @@ from dimred.vectors.parameters import from_arrays, preserved
 _log = logging.getLogger(__name__)
 
 
-class StageTwo:
+class StageTwo(Observer):
     """Stage 2 from its start to the network that is kept: it has a run and candidates.
 
     A search keeps what it ends with. After a cooldown, ``val`` chooses between the last epoch and the best average of
@@ -83,7 +83,7 @@ class StageTwo:
 
         Raises:
             ConfigError: ``epochs`` is below what the run has done, or what the run depends on has changed.
-            RunError, CheckpointError: the state can't be restored, see there.
+            RunError, CheckpointError: the state can't be restored, see ``Run.restore``.
             FaultError: no candidate has a finite loss on ``val``.
         """
         run, progress = self.run, self._progress
@@ -149,15 +149,6 @@ class StageTwo:
                 run.arrays_of(self.step)
                 self.after_epoch(progress)
 
-    @property
-    def has_ended(self) -> bool:
-        """Return False: only a step itself ends stage 2 early."""
-        return False
-
-    def reads_after(self, done: int) -> bool:
-        """Return False: nothing but the step decides when it is read."""
-        return False
-
     def after_launch(self) -> None:
         """Count the step for the profiler."""
         self.run.profiler.after_step()
@@ -221,7 +212,7 @@ class StageTwo:
             retry(lambda: result.write(run.folder / RESULT))
         run.figures.log_end(file, run.figures.reestimates, run.is_kept)
         if run.is_kept:
-            say_commands(["report", str(run.folder.absolute())])
+            log_commands(["report", str(run.folder.absolute())])
 
 
 def build_stage_2(

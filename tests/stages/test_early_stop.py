@@ -132,15 +132,15 @@ def test_a_stop_is_reached_after_patience_measurements_without_a_gain() -> None:
     rng = np.random.default_rng(0)
     hard, noise = rng.exponential(1.0, 400), np.tile([0.2, -0.2], 200)  # the standard error of the noise is 0.01
     stop = stop_after(2)
-    assert stop.see(candidate(hard), 2) is None
-    gains = [stop.see(candidate(hard - gain + noise), epoch) for gain, epoch in ((0.005, 4), (0.02, 6))]
+    assert stop.add(candidate(hard), 2) is None
+    gains = [stop.add(candidate(hard - gain + noise), epoch) for gain, epoch in ((0.005, 4), (0.02, 6))]
     assert gains[0] is not None
     assert gains[0].loss == pytest.approx(0.005)
     assert gains[0].standard_error == pytest.approx(0.01, rel=0.01)
     assert (stop.best_epoch, stop.n_without_gain, stop.reason) == (6, 0, None)
-    stop.see(candidate(hard + noise), 8)  # worse
+    stop.add(candidate(hard + noise), 8)  # worse
     assert stop.reason is None
-    stop.see(candidate(hard - 0.02 + noise), 10)  # equal
+    stop.add(candidate(hard - 0.02 + noise), 10)  # equal
     assert stop.reason is not None
     assert stop.best_epoch == 6
 
@@ -149,7 +149,7 @@ def test_small_gains_add_up() -> None:
     noise = np.tile([0.2, -0.2], 200)
     stop = stop_after(3)
     for number in range(7):
-        stop.see(candidate(np.ones(400) - 0.004 * number + (noise if number % 2 else 0)), number)
+        stop.add(candidate(np.ones(400) - 0.004 * number + (noise if number % 2 else 0)), number)
     assert stop.best_epoch == 6
 
 

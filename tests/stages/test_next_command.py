@@ -10,7 +10,7 @@ import pytest
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageOneConfig
 from dimred.console import Lines
-from dimred.launch.environment import say_commands
+from dimred.launch.environment import log_commands
 from dimred.runs.task import build_task
 from dimred.stages.next_command import commands_after_stage_1
 from tests.helpers.commands import DIMRED, next_lines, run
@@ -28,7 +28,7 @@ def test_the_line_starts_this_installation_whether_or_not_it_is_active(
     monkeypatch.setenv("PATH", path)
     shown = StringIO()
     with redirect_stdout(shown), Lines(to_stdout=True):
-        say_commands(["--version"], ["--help"])
+        log_commands(["--version"], ["--help"])
     version, _ = next_lines(shown.getvalue())
     assert version.startswith(begins)
     assert run("bash", "-c", version, environment={"PATH": path}, status=0).stdout.startswith("dimred ")

@@ -12,7 +12,7 @@ from mindspore import nn
 from dimred.config import SearchConfig, StageOneConfig, StageTwoConfig
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError
-from dimred.stages.checks import check_space, say_plan, snapshots_in_the_end
+from dimred.stages.checks import check_space, log_plan, snapshots_in_the_end
 from dimred.stages.search import check_search_memory, ranks_on_this_host, search_memory
 
 SEARCH = StageTwoConfig(search={"n_components": 32})
@@ -54,8 +54,8 @@ def test_each_rank_has_a_share_of_the_basis_and_all_of_the_vectors() -> None:
 
 def test_the_plan_counts_in_words(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
-        say_plan(SEARCH.model_copy(update={"epochs": 1}), 1, 2_000_000)
-        say_plan(StageOneConfig.model_validate({"stop": "averaged", "epochs": 90}), 5004, 2_000_000)
+        log_plan(SEARCH.model_copy(update={"epochs": 1}), 1, 2_000_000)
+        log_plan(StageOneConfig.model_validate({"stop": "averaged", "epochs": 90}), 5004, 2_000_000)
     ends = "in all; snapshots, checkpoints and states take up to 2 MB of disk"
     assert caplog.messages == [f"1 epoch of 1 step, 1 {ends}", f"up to 90 epochs of 5,004 steps, 450,360 {ends}"]
 
