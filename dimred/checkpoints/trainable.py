@@ -1,7 +1,7 @@
-"""Tell which entries of a checkpoint are weights, where neither a manifest, nor the network, nor the user says it.
+"""Decide which entries of a checkpoint are weights if neither a manifest, nor the network, nor the user says so.
 
-They are then all floats but the running statistics of normalisations. A file that holds an optimizer's state as well is
-refused, because each optimizer names its state in a way of its own.
+All floats are weights then, except the running statistics of normalisations. A file that also holds an optimizer's
+state is refused, because each optimizer names its state in its own way.
 """
 
 import math
@@ -71,7 +71,7 @@ def trainable_layout(index: Index, path: str | os.PathLike[str]) -> WeightLayout
     )
     for name, tensor in index.items():
         if name.rpartition(".")[2] in _STEPS and tensor.dtype == np.int32:
-            raise CheckpointError(f"{path} holds an optimizer's state, as its entry {shown(name)} tells; {say_it}.")
+            raise CheckpointError(f"{path} holds an optimizer's state, as its entry {shown(name)} shows; {say_it}.")
     weights = {name: tensor for name, tensor in index.items() if tensor.is_float and not is_statistic(name, index)}
     if not weights:
         raise CheckpointError(f"{path} has no trainable weights: its {len(index)} entries are counters or statistics.")

@@ -163,7 +163,7 @@ def _unit_vectors(checkpoint: Checkpoint) -> set[str]:
 def _texts_of(file: BinaryIO, path: Path, places: Mapping[str, StoredTensor]) -> dict[str, str]:
     """Read the texts to write as metadata: a ``.safetensors`` file's own, or the texts of a ``.ckpt`` file.
 
-    Hashes, such as ``modelspec.hash_sha256`` and ``sshs_model_hash``, are left out: they are those of other weights.
+    Hashes, such as ``modelspec.hash_sha256`` and ``sshs_model_hash``, are left out: they belong to other weights.
     """
     if path.suffix == ".safetensors":
         with reading(path), safe_open(path, "numpy") as tensors:

@@ -1,4 +1,4 @@
-"""Tell PyTorch's pickles by their endings or first bytes, and refuse them unread."""
+"""Recognise PyTorch's pickles by their endings or first bytes, and refuse them without reading them."""
 
 import shlex
 from collections.abc import Sequence

@@ -94,7 +94,7 @@ def rows_pass(
         for number, values in enumerate(block):
             write_exactly(rows.fileno(), values, offset + 4 * (number * n_columns + first))
         write_exactly(mean.fileno(), centre, 4 * first)
-        # Continuously, instead of leaving all of it to the end.
+        # Flushed block by block, so that the end does not have to wait for all of it.
         flush_to_disk(rows.fileno(), Path(rows.name), is_growing=True)
         progress("writing basis", first + centre.size, n_columns)
 

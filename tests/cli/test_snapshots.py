@@ -81,7 +81,7 @@ def test_names_come_from_a_file_when_asked(series, tmp_path):
         write_checkpoint(tmp_path / "state" / f"n-{number}_1.ckpt", {**state, **weights, "global_step": np.int32(1)})
     common = ("--ckpt-dir", tmp_path / "state", "--n-components", 3, "--out")
     process = pca_here(*common, tmp_path / "state.npy", status=2)
-    assert "n-0_1.ckpt holds an optimizer's state, as its entry 'global_step' tells; " in process.stderr
+    assert "n-0_1.ckpt holds an optimizer's state, as its entry 'global_step' shows; " in process.stderr
     other = fit_basis(series, 3, out=tmp_path / "given.npy").path
     for number, source in enumerate([series.directory / "manifest.json", series.paths[0], other]):
         out = tmp_path / f"{number}.npy"
