@@ -30,7 +30,7 @@ from rich.progress import (
 from rich.table import Column, Table
 from rich.text import Text
 
-from dimred.errors import ConfigError, DimredError, missing_package
+from dimred.errors import ConfigError, DimredError, FaultError, missing_package
 
 _log = logging.getLogger("dimred")  # the packages' loggers are below it
 _UsageError: Any = typer.BadParameter.__base__  # Typer's own since 0.20, before that click's
@@ -223,6 +223,8 @@ def _status(app: typer.Typer, tell_refusal: Callable[[str], bool]) -> int:
         if _tracebacks:
             traceback.print_exc()
         found = missing_package(raised) or raised
+        if isinstance(found, OSError) and found.filename is not None:  # a disk failed or is full
+            found = FaultError(f"{found.filename}: {found.strerror}; remove the cause, and run the same command again")
         if not isinstance(found, DimredError):
             _log.error(f"{type(found).__name__}: {found} (dimred --debug COMMAND shows where)")
             return 1
