@@ -30,7 +30,7 @@ from rich.progress import (
 from rich.table import Column, Table
 from rich.text import Text
 
-from dimred.errors import ConfigError, DimredError, missing_package
+from dimred.errors import ConfigError, DimredError, FaultError, missing_package
 
 _log = logging.getLogger("dimred")  # the packages' loggers are below it
 _UsageError: Any = typer.BadParameter.__base__  # Typer's own since 0.20, before that click's
@@ -217,6 +217,10 @@ def _status(app: typer.Typer, tell_refusal: Callable[[str], bool]) -> int:
         if _tracebacks:
             traceback.print_exc()
         reason = missing_package(raised) or raised
+        if isinstance(reason, OSError) and reason.filename is not None:  # a disk failed or is full
+            reason = FaultError(
+                f"{reason.filename}: {reason.strerror}; remove the cause, and run the same command again"
+            )
         if not isinstance(reason, DimredError):
             _log.error(f"{type(reason).__name__}: {reason} (dimred --debug COMMAND shows where)")
             return 1
