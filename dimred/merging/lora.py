@@ -32,15 +32,14 @@ _OF_ADAPTER = re.compile(r"\blora_(?:embedding_)?(?:A|B|magnitude)")  # in a fil
 _A = re.compile(r"\blora_(embedding_)?A\b")
 _SAME = (
     "r", "lora_alpha", "use_rslora", "base_model_name_or_path", "revision", "task_type", "target_modules",
-    "exclude_modules", "layers_to_transform", "layers_pattern", "layer_replication", "fan_in_fan_out", "bias",
-    "modules_to_save", "trainable_token_indices", "alora_invocation_tokens",
+    "exclude_modules", "layers_to_transform", "layers_pattern", "layer_replication", "rank_pattern", "alpha_pattern",
+    "fan_in_fan_out", "bias", "modules_to_save", "trainable_token_indices", "alora_invocation_tokens",
 )  # fmt: skip
 # With these, what an adapter adds is not s B A, or B and A are not what their shapes say.
 _NOT_A_PRODUCT = (
     "use_dora", "lora_bias", "use_qalora", "use_bdlora", "target_parameters", "arrow_config", "kasa_config",
     "monteclora_config", "velora_config",
 )  # fmt: skip
-_BY_MODULE = ("rank_pattern", "alpha_pattern")
 _INITIALISATIONS = (None, True, False, "gaussian", "eva", "orthogonal")  # the others change the base network
 
 
@@ -57,9 +56,13 @@ def adapter_config(checkpoint: Checkpoint) -> dict[str, Any] | None:
         content = path.read_bytes()
     try:
         config = json.loads(content)
-        if config["peft_type"] == "LORA" and (config["r"] < 1 or not math.isfinite(config["lora_alpha"])):
-            raise ValueError(f"r is {config['r']!r} and lora_alpha {config['lora_alpha']!r}")
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        if config["peft_type"] == "LORA":
+            ranks, alphas = ((config.get(key) or {}).values() for key in ("rank_pattern", "alpha_pattern"))
+            if min([config["r"], *ranks]) < 1 or not all(map(math.isfinite, (config["lora_alpha"], *alphas))):
+                raise ValueError(f"r is {config['r']!r} and lora_alpha {config['lora_alpha']!r}")
+            for pattern in config.get("alpha_pattern") or ():
+                re.compile(pattern)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, re.error) as error:
         raise CheckpointError(
             f"{path} is not the configuration of an adapter ({type(error).__name__}: {error})"
         ) from None
@@ -106,17 +109,15 @@ def _check_adapter(checkpoint: Checkpoint, config: dict[str, Any]) -> None:
         wrong = f"peft_type is {shown(config['peft_type'])}; allowed: 'LORA'"
     elif key := next((key for key in _NOT_A_PRODUCT if config.get(key)), None):
         wrong = f"{key} is {shown(config[key])}, with which an adapter adds more than a product of two factors"
-    elif key := next((key for key in _BY_MODULE if config.get(key)), None):
-        wrong = f"{key} is {shown(config[key])}; modules must have one rank and one alpha: merge it into its network"
     elif (start := config.get("init_lora_weights")) not in _INITIALISATIONS:
         wrong = f"init_lora_weights is {shown(start)}, which changed the base network; let PEFT make it plain LoRA"
     elif checkpoint.files[0].suffix != ".safetensors":
         wrong = f"{checkpoint.files[0].name} is not a .safetensors file"
     else:
-        pairs = {a: b for a, b in factors_of(checkpoint).items() if checkpoint.tensors[a].shape[0] == config["r"]}
+        pairs = factors_of(checkpoint)
         names = {*pairs, *pairs.values()}
         odd = next((name for name in checkpoint.tensors if _OF_ADAPTER.search(name) and name not in names), None)
-        wrong = f"{shown(odd)} is not a factor of rank {config['r']} with a partner" if odd else "it has no factors"
+        wrong = f"{shown(odd)} is not a factor with a partner of the same rank" if odd else "it has no factors"
         if not odd and pairs:
             return
     raise CheckpointError(f"{checkpoint.path} is an adapter that can't be averaged: {wrong}")
@@ -156,25 +157,43 @@ class LowRankMean:
 
     def __init__(self, checkpoints: Sequence[Checkpoint], coefficients: np.ndarray, largest_rank: int | None) -> None:
         self._terms = [(one, float(c)) for one, c in zip(checkpoints, coefficients, strict=True) if c != 0]
+        self._largest_rank = largest_rank
         self._pairs, tensors = factors_of(checkpoints[-1]), checkpoints[-1].tensors
         before = adapter_config(checkpoints[-1]) or {}
-        self._rank = len(self._terms) * before["r"]
-        if largest_rank is not None:
-            self._rank = min(self._rank, largest_rank)
-        # The divisor in s grows with the rank; without a limit by N, or sqrt(N) for rsLoRA.
-        growth = (self._rank / before["r"]) ** (0.5 if before.get("use_rslora") else 1.0)
+        self._power = 0.5 if before.get("use_rslora") else 1.0
         self._largest = max(abs(c) for _, c in self._terms)
-        alpha = _whole(before["lora_alpha"] * growth * self._largest / sum(c for _, c in self._terms))
-        changes: dict[str, Any] = {"r": self._rank, "lora_alpha": alpha}
-        if any(before[key] != new for key, new in changes.items()):
+        self._growth = self._growth_of(before["r"])
+        change = self._growth * self._largest / sum(c for _, c in self._terms)
+        changes: dict[str, Any] = {"r": self.rank_of(before["r"]), "lora_alpha": _whole(before["lora_alpha"] * change)}
+        for key, new in (("rank_pattern", self.rank_of), ("alpha_pattern", lambda alpha: _whole(alpha * change))):
+            if before.get(key):
+                changes[key] = {pattern: new(value) for pattern, value in before[key].items()}
+        if any(before.get(key) != new for key, new in changes.items()):
             # PEFT's special initialisations don't allow every rank, and loading the factors replaces them anyway.
             changes["init_lora_weights"] = True
         self.config = before | changes
         self.lost_fraction = 0.0
         self.shapes: dict[str, tuple[int, ...]] = {}
         for a, b in self._pairs.items():
-            self.shapes[a] = (self._rank, *tensors[a].shape[1:])
-            self.shapes[b] = (tensors[b].shape[0], self._rank, *tensors[b].shape[2:])
+            rank = self.rank_of(tensors[a].shape[0])
+            self.shapes[a] = (rank, *tensors[a].shape[1:])
+            self.shapes[b] = (tensors[b].shape[0], rank, *tensors[b].shape[2:])
+
+    def rank_of(self, rank: int) -> int:
+        """Return the rank of the mean in a module whose adapters have rank ``rank``."""
+        total = len(self._terms) * rank
+        return total if self._largest_rank is None else min(total, self._largest_rank)
+
+    def _growth_of(self, rank: int) -> float:
+        """Return the ratio of the new divisor in s to the old one; without a limit it is N, or sqrt(N) for rsLoRA."""
+        return (self.rank_of(rank) / rank) ** self._power
+
+    def _alpha_of(self, factor: str) -> float:
+        """Return the alpha of a factor's module, as PEFT does: by the first fitting pattern, else ``lora_alpha``."""
+        module = factor.partition(".lora_")[0].removeprefix("base_model.model.")
+        patterns = self.config.get("alpha_pattern") or {}
+        alphas = (alpha for key, alpha in patterns.items() if re.fullmatch(rf"(.*\.)?({key})", module))
+        return float(next(alphas, self.config["lora_alpha"]))
 
     def factors(self) -> Iterator[tuple[str, np.ndarray]]:
         """Yield each factor, name and float64 values, module by module.
@@ -187,13 +206,17 @@ class LowRankMean:
             ups, downs = [], []
             for checkpoint, c in self._terms:
                 down, up = (_read(checkpoint, name) for name in (a, b))
-                downs.append(down.reshape(len(down), -1) * (c / self._largest))
+                growth = self._growth_of(len(down))
+                downs.append(down.reshape(len(down), -1) * (c * growth / (self._largest * self._growth)))
                 ups.append(up.reshape(len(up), -1))
             up, down = np.concatenate(ups, axis=1), np.concatenate(downs)
-            if len(down) > self._rank:
-                up, down, left_out = _truncated(up, down, self._rank)
-                lost_square += float(left_out @ left_out)
-                norm_square += float(np.sum((up.T @ up) * (down @ down.T)))
+            rank = self.shapes[a][0]
+            scale_square = (self._alpha_of(a) / rank**self._power) ** 2
+            if len(down) > rank:
+                up, down, left_out = _truncated(up, down, rank)
+                lost_square += scale_square * float(left_out @ left_out)
+            if self._largest_rank is not None:  # otherwise nothing is lost
+                norm_square += scale_square * float(np.sum((up.T @ up) * (down @ down.T)))
             yield from ((a, down), (b, up))
         self.lost_fraction = math.sqrt(lost_square / (norm_square + lost_square)) if lost_square else 0.0
 
@@ -215,7 +238,10 @@ def _read(checkpoint: Checkpoint, name: str) -> np.ndarray:
 def _truncated(up: np.ndarray, down: np.ndarray, rank: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the factors of the matrix nearest to ``up down`` with a given rank, and the singular values left out.
 
-    If a side of the matrix is shorter than the rank, the factors are padded with zeros.
+    Args:
+        up: (n, K).
+        down: (K, m).
+        rank: rank of the result, below K; if n or m is smaller, the factors are padded with zeros.
     """
     (left, upper), (right, lower) = np.linalg.qr(up), np.linalg.qr(down.T)
     u, values, v = np.linalg.svd(upper @ lower.T, full_matrices=False)
@@ -233,7 +259,12 @@ def _whole(number: float) -> float | int:
 
 
 def write_config(folder: Path, mean: LowRankMean) -> None:
-    """Replace the last input's configuration in the new adapter's folder by the mean's, unless they are equal."""
+    """Write the configuration of a mean of adapters, as PEFT lays it out.
+
+    Args:
+        folder: the new adapter's folder, which holds a copy of the last input's configuration; an equal one is left.
+        mean: the mean.
+    """
     path = folder / ADAPTER_CONFIG
     if mean.config != json.loads(path.read_bytes()):
         path.write_text(json.dumps(mean.config, indent=2, sort_keys=True), encoding="utf-8")

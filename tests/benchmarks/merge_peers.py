@@ -154,7 +154,8 @@ def write_adapters(folder: str, rslora: str, initialisation: str) -> None:
         network.load_state_dict(load_file(Path(folder, "base.safetensors")))
         config = LoraConfig(
             r=4, lora_alpha=6, target_modules=["embed", "conv", "dense"], modules_to_save=["head"], bias="lora_only",
-            use_rslora=rslora == "True", init_lora_weights=True if initialisation == "True" else initialisation,
+            use_rslora=rslora == "True", rank_pattern={"embed": 2}, alpha_pattern={"conv": 5},
+            init_lora_weights=True if initialisation == "True" else initialisation,
         )  # fmt: skip
         adapted = get_peft_model(network, config)
         with torch.no_grad():

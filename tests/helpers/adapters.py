@@ -27,12 +27,13 @@ def names_of(layer: str) -> tuple[str, str]:
     )
 
 
-def adapter(seed: int, dtype: type = np.float32, rank: int = 4) -> dict[str, np.ndarray]:
-    """Draw the tensors of an adapter by name."""
+def adapter(seed: int, dtype: type = np.float32, ranks: Mapping[str, int] | None = None) -> dict[str, np.ndarray]:
+    """Draw the tensors of an adapter by name; its layers have rank 4, except those whose rank is in ``ranks``."""
     tensors = {HEAD: draw((3, 9), dtype, 10 * seed)}
     shapes = {"dense": ((50,), (60,)), "embed": ((70,), (9,)), "conv": ((5, 3, 3), (8,))}
     for number, (layer, (inside, outside)) in enumerate(shapes.items(), start=1):
         a, b = names_of(layer)
+        rank = (ranks or {}).get(layer, 4)
         tensors[a] = draw((rank, *inside), dtype, 10 * seed + number)
         tensors[b] = draw((*outside, rank, *([1, 1] if layer == "conv" else [])), dtype, 10 * seed + number + 5)
     return tensors
@@ -66,11 +67,12 @@ def deltas(tensors: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> dict
 
     Args:
         tensors: the adapter's tensors by name.
-        config: its configuration, with rank and alpha.
+        config: its configuration, with the ranks and the alphas.
     """
     found = {}
     for layer in LAYERS:
-        assert len(tensors[names_of(layer)[0]]) == config["r"]
+        alpha = config.get("alpha_pattern", {}).get(f"^{layer}", config["lora_alpha"])
+        assert len(tensors[names_of(layer)[0]]) == config.get("rank_pattern", {}).get(layer, config["r"])
         a, b = (as_float(tensors[name]) for name in names_of(layer))
-        found[layer] = oracle.lora_delta(a, b, config["lora_alpha"], rslora=config["use_rslora"])
+        found[layer] = oracle.lora_delta(a, b, alpha, rslora=config["use_rslora"])
     return found

@@ -54,25 +54,30 @@ def test_equal_adapters_keep_every_factor_and_have_the_mean(tmp_path: Path, rslo
     assert record["lora"].startswith("the mean of 5 products B A, exact: rank 20, lora_alpha ")
 
 
+PATTERNS = {"rank_pattern": {"embed": 2, "conv": 1}, "alpha_pattern": {"^conv": 5}}
+
+
 @BOTH
 @pytest.mark.parametrize(
-    ("coefficients", "rank"),
+    ("coefficients", "rank", "changes"),
     [
-        ([1.0, 2.0, 3.0], None),
-        ([-0.25, -0.25, 1.5], None),
-        ([0.5, 0.0, 0.5], None),
-        *(([1.0, 2.0, 3.0], rank) for rank in (1, 5, 10)),
+        ([1.0, 2.0, 3.0], None, {}),
+        ([-0.25, -0.25, 1.5], None, {}),
+        ([0.5, 0.0, 0.5], None, {}),
+        *(([1.0, 2.0, 3.0], rank, {}) for rank in (1, 5, 10)),
+        *(([1.0, 2.0, 3.0], rank, PATTERNS) for rank in (None, 4)),
     ],
 )
-def test_the_mean_or_the_nearest_matrix_of_a_rank(tmp_path, rslora, coefficients, rank) -> None:
-    changes = {"use_rslora": rslora, "init_lora_weights": "orthogonal"}  # does not allow every rank
-    arrays = [adapter(seed, np.float64) for seed in range(3)]
+def test_the_mean_or_the_nearest_matrix_of_a_rank(tmp_path, rslora, coefficients, rank, changes) -> None:
+    changes = changes | {"use_rslora": rslora, "init_lora_weights": "orthogonal"}  # does not allow every rank
+    arrays = [adapter(seed, np.float64, changes.get("rank_pattern")) for seed in range(3)]
     for number, tensors in enumerate(arrays):
         write_adapter(tmp_path / "run" / f"a-{number}", tensors, **changes)
     profile = "linear" if coefficients[0] == 1 else ",".join(map(str, coefficients))
     record = dimred.merge(tmp_path / "run", tmp_path / "mean", profile=profile, lora_rank=rank)
     result, config = read_adapter(tmp_path / "mean")
     assert config["r"] == (rank or 4 * np.count_nonzero(coefficients))
+    assert config.get("rank_pattern") == ({"embed": rank or 6, "conv": 3} if "rank_pattern" in changes else None)
     assert config["init_lora_weights"] is True
     reference = mean_of(arrays, CONFIG | changes, coefficients)
     lost_square = whole = 0.0
@@ -133,13 +138,14 @@ def test_a_metric_chooses_among_adapters(tmp_path: Path, rank: int | None) -> No
         ({"peft_type": "IA3"}, "peft_type is 'IA3'; allowed: 'LORA'"),
         ({"r": 0}, "{0}/adapter_config.json is not the configuration of an adapter (ValueError: r is 0 and lora_"),
         ({"r": "4"}, "is not the configuration of an adapter (TypeError"),
-        ({"rank_pattern": {"embed": 2}}, "rank_pattern is {{'embed': 2}}; modules must have one rank and one alpha"),
-        ({"alpha_pattern": {"^conv": 5}}, "alpha_pattern is {{'^conv': 5}}; modules must have one rank and"),
+        ({"rank_pattern": ["embed"]}, "is not the configuration of an adapter (AttributeError"),
+        ({"rank_pattern": {"embed": 0}}, "is not the configuration of an adapter (ValueError"),
+        ({"alpha_pattern": {"(": 2}}, "is not the configuration of an adapter (error"),
     ],
 )
 def test_adapters_that_have_no_mean_are_refused(tmp_path: Path, changes: dict, words: str) -> None:
     write_adapters(tmp_path / "run", 2)
-    write_adapter(tmp_path / "run" / "checkpoint-100", adapter(0, rank=8 if changes.get("r") == 8 else 4), **changes)
+    write_adapter(tmp_path / "run" / "checkpoint-100", adapter(0), **changes)
     with pytest.raises(CheckpointError) as error:
         dimred.merge(tmp_path / "run", tmp_path / "mean")
     assert words.format(*(tmp_path / "run" / f"checkpoint-{number}00" for number in (1, 2))) in str(error.value)
@@ -152,12 +158,8 @@ ONES = np.ones((4, 2), np.float32)
 @pytest.mark.parametrize(
     ("tensors", "words"),
     [
-        (adapter(1) | {"model.dense.lora_magnitude": ONES}, "lora_magnitude' is not a factor of rank 4 with a partner"),
-        (
-            adapter(1) | {"model.x.lora_A.weight": ONES},
-            "'model.x.lora_A.weight' is not a factor of rank 4 with a partner",
-        ),
-        (adapter(1, rank=3), "is not a factor of rank 4 with a partner"),
+        (adapter(1) | {"model.dense.lora_magnitude": ONES}, "lora_magnitude' is not a factor with a partner"),
+        (adapter(1) | {"model.x.lora_A.weight": ONES}, "'model.x.lora_A.weight' is not a factor with a partner"),
         ({HEAD: ONES}, "is an adapter that can't be averaged: it has no factors"),
     ],
 )
