@@ -34,7 +34,7 @@ def _boot() -> str:
     return hashlib.sha256(boot).hexdigest()[:16]
 
 
-_BOOT = _boot()
+BOOT = _boot()
 
 
 @contextmanager
@@ -93,7 +93,7 @@ def _unfinished(target: Path, make: Callable[[Path], object]) -> Iterator[Path]:
 
 
 def _unused_name(folder: Path) -> Path:
-    return folder / f".writing-{_BOOT}-{secrets.token_hex(4)}.tmp"
+    return folder / f".writing-{BOOT}-{secrets.token_hex(4)}.tmp"
 
 
 def _is_locked(path: Path, stack: ExitStack) -> bool:
@@ -206,7 +206,7 @@ def remove_leftovers(directory: str | os.PathLike[str], *, is_only_writer: bool 
         is_only_writer: whether nobody else may write there, as in the folder of a run, which is locked; then nothing
             stays, also not what a power failure has left.
     """
-    boot = "*" if is_only_writer else _BOOT
+    boot = "*" if is_only_writer else BOOT
     for path in Path(directory).glob(f".writing-{boot}-*.tmp"):
         with suppress(OSError), ExitStack() as stack:
             fcntl.flock(_opened(path, stack), fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -320,8 +320,8 @@ class FolderLock:
 
 
 _Result = TypeVar("_Result")
-_WAITS_SECONDS = (1.0, 5.0, 20.0)
-_SECONDS_UNTIL_ROOM = 5.0  # between two attempts on a full disk
+WAITS_SECONDS = (1.0, 5.0, 20.0)
+SECONDS_UNTIL_ROOM = 5.0  # between two attempts on a full disk
 _SECONDS_BETWEEN_LINES = 60.0
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 # Errors of a network disk that is away for a moment.
@@ -347,13 +347,13 @@ def retry(action: Callable[[], _Result]) -> _Result:
     Raises:
         OSError: an error that will not pass, or that of the last attempt.
     """
-    pauses, since_line = iter(_WAITS_SECONDS), _SECONDS_BETWEEN_LINES
+    pauses, since_line = iter(WAITS_SECONDS), _SECONDS_BETWEEN_LINES
     while True:
         try:
             return action()
         except OSError as error:
             is_full = error.errno in _FULL
-            pause = _SECONDS_UNTIL_ROOM if is_full else next(pauses, None) if error.errno in _TRANSIENT else None
+            pause = SECONDS_UNTIL_ROOM if is_full else next(pauses, None) if error.errno in _TRANSIENT else None
             if pause is None or (is_full and stop_waiting.is_set()):
                 raise
             if not is_full or since_line >= _SECONDS_BETWEEN_LINES:

@@ -81,8 +81,7 @@ def leftovers(root: Path) -> list[str]:
 def main() -> None:
     """Sweep one case; the pauses before another attempt are short."""
     name, folder, failures = sys.argv[1], Path(sys.argv[2]), sys.argv[3:]
-    setattr(atomic, "_WAITS_SECONDS", (0.0, 0.0, 0.0))  # noqa: B010
-    setattr(atomic, "_SECONDS_UNTIL_ROOM", 0.0)  # noqa: B010
+    atomic.WAITS_SECONDS, atomic.SECONDS_UNTIL_ROOM = (0.0, 0.0, 0.0), 0.0
     n_calls, n_faults = 0, 0
     for where, faults in sweep(getattr(cases, name)(folder), folder / "disk", failures):
         n_calls, n_faults = n_calls + 1, n_faults + len(faults)
