@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from dimred.io import atomic
 from dimred.io.atomic import is_temporary
 from tests.helpers.results import differing
 from tests.power import cases
@@ -64,7 +63,7 @@ def go_on(case: cases.Case, tree: Tree, root: Path) -> cases.Outcome:
     root.mkdir()
     write_tree(tree, root)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(atomic, "BOOT", "0" * 16)
+        patch.setattr("dimred.io.atomic.BOOT", "0" * 16)
         return case.run(root, True)
 
 
