@@ -11,7 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -211,17 +211,21 @@ def check_is_imagenet(root: Path, recipes: Sequence[str]) -> None:
         recipes: names of the recipes, for the error.
 
     Raises:
-        DataError: it has not; the message says how many it has.
+        DataError: it has not; the message says what it has.
     """
     train = root / "train"
     classes = sorted(entry.name for entry in os.scandir(train) if _is_class(entry)) if train.is_dir() else []
     if len(classes) == _N_CLASSES_OF_IMAGENET:
         return
+    here = f"it has {len(classes):,} class folders in train"
+    first = next((image for name in classes for image in images_in(train / name)), None)
+    if first is not None:
+        with suppress(*UNREADABLE), open_image(first.path) as image:
+            here += f", and its first image has {image.width} x {image.height} pixels"
     raise DataError(
         f"--config is missing, and DATA is {str(root)!r}, which is not ImageNet with its "
-        f"{_N_CLASSES_OF_IMAGENET:,} classes: it has {len(classes):,} class folders in train. Give a recipe "
-        f"({', '.join(recipes)}), or a file of your own, which dimred init writes; in it, set model.n_classes and "
-        "data.image_size"
+        f"{_N_CLASSES_OF_IMAGENET:,} classes: {here}. Give a recipe ({', '.join(recipes)}), or a file of your own, "
+        "which dimred init writes; in it, set model.n_classes and data.image_size"
     )
 
 

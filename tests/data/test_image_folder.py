@@ -220,7 +220,8 @@ def test_class_folders_that_look_alike_are_told_apart_by_their_code_points(tmp_p
 def test_without_a_configuration_data_must_have_the_classes_of_imagenet(root, tmp_path: Path) -> None:
     command = ("train", "stage-1", "--device-target", "CPU", "--dry-run")
     refused = dimred_here(*command, root, status=2).stderr
-    assert "which is not ImageNet with its 1,000 classes: it has 3 class folders in train. Give a recipe" in refused
+    assert "which is not ImageNet with its 1,000 classes: it has 3 class folders in train, and its" in refused
+    assert "pixels. Give a recipe (" in refused
     assert "which dimred init writes; in it, set model.n_classes and data.image_size" in refused
     own = dimred_here(*command, tmp_path, "--dataset", "my_data:samples", status=2).stderr
     assert "it has 0 class folders in train. Give" in own
