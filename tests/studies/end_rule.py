@@ -3,7 +3,7 @@
     python -m tests.studies.end_rule
 
 The folder has the losses of each candidate on ``val``, and which samples of ``test`` were right. The program that ran
-it is ``tests/studies/end_rule_runs.py`` of commit 7a8e3a93, for a worktree of that commit.
+it is ``tests/studies/end_rule_runs.py`` of commit 03b3a60a, for a worktree of that commit.
 
 A, today's default, is a tenth of all epochs from half of the rate, and a choice among about ten networks. B (linear)
 and C (1 - sqrt) take a fifth from the whole of the rate, and have two candidates: the end, and the best of few averages
