@@ -39,6 +39,7 @@ class SubspaceTrainStep(SearchStep):
         network: network and loss in one cell; returns the scalar mean loss of a batch, or (sum, count), see
             ``TrainStep``.
         basis: a ``SubspaceBasis`` of the network's trainable weights, or the path of one.
+        optimizer: none; a search adds its update as it is.
         options: rule, n_components, rho, gamma, alpha, sigma, max_trials, initial_scaling, min_cosine, learning_rate,
             momentum, max_rejected_steps, see ``SearchOptions``; and loss_scale, clipping, ema, parts,
             micro_batch_size, ranks, see ``SearchStep``.
@@ -48,8 +49,10 @@ class SubspaceTrainStep(SearchStep):
         BasisMismatchError: the basis does not fit the network's trainable weights.
     """
 
-    def __init__(self, network: nn.Cell, basis: SubspaceBasis | str | os.PathLike[str], **options: Any):
-        if "optimizer" in options or isinstance(basis, nn.Optimizer):
+    def __init__(
+        self, network: nn.Cell, basis: SubspaceBasis | str | os.PathLike[str], optimizer: None = None, **options: Any
+    ):
+        if optimizer is not None or isinstance(basis, nn.Optimizer):
             raise ConfigError(
                 "optimizer is given, but a search applies its steps by itself. The SGD(learning_rate=1) of boost's "
                 "tutorial adds the update as it is, and so does this step: leave optimizer out"

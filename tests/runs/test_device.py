@@ -74,7 +74,7 @@ def test_a_profile_records_the_steps_that_were_asked_for(tmp_path: Path) -> None
 PRINTS = """
 import os, sys
 from pathlib import Path
-from dimred.runs.device import redirect_native_stderr
+from dimred.workarounds.native_messages import redirect_native_stderr
 with redirect_native_stderr(Path("noise.log")):
     os.write(2, b"native\\n")
     print("python", file=sys.stderr)

@@ -7,7 +7,6 @@ import pytest
 from mindspore import Parameter, Tensor, nn, ops
 
 from dimred.errors import ConfigError, NothingAcceptedError, SearchError
-from dimred.io.metrics_file import finite
 from dimred.search_step.line_search import LineSearchResult
 from dimred.search_step.result import Outcome, memory_arrays, search_line
 from dimred.stages.subspace_train_step import SubspaceTrainStep
@@ -108,16 +107,6 @@ def test_a_wholly_rejected_step_changes_nothing(mode):
     assert step.memory.direction is memory.direction
     assert (step.memory.n_steps, step.memory.n_rejected_in_a_row) == (2, 1)
     np.testing.assert_array_equal(found.subspace_step, np.zeros(8))
-
-
-def test_a_distance_too_long_for_float32_is_unknown_in_the_totals():
-    """The record has null for it."""
-    network, _ = quadratic()
-    step = SubspaceTrainStep(network, basis_for(network, 6), alpha=1e39)
-    records = [finite(step(linear(0)).record())]
-    assert records[0]["moved_outside"] is None
-    assert math.isnan(step.totals(records)["moved_outside"])
-    assert step.line(records).endswith("inside it, nan outside")
 
 
 def test_rejected_steps_move_outside_only_keep_the_state_and_end_with_the_reason():

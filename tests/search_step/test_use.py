@@ -146,10 +146,11 @@ def test_wrong_options_are_named(options, message, batch_norm_net):
     assert message in str(caught.value)
 
 
-def test_the_step_outside_has_one_owner(batch_norm_net):
-    optimizer = nn.SGD(batch_norm_net.trainable_params(), 0.1)
-    with pytest.raises(ConfigError, match="alpha has no effect beside an optimizer"):
-        SubspaceTrainStep(batch_norm_net, basis_for(batch_norm_net, 4), optimizer, alpha=0.5)
+def test_an_optimizer_is_refused_with_what_boost_means_by_it(batch_norm_net):
+    optimizer, basis = nn.SGD(batch_norm_net.trainable_params(), 1.0), basis_for(batch_norm_net, 4)
+    for arguments, options in (((basis, optimizer), {}), ((basis,), {"optimizer": optimizer})):
+        with pytest.raises(ConfigError, match=r"SGD\(learning_rate=1\) of boost's tutorial .* leave optimizer out"):
+            SubspaceTrainStep(batch_norm_net, *arguments, **options)
 
 
 @pytest.mark.parametrize("shape", [(4, 10), (63, 4)])
