@@ -103,7 +103,7 @@ def test_a_script_behind_a_link_runs_in_the_environment_it_is_called_in(tmp_path
     (site,) = (tmp_path / "full").glob("lib/python3*/site-packages")
     (site / "packages.pth").write_text(f"{sysconfig.get_path('purelib')}\nimport sys; sys.path.append('{REPOSITORY}')")
     full, empty = (tmp_path / name / "bin" / "python" for name in ("full", "empty"))
-    command = ("bash", link, "data", "--dry-run", "--devices", 1)
+    command = ("bash", link, "data", "--config", "digits", "--dry-run", "--devices", 1)
     for environment in ({"PATH": f"{full.parent}:{os.environ['PATH']}"}, {"DIMRED_PYTHON": str(full)}):
         done = run(*command, cwd=tmp_path, environment=environment, status=0)
         assert f"{full} -m dimred.pipelines.stage_1 {tmp_path}/data" in done.stdout

@@ -183,9 +183,7 @@ def merge(
     to_step: Annotated[int | None, typer.Option(help="Last step to take.")] = None,
     order: Annotated[
         str,
-        typer.Option(
-            help="Sort by step (the whole numbers in the names, which must grow together), name (9 before 10) or mtime."
-        ),
+        typer.Option(help="By step (the whole numbers in the names), name (9 before 10) or mtime."),
     ] = "step",
     profile: Annotated[
         str | None,
@@ -194,8 +192,7 @@ def merge(
     names_from: Annotated[
         Path | None,
         typer.Option(
-            help="Average what this checkpoint of the network alone, or manifest.json, names, and copy all else; by "
-            "default all floats.",
+            help="Average only what this checkpoint or manifest.json names; by default all floats.",
             exists=True,
         ),
     ] = None,
@@ -204,10 +201,7 @@ def merge(
     ] = None,
     rest: Annotated[
         Path | None,
-        typer.Option(
-            help="Checkpoint to copy all else from, such as a full one beside snapshots of the trainable "
-            "weights; by default the last."
-        ),
+        typer.Option(help="Checkpoint to copy all else from; by default the last."),
     ] = None,
     lora_rank: Annotated[int | None, typer.Option(help="For LoRA adapters: largest rank; exact by default.")] = None,
     metric: Annotated[

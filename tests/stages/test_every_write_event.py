@@ -63,7 +63,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def pca(finished: Path) -> RunStage:
     series = CheckpointSeries.open(finished / "checkpoint_stage_1" / "checkpoint_pca")
-    return lambda out, resume: fit_basis(series, 2, out=out.with_suffix(".npy"))
+    return lambda out, resume: fit_basis(series, 2, out=out.with_suffix(".npy"), overwrite=resume)
 
 
 def stage_2(finished: Path, settings: StageTwoConfig = TWO) -> RunStage:

@@ -76,7 +76,7 @@ def test_a_cooldown_imports_nothing_of_the_search() -> None:
 def test_the_best_average_is_a_point_of_its_own_and_the_cooldown_goes_on_from_the_start(
     checkpoints: Path, tmp_path: Path
 ) -> None:
-    """The weights are so far off that the newest snapshot is better than all that follows."""
+    """The weights are so far off that the mean of the two snapshots is better than all that follows."""
     shutil.copytree(checkpoints.parent, tmp_path / "one")
     weights, out = tmp_path / "one" / "checkpoint_stage_1" / "network-2_4.ckpt", tmp_path / "two"
     arrays, rng = read_checkpoint(weights), np.random.default_rng(0)
@@ -89,12 +89,13 @@ def test_the_best_average_is_a_point_of_its_own_and_the_cooldown_goes_on_from_th
     assert set(found) == {"average", "start", "1_4", "final"}
     assert all(np.array_equal(found["start"][name], begun[name]) for name in found["final"])  # statistics too
     series = CheckpointSeries.open(weights.parent / "checkpoint_pca")
-    assert result.choices["average"].name == "the snapshot of step 8"
+    assert result.choices["average"].name == "uniform of 2 snapshots, steps 4 to 8"
     for name in trained:
-        np.testing.assert_array_equal(found["average"][name], read_checkpoint(series.paths[-1])[name])
+        mean = sum(read_checkpoint(path)[name].astype(np.float64) for path in series.paths) / 2
+        np.testing.assert_array_equal(found["average"][name], mean.astype(np.float32))
         np.testing.assert_array_equal(found["final"][name], found["average"][name])
     sizes = {one["name"]: one["effective_size"] for one in result.choices["kept"].candidates}
-    assert sizes == {"average": 1, "1": 1}
+    assert sizes == {"average": 2, "1": 1}
     assert result.kept == "average"
 
 
@@ -134,9 +135,11 @@ def test_the_result_tells_every_candidate_and_that_its_split_has_chosen(
     stage_2_run(settings(epochs=2), checkpoints / "network-2_4.ckpt")(tmp_path / "two", False)
     result = StageTwoResult.read(tmp_path / "two" / "result.json")
     for what in ("average", "kept"):
-        for one in result.choices[what].candidates:
-            assert one["metric"] == pytest.approx(round(9 * one["metric"]) / 9)
-            assert f"loss {one['loss']:.4f}, accuracy {100 * one['metric']:.2f} %, " in caplog.text
+        candidates = result.choices[what].candidates
+        assert all(one["metric"] == pytest.approx(round(9 * one["metric"]) / 9) for one in candidates)
+        best = min(candidates, key=lambda one: one["loss"])
+        accuracy = f"{best['loss']:.4f} (accuracy {100 * best['metric']:.2f} %); the next of {len(candidates)}, "
+        assert f"with the lowest loss on 'val', {accuracy}" in caplog.text
     assert [point for point, values in result.main.by_point.items() if len(values) == 2] == ["start", "1", "2", "final"]
     assert result.warning.startswith("'val' is also the split that chooses, so this figure is likely too good")
     assert result.warning in caplog.messages

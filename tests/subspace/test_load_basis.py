@@ -243,7 +243,7 @@ def test_a_basis_is_opened_by_either_file_and_describes_itself(tmp_path):
 def test_errors_in_python_name_pythons_arguments(tmp_path):
     series = write_series(tmp_path / "s", random_walk(5, 2000))
     fit_basis(series, 3, out=tmp_path / "a.npy")
-    with pytest.raises(ConfigError, match="Give another out, or overwrite=True to replace it"):
+    with pytest.raises(ConfigError, match="give another out, or overwrite=True to replace it"):
         fit_basis(series, 2, out=tmp_path / "a.npy")
     series.paths[1].write_bytes(b"cut")
     with pytest.raises(CheckpointError, match="leave it out with skip_bad=True"):

@@ -136,7 +136,7 @@ def test_clipping_is_its_twin(norm, size, mode):
 def test_a_gradient_in_half_precision_is_clipped_in_float32(mode):
     """Its squares and the bounds of an ordinary gradient are too large for float16."""
     gradients = (Tensor(np.array([300, 400], np.float16)), Tensor(np.array([0, 1200], np.float32)))
-    clipped, length = Clipping(13.0)(gradients)
+    clipped, (length,) = Clipping(13.0)(gradients)
     assert float(length) == pytest.approx(1300)
     assert [one.dtype for one in clipped] == [ms.float16, ms.float32]
     np.testing.assert_allclose(np.concatenate([one.asnumpy() for one in clipped]), [3, 4, 0, 12], rtol=1e-3)
@@ -145,7 +145,9 @@ def test_a_gradient_in_half_precision_is_clipped_in_float32(mode):
 @pytest.mark.parametrize("entry", [np.nan, np.inf, -np.inf])
 def test_a_gradient_that_is_not_finite_is_clipped_to_nan_everywhere(entry, mode):
     """So no finite part is applied as if it were a whole gradient, clipped or not."""
-    clipped, length = Clipping(1.0)((Tensor(np.array([entry, 1e6], np.float32)), Tensor(np.array([3.0], np.float32))))
+    clipped, (length,) = Clipping(1.0)(
+        (Tensor(np.array([entry, 1e6], np.float32)), Tensor(np.array([3.0], np.float32)))
+    )
     assert not np.isfinite(length.asnumpy())
     assert all(np.isnan(part.asnumpy()).all() for part in clipped)
 

@@ -9,7 +9,7 @@ from mindspore import Parameter, Tensor, nn
 
 import dimred
 from dimred.errors import ConfigError
-from tests.helpers.networks import RejectAll, basis_for
+from tests.helpers.networks import basis_for
 
 RNG = np.random.default_rng(4)
 X, Y = (RNG.normal(size=(12, width)).astype(np.float32) for width in (5, 2))
@@ -59,24 +59,6 @@ def test_a_step_goes_on_from_weights_that_were_set(put: Callable, options: dict,
 def test_a_graph_with_control_flow_goes_on_from_them(put: Callable) -> None:
     options = {"micro_batch_size": 5, "parts": [dimred.StaticLossScale(8.0)]}
     check(lambda network, optimizer: dimred.TrainStep(network, optimizer, **options), put)
-
-
-@SETTERS
-def test_a_search_with_an_optimizer_goes_on_from_them(put: Callable, pynative: None) -> None:
-    layer = nn.Dense(5, 2, has_bias=False)
-    network = nn.WithLossCell(layer, nn.MSELoss())
-    basis = basis_for(network, 1)
-    step = dimred.SubspaceTrainStep(network, basis, optimizer=nn.SGD(layer.trainable_params(), RATE))
-    step.line_search = RejectAll(1)
-    inside = np.outer(basis.components[0], basis.components[0]).astype(np.float64)
-    for _ in range(2):
-        step(Tensor(X), Tensor(Y))
-        put(layer)
-        step(Tensor(X), Tensor(Y))
-        full = (after_one_step() - WEIGHT).ravel()
-        np.testing.assert_allclose(
-            (layer.weight.asnumpy() - WEIGHT).ravel(), full - inside @ full, rtol=1e-4, atol=1e-6
-        )
 
 
 @SETTERS
