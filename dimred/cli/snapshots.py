@@ -183,7 +183,7 @@ def merge(
     to_step: Annotated[int | None, typer.Option(help="Last step to take.")] = None,
     order: Annotated[
         str,
-        typer.Option(help="By step (the whole numbers in the names), name (9 before 10) or mtime."),
+        typer.Option(help="By step (the numbers in the names), name or mtime."),
     ] = "step",
     profile: Annotated[
         str | None,

@@ -134,7 +134,7 @@ def test_another_loss_than_stage_1_s_is_refused_by_stage_2_and_the_comparison(sh
 def test_the_methods_are_chosen_by_their_loss(shown: Shown, capsys: pytest.CaptureFixture[str]) -> None:
     out = shown.folder / "compared"
     methods = "last,average,stage_2"
-    compare(str(shown.folder), [shown.folder / "one"], shown.folder / "two.yaml", out, methods=methods)
+    compare(str(shown.folder), [shown.folder / "one"], None, out, methods=methods)
     seed = json.loads((out / "compare.json").read_text())
     runs = {run["method"]: run for run in seed["runs"]}
     assert {(run["metrics"][0]["name"], run["batch_norm"]) for run in runs.values()} == {("absolute_error", False)}

@@ -31,10 +31,11 @@ def with_batch_norm() -> nn.Cell:
 def test_a_step_that_is_called_trains_whatever_was_measured_in_between(stage: int) -> None:
     network = with_batch_norm()
     loss, weights = nn.WithLossCell(network, nn.MSELoss()), network.trainable_params()
-    if stage == 1:
-        step = TrainStep(loss, nn.SGD(weights))
-    else:
-        step = SubspaceTrainStep(loss, basis_for(network), max_trials=1)
+    make = {
+        1: lambda: TrainStep(loss, nn.SGD(weights)),
+        2: lambda: SubspaceTrainStep(loss, basis_for(network), max_trials=1),
+    }
+    step = make[stage]()
     for _ in range(2):
         mean = network[1].moving_mean.asnumpy().copy()
         step(X, Y)
