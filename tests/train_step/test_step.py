@@ -33,7 +33,7 @@ def test_a_step_that_is_called_trains_whatever_was_measured_in_between(stage: in
     loss, weights = nn.WithLossCell(network, nn.MSELoss()), network.trainable_params()
     make = {
         1: lambda: TrainStep(loss, nn.SGD(weights)),
-        2: lambda: SubspaceTrainStep(loss, basis_for(network), max_trials=1),
+        2: lambda: SubspaceTrainStep(loss, basis_for(network), rule="sgd", learning_rate=0.01),
     }
     step = make[stage]()
     for _ in range(2):
