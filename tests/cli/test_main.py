@@ -8,13 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-import typer
 
-from dimred.cli.commands import typer_app
+from dimred.cli.commands import command_line
 from dimred.cli.main import app
 from tests.helpers.commands import REPOSITORY, command_words, dimred, dimred_here, run, script
 
-COMMANDS = command_words(typer.main.get_command(typer_app))
+COMMANDS = command_words(command_line)
 
 
 def test_the_commands_are_those_of_the_table_in_the_readme() -> None:
@@ -35,9 +34,9 @@ def test_every_command_says_what_it_does_on_one_screen_with_an_example(
     assert max(map(len, text.splitlines())) == 100
     assert len(text.splitlines()) <= 50
     assert "bool" not in text  # of a flag; it is typed without a value
-    command = typer.main.get_command(typer_app)
+    command = command_line
     for word in words:
-        command = command.commands[word]  # type: ignore[attr-defined]
+        command = command.commands[word]
     assert command.help
     if not getattr(command, "commands", None):
         assert "Example: dimred " + " ".join(words) in command.help
