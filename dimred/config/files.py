@@ -108,6 +108,9 @@ def _has_other_method(section: Mapping[str, Any], overrides: Sequence[str]) -> b
 
 
 def _override(stage: type[StageConfig], values: dict[str, Any], overrides: Sequence[str]) -> None:
+    typed = {one.partition("=")[0] for one in overrides} & {f"search.{name}" for name in N_COMPONENTS_NAMES}
+    if len(typed) > 1:
+        raise ConfigError(f"--set has {' and '.join(sorted(typed))}, two names of one key; leave one out")
     for override in overrides:
         key, _, inner = override.partition("=")[0].partition(".")
         if key in SECTIONS:
@@ -234,7 +237,7 @@ def _apply(values: dict[str, Any], override: str) -> None:
         values = values[parent]
         if not isinstance(values, dict):
             raise ConfigError(f"--set {override!r}: {parent!r} is a value and has no keys below it")
-    if name in N_COMPONENTS_NAMES:  # the file may have the other one
+    if name in N_COMPONENTS_NAMES:  # the file may have it by its other name
         for either in N_COMPONENTS_NAMES:
             values.pop(either, None)
     values[name] = _parse(text, f"--set {key}")
