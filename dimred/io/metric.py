@@ -1,7 +1,10 @@
-"""What a metric is: its name, how its values are shown, and which of two is better."""
+"""What a metric is: its name, how its values are shown, and which of two is better; and a measurement on ``val``."""
 
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
 
 MANY_CLASSES = 100  # from which on the built-in metrics include ``TOP5``
 
@@ -39,6 +42,18 @@ class Metric:
     def axis(self) -> tuple[str, float]:
         """Return the label of an axis in a picture, and the factor by which values are multiplied there."""
         return (f"{self.name}, %", 100.0) if self.is_fraction else (self.name, 1.0)
+
+
+class Measurement(NamedTuple):
+    """Loss and metric of one network on ``val``.
+
+    Attributes:
+        losses: loss of each sample, (n,).
+        metric: mean over the split; None if only the losses were asked for.
+    """
+
+    losses: np.ndarray
+    metric: float | None = None
 
 
 ACCURACY = Metric("accuracy", is_fraction=True, higher_is_better=True)

@@ -1,32 +1,32 @@
 """Before the first step, check what a run reads, report all problems at once, and log how long the run will be."""
 
 import logging
-import math
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import psutil
 from mindspore import get_context, nn
 
-from dimred.checkpoints.series import CheckpointSeries
 from dimred.checkpoints.states import read_full_checkpoint
-from dimred.config import N_COMPONENTS, StageOneConfig, StageTwoConfig
+from dimred.config import N_COMPONENTS, StageConfig, StageOneConfig, StageTwoConfig
 from dimred.errors import ConfigError
 from dimred.io.disk_space import free_bytes
 from dimred.io.run_names import BASIS, named_weights
-from dimred.models.factory import load_factory
-from dimred.models.summary import memory_of_step, summarise
 from dimred.runs.begun import Begun
 from dimred.runs.run_folder import check_run_folder
 from dimred.runs.steps import build_optimizer, warn_of_idle_patterns
 from dimred.runs.task import Settings, Task
-from dimred.stages.cooldown import Cooldown, plan_cooldown
 from dimred.stages.parent import StageOneRun
-from dimred.subspace.basis import SubspaceBasis
 from dimred.train_step.optimizers import UPDATES
 from dimred.train_step.schedule_free import check_no_gradient_point
 from dimred.vectors.parameters import check_arrays
+
+if TYPE_CHECKING:
+    from dimred.checkpoints.series import CheckpointSeries
+    from dimred.stages.cooldown import Cooldown
+    from dimred.subspace.basis import SubspaceBasis
 
 _log = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ def check_stage_2(
     begun: Begun[StageTwoConfig] | None = None,
     *,
     resume: bool = False,
-) -> tuple[Cooldown | None, SubspaceBasis | CheckpointSeries | None]:
+) -> "tuple[Cooldown | None, SubspaceBasis | CheckpointSeries | None]":
     """Check the folder, the free space, the callback, the weights, and what a search needs; plan the cooldown.
 
     Nothing is changed, but the ranks' networks are made equal. The plan of the run is logged.
@@ -119,27 +119,17 @@ def check_stage_2(
         DimredError, DataError: as ``Task.check``, which comes last.
     """
     settings, network, ranks, problems = task.settings, task.network, task.ranks, task.problems
-    is_cooldown = settings.method == "cooldown"
-
-    def plan() -> Cooldown | None:
-        return plan_cooldown(settings.cooldown, network, parent) if is_cooldown else None
-
-    def check_weights() -> None:
-        if cooldown is not None:
-            cooldown.check_state(network)
-        check_no_gradient_point(parent.arrays, parent.title)
-        check_arrays(network.get_parameters(), parent.arrays, parent.title)
-        parent.check_continued_by(settings)
-
     if begun is not None and pca_mat is None and (pin := begun.pins.get("PCA_MAT")) is not None:
         pca_mat = out / BASIS if pin.path is None else Path(pin.path)
     disk = disk_of_stage_2(settings, network, pca_mat)
     _check_run(task, out, disk, resume=resume)
-    cooldown = problems.collect(plan)
-    problems.collect(check_weights)
-    basis = None
-    if is_cooldown:
-        problems.collect(lambda: _check_no_matrix(pca_mat))
+    problems.collect(lambda: _check_weights(parent, network, settings))
+    cooldown = basis = None
+    if settings.method == "cooldown":
+        from dimred.stages.cooldown import check_no_matrix, plan_cooldown
+
+        cooldown = problems.collect(lambda: plan_cooldown(settings.cooldown, network, parent))
+        problems.collect(lambda: check_no_matrix(pca_mat))
     else:
         from dimred.stages.search import check_search_memory, find_basis
 
@@ -148,10 +138,14 @@ def check_stage_2(
         problems.collect(lambda: check_search_memory(settings, network, ranks))
     problems.refuse()
     task.check()
-    if cooldown is not None:
-        warn_of_idle_patterns(cooldown.optimizer, network)
     log_plan(settings, task.steps_per_epoch, disk)
     return cooldown, basis
+
+
+def _check_weights(parent: StageOneRun, network: nn.Cell, settings: StageTwoConfig) -> None:
+    check_no_gradient_point(parent.arrays, parent.title)
+    check_arrays(network.get_parameters(), parent.arrays, parent.title)
+    parent.check_continued_by(settings)
 
 
 def _check_names(network: nn.Cell) -> None:
@@ -163,14 +157,6 @@ def _check_names(network: nn.Cell) -> None:
         )
 
 
-def _check_no_matrix(pca_mat: Path | None) -> None:
-    if pca_mat is not None:
-        raise ConfigError(
-            f"PCA_MAT is {str(pca_mat)!r}, but method is cooldown, which has no use for it; leave PCA_MAT out, or "
-            "search in it with --set method=search"
-        )
-
-
 def _check_run(task: Task[Settings], out: Path, disk: int, *, resume: bool) -> None:
     """Collect problems with the folder, the callback, and the room for ``disk`` bytes."""
     callback, problems = task.settings.callback, task.problems
@@ -178,27 +164,33 @@ def _check_run(task: Task[Settings], out: Path, disk: int, *, resume: bool) -> N
     if task.ranks.is_rank_zero:  # other ranks save no checkpoints, and may lack what a resumed run has already
         problems.collect(lambda: check_space(out, disk))
     if callback is not None:
+        from dimred.models.factory import load_factory
+
         problems.collect(lambda: load_factory(callback, "callback"))
-    problems.collect(lambda: _check_memory(task))
+    if _may_lack_memory(task.settings):
+        problems.collect(lambda: _check_memory(task))
+
+
+def _may_lack_memory(settings: StageConfig) -> bool:
+    """Return whether a built-in network on class folders, whose input is known, may need more memory than a CPU has.
+
+    Those networks keep less than a thousand times their input, so that small images need no estimate, which costs a
+    forward pass.
+    """
+    is_built_in = ":" not in settings.model.name and settings.data.dataset is None
+    n_bytes = 1000 * _FLOAT * settings.data.batch_size * 3 * settings.data.image_size**2
+    return is_built_in and get_context("device_target") == "CPU" and n_bytes >= psutil.virtual_memory().available
 
 
 def _check_memory(task: Task[Settings]) -> None:
-    """Refuse a batch for which a CPU has not half of the memory that a step is estimated to take.
+    """Refuse a batch for which a CPU has not half of the memory that a step is estimated to take."""
+    from dimred.models.summary import memory_of_step, summarise
 
-    Only for built-in networks on class folders, whose input is known. They keep less than a thousand times their input,
-    so that small images need no estimate, which costs a forward pass.
-    """
-    settings, data, available = task.settings, task.settings.data, psutil.virtual_memory().available
-    is_built_in = ":" not in settings.model.name and data.dataset is None
-    if not is_built_in or get_context("device_target") != "CPU":
-        return
-    shape = (1, 3, data.image_size, data.image_size)
-    if 1000 * data.batch_size * _FLOAT * math.prod(shape) < available:
-        return
-    n_bytes = memory_of_step(summarise(task.network, shape), data.batch_size)
+    name, data, available = task.settings.model.name, task.settings.data, psutil.virtual_memory().available
+    n_bytes = memory_of_step(summarise(task.network, (1, 3, data.image_size, data.image_size)), data.batch_size)
     if available < n_bytes / 2:
         raise ConfigError(
-            f"a step of {settings.model.name} on {data.batch_size} images of {data.image_size} pixels takes about "
+            f"a step of {name} on {data.batch_size} images of {data.image_size} pixels takes about "
             f"{n_bytes / 1e9:,.0f} GB of memory, and {available / 1e9:,.1f} GB are available; lower data.batch_size "
             "(and raise accumulation by as much), lower data.image_size, or take a smaller network"
         )

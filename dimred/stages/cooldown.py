@@ -2,25 +2,28 @@
 
 import logging
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from mindspore import nn
 
-from dimred.config import CooldownConfig, OptimizerConfig, StageTwoConfig
+from dimred.config import CooldownConfig, OptimizerConfig, StageOneConfig, StageTwoConfig
 from dimred.curves import CurveName
 from dimred.errors import ConfigError
-from dimred.io.run_names import full_checkpoint_beside
-from dimred.runs.steps import build_optimizer, join_step
+from dimred.io.run_names import STAGE_1_CHECKPOINTS, full_checkpoint_beside
+from dimred.runs.steps import build_optimizer, build_rates, join_step, warn_of_idle_patterns
 from dimred.runs.task import Task
 from dimred.stages.parent import StageOneRun
 from dimred.train_step.optimizers import state_parameters
 from dimred.train_step.protocol import Step
 from dimred.train_step.schedule import with_cooldown
 from dimred.train_step.step import TrainStep
-from dimred.vectors.parameters import check_arrays, from_arrays
+from dimred.vectors.parameters import from_arrays
 
 _log = logging.getLogger(__name__)
+
+_USED_UP = 1e-3  # fraction of the peak below which nothing is left to cool down
 
 
 @dataclass(frozen=True)
@@ -66,16 +69,6 @@ class Cooldown:
             "steps_per_epoch": self.steps_per_epoch,
             "optimizer_settings": self.optimizer.model_dump(mode="json"),
         }
-
-    def check_state(self, network: nn.Cell) -> None:
-        """Check that the optimizer's state in WEIGHTS fits this network, if it is to go on.
-
-        Raises:
-            CheckpointError: it belongs to a different network.
-        """
-        if self.continues:
-            state = state_parameters(build_optimizer(self.optimizer, network, [0.0]))
-            check_arrays(state, self.parent.arrays, self.parent.title)
 
     def build_optimizer(self, task: Task[StageTwoConfig]) -> nn.Optimizer:
         """Build the optimizer, with its state if that goes on; its rates fall from ``factor * rate`` to 0.
@@ -141,14 +134,14 @@ def plan_cooldown(config: CooldownConfig, network: nn.Cell, parent: StageOneRun)
     if replacement is not None and config.rate is not None:
         optimizer, rate, source = replacement, config.rate, "cooldown.optimizer and cooldown.rate of the configuration"
     else:
-        optimizer, source = replacement or parent.known_config().optimizer, str(parent.config_file)
+        optimizer, source = replacement or _known_config(parent).optimizer, str(parent.config_file)
         if optimizer.name == "schedule_free":
             raise ConfigError(
                 f"{parent.title} was trained with schedule_free. That leaves nothing to cool down: the network is "
                 "*-final.ckpt beside it. Or name that one as WEIGHTS, and set cooldown.optimizer.name=momentum and "
                 "cooldown.rate"
             )
-        rate = config.rate or parent.last_rate()
+        rate = config.rate or last_rate(parent)
     steps_per_epoch = parent.steps_per_epoch if config.rate is None else None
     cooldown = Cooldown(config.factor, config.schedule, optimizer, rate, 0, source, steps_per_epoch, parent)
     has_state = True
@@ -158,6 +151,50 @@ def plan_cooldown(config: CooldownConfig, network: nn.Cell, parent: StageOneRun)
     if parent.n_updates is None or not has_state:
         return replace(cooldown, taken_from=f"{source}; its state begins anew")
     return replace(cooldown, updates=parent.n_updates)
+
+
+def _known_config(parent: StageOneRun) -> StageOneConfig:
+    """Return stage 1's configuration; ConfigError if it is not known."""
+    if parent.config is None:
+        raise ConfigError(
+            f"{parent.title} is not in the {STAGE_1_CHECKPOINTS}/ of a stage 1 run, so neither its optimizer nor its "
+            "rate is known; for a cooldown set cooldown.optimizer.name and cooldown.rate"
+        )
+    return parent.config
+
+
+def last_rate(parent: StageOneRun) -> float:
+    """Return the rate that the next update of stage 1 would have had.
+
+    Raises:
+        ConfigError: the run or the epoch is not known, or nothing is left of the rate.
+    """
+    schedule, epoch, per_epoch = _known_config(parent).schedule, parent.epoch, parent.steps_per_epoch
+    if epoch is None or per_epoch is None:
+        raise ConfigError(
+            f"WEIGHTS is {str(parent.path)!r}, not NAME-EPOCH_STEPS.ckpt, so stage 1's rate there is not known; set "
+            "cooldown.rate"
+        )
+    rates = build_rates(schedule, per_epoch, epoch + 1)
+    # The updates are fewer than the steps if some steps were dropped.
+    n_updates = epoch * per_epoch if parent.n_updates is None else parent.n_updates
+    has_ended = n_updates >= schedule.total_epochs * per_epoch
+    rate = 0.0 if schedule.falls_to_zero and has_ended else float(rates[min(n_updates, len(rates) - 1)])
+    if schedule.falls_to_zero and rate < _USED_UP * schedule.peak:
+        raise ConfigError(
+            f"Stage 1's learning rate was {rate:.2g} by epoch {epoch}, so nothing is left to cool down; name an "
+            "earlier full checkpoint, or set cooldown.rate"
+        )
+    return rate
+
+
+def check_no_matrix(pca_mat: Path | None) -> None:
+    """Refuse a basis that is given to a cooldown."""
+    if pca_mat is not None:
+        raise ConfigError(
+            f"PCA_MAT is {str(pca_mat)!r}, but method is cooldown, which has no use for it; leave PCA_MAT out, or "
+            "search in it with --set method=search"
+        )
 
 
 def build_cooldown_step(task: Task[StageTwoConfig], cooldown: Cooldown) -> TrainStep:
@@ -173,6 +210,11 @@ def build_cooldown_step(task: Task[StageTwoConfig], cooldown: Cooldown) -> Train
     Raises:
         ConfigError: the loss can't be built, see ``build_loss``.
     """
+    _log.info(
+        f"cooldown: {cooldown.optimizer.name} from {cooldown.factor:.3g} of stage 1's rate {cooldown.rate:.4g}, "
+        f"{cooldown.schedule} to 0 ({cooldown.taken_from})"
+    )
+    warn_of_idle_patterns(cooldown.optimizer, task.network)
     step = join_step(task.settings, task.network, cooldown.build_optimizer(task), task.ranks)
     cooldown.take_over_parts(step)
     return step

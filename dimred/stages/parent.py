@@ -25,10 +25,7 @@ from dimred.io.run_names import (
     own_config,
     without_dots,
 )
-from dimred.runs.steps import build_rates
 from dimred.train_step.optimizers import UPDATES
-
-_USED_UP = 1e-3  # fraction of the peak below which nothing is left to cool down
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,43 +106,6 @@ class StageOneRun:
         """
         series = CheckpointSeries.open(self.path.parent / SNAPSHOTS)
         return series if self.epoch is None or not len(series) else series.select(until_epoch=self.epoch)
-
-    def known_config(self) -> StageOneConfig:
-        """Return stage 1's configuration.
-
-        Raises:
-            ConfigError: it is not known.
-        """
-        if self.config is None:
-            raise ConfigError(
-                f"{self.title} is not in the {STAGE_1_CHECKPOINTS}/ of a stage 1 run, so neither its optimizer nor its "
-                "rate is known; for a cooldown set cooldown.optimizer.name and cooldown.rate"
-            )
-        return self.config
-
-    def last_rate(self) -> float:
-        """Return the rate that the next update of stage 1 would have had.
-
-        Raises:
-            ConfigError: the run or the epoch is not known, or nothing is left of the rate.
-        """
-        schedule, per_epoch = self.known_config().schedule, self.steps_per_epoch
-        if self.epoch is None or per_epoch is None:
-            raise ConfigError(
-                f"WEIGHTS is {str(self.path)!r}, not NAME-EPOCH_STEPS.ckpt, so stage 1's rate there is not known; "
-                "set cooldown.rate"
-            )
-        rates = build_rates(schedule, per_epoch, self.epoch + 1)
-        # The updates are fewer than the steps if some steps were dropped.
-        n_updates = self.epoch * per_epoch if self.n_updates is None else self.n_updates
-        has_ended = n_updates >= schedule.total_epochs * per_epoch
-        rate = 0.0 if schedule.falls_to_zero and has_ended else float(rates[min(n_updates, len(rates) - 1)])
-        if schedule.falls_to_zero and rate < _USED_UP * schedule.peak:
-            raise ConfigError(
-                f"Stage 1's learning rate was {rate:.2g} by epoch {self.epoch}, so nothing is left to cool down; name "
-                "an earlier full checkpoint, or set cooldown.rate"
-            )
-        return rate
 
     def check_continued_by(self, settings: StageTwoConfig) -> None:
         """Check that a stage 2 goes on with stage 1's loss and normalisation, if its run is known.
