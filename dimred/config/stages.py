@@ -106,6 +106,11 @@ class StageConfig(Strict):
         """Return the names of the splits that a run reads, sorted."""
         return sorted({"train", self.data.eval_split} | ({"val"} if self.uses_val else set()))
 
+    @property
+    def has_own_parts(self) -> bool:
+        """Return whether network, data, loss or metric are the user's own."""
+        return ":" in self.model.name or not self.data.dataset is self.loss is self.metric is None
+
     def eval_split_warning(self) -> str | None:
         """Return a warning if the split of the reported metric also chose the network; otherwise None."""
         if self.data.eval_split != "val" or not self.uses_val:

@@ -15,7 +15,6 @@ from dimred.data.image_tree import IMAGE_SUFFIXES, count_in_words
 from dimred.data.own_dataset import OwnDataset
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError, DataError
-from dimred.models.factory import load_factory
 
 _log = logging.getLogger(__name__)
 
@@ -118,6 +117,8 @@ def build_data(config: DataConfig, data: Path, split: str, ranks: Ranks = ALONE,
     workers = config.workers or (_WORKERS if config.dataset is None else 1)
     options["workers"] = min(workers, _most_workers())
     if config.dataset is not None:
+        from dimred.models.factory import load_factory
+
         return OwnDataset(load_factory(config.dataset, "data.dataset"), data, split, **options)
     options |= config.model_dump(include={"image_size", "mean", "std", "augmentation", "resize", "damaged"})
     return ImageFolder(split_folder(data, split), **options)

@@ -16,10 +16,9 @@ from dimred.evaluation.evaluator import Evaluator
 from dimred.evaluation.scores import Scores
 from dimred.io.metric import Metric, metrics_of
 from dimred.launch.channel import tell_alive
-from dimred.models.factory import make_network
 from dimred.models.resnet import resnet
 from dimred.runs.splits import build_splits
-from dimred.runs.steps import build_scores, check_scores
+from dimred.runs.steps import build_scores
 from dimred.train_step.precision import with_precision
 
 Settings = TypeVar("Settings", bound=StageConfig)
@@ -82,7 +81,10 @@ class Task(Generic[Settings]):
         """
         if "train" in self.images:
             _check_ranks(self.ranks, self.settings, self.training_batches)
-        check_scores(self.settings, self.network, self.scores, self.images)
+        if self.settings.has_own_parts:
+            from dimred.runs.score_checks import check_scores
+
+            check_scores(self.settings, self.network, self.scores, self.images)
         # A user's own network may draw its weights from another generator.
         self.ranks.broadcast(list(self.network.get_parameters()))
 
@@ -141,6 +143,8 @@ def build_network(config: StageConfig) -> nn.Cell:
     """
     model = config.model
     if ":" in model.name:
+        from dimred.models.factory import make_network
+
         network = make_network(model.name, model.n_classes)
     else:
         network = resnet(model.name, model.n_classes, model.initialisation)

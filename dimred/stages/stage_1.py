@@ -138,7 +138,8 @@ class StageOne:
 
     def after_launch(self) -> None:
         """Count the step for the profiler."""
-        self.run.profiler.after_step()
+        if self.run.profiler is not None:
+            self.run.profiler.after_step()
 
     def after_step(self, result: Result, progress: Progress) -> None:
         """Check the loss for divergence, and take a snapshot if one is due."""

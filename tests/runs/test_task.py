@@ -10,8 +10,9 @@ from mindspore import Tensor, nn
 
 from dimred.config import StageOneConfig, StageTwoConfig
 from dimred.errors import ConfigError, DimredError
+from dimred.runs.score_checks import check_scores
 from dimred.runs.splits import build_data
-from dimred.runs.steps import build_loss, build_scores, check_scores
+from dimred.runs.steps import build_loss, build_scores
 from dimred.runs.task import build_network
 from dimred.stages.parent import StageOneRun
 from tests.helpers import tiny_task
