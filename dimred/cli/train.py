@@ -13,14 +13,7 @@ import typer
 
 from dimred.console import Data, DeviceTargetIfGiven, FastDevRun, Overrides, Resume
 from dimred.errors import ConfigError
-from dimred.io.run_names import (
-    SNAPSHOTS,
-    STAGE_1_CHECKPOINTS,
-    STATES,
-    full_checkpoint_beside,
-    named_weights,
-    without_dots,
-)
+from dimred.io.run_names import FULL_CHECKPOINT, SNAPSHOTS, STATES, named_weights, without_dots
 
 _HOSTS = "Options for several hosts"
 
@@ -168,8 +161,7 @@ def _check_paths(data: Path, weights: Path | None, pca_mat: Path | None) -> None
     if weights.suffix in (".npy", ".h5"):
         raise ConfigError(f"WEIGHTS is {str(weights)!r}, a basis; give a full checkpoint, and the basis after it")
     if weights.is_dir():
-        inside = full_checkpoint_beside(weights / STAGE_1_CHECKPOINTS / "any")
-        raise ConfigError(f"WEIGHTS is {str(weights)!r}, which is a folder; give a full checkpoint, such as {inside}")
+        raise ConfigError(f"WEIGHTS is {str(weights)!r}, which is a folder; give a full checkpoint, {FULL_CHECKPOINT}")
     if weights.parent.name in (SNAPSHOTS, STATES):
         raise ConfigError(f"{named_weights('WEIGHTS', weights)} can't start stage 2")
 

@@ -294,21 +294,9 @@ class FolderLock:
             stack.callback(os.close, descriptor)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                note = os.pread(descriptor, 200, 0).decode(errors="replace")
-                holder = note if note.startswith("process ") and note.isprintable() else "another process"
-                raise RunError(
-                    f"{self._what}, where {holder} is at work; wait for it, end it, or name another"
-                ) from None
             except OSError as error:
-                if error.errno not in {errno.ENOLCK, *_WITHOUT_SUPPORT}:
-                    raise
-                self.remove()
-                raise RunError(
-                    f"{self._what}, but files can't be locked there ({error.strerror}), which keeps two processes from "
-                    "writing the same files; name a folder on a local disk, or mount that disk with locks (for NFS, "
-                    "start its lock daemon or use the option local_lock=flock; for Lustre, flock)"
-                ) from error
+                self._refuse(error, descriptor)
+                raise
             if os.path.samestat(os.fstat(descriptor), self._path.stat()):
                 note = f"process {os.getpid()} on {socket.gethostname()} (since {time.strftime('%Y-%m-%d %H:%M:%S')})"
                 os.ftruncate(descriptor, 0)
@@ -316,6 +304,20 @@ class FolderLock:
                 self._stack = stack.pop_all()
                 return True
         return False
+
+    def _refuse(self, error: OSError, descriptor: int) -> None:
+        """Raise RunError if the file is locked, or can't be."""
+        if isinstance(error, BlockingIOError):
+            note = os.pread(descriptor, 200, 0).decode(errors="replace")
+            holder = note if note.startswith("process ") and note.isprintable() else "another process"
+            raise RunError(f"{self._what}, where {holder} is at work; wait for it, end it, or name another") from None
+        if error.errno in {errno.ENOLCK, *_WITHOUT_SUPPORT}:
+            self.remove()
+            raise RunError(
+                f"{self._what}, but files can't be locked there ({error.strerror}), which keeps two processes from "
+                "writing the same files; name a folder on a local disk, or mount that disk with locks (for NFS, start "
+                "its lock daemon or use the option local_lock=flock; for Lustre, flock)"
+            ) from error
 
 
 _Result = TypeVar("_Result")

@@ -180,6 +180,9 @@ class StallDetector:
         silence = now - self._last
         if not self._activities or not self._seconds or silence <= self._seconds:
             return None
+        return self._stall(silence)
+
+    def _stall(self, silence: float) -> Stall:
         behind = sorted(rank for rank, far in self._far.items() if far == min(self._far.values()))
         others = sorted(set(self._far) - set(behind))
         verb = "is" if len(behind) == 1 else "are"

@@ -1,4 +1,4 @@
-"""Start the processes of a job, which never outlive the launcher, in folders with logs; also start other programs."""
+"""Start the processes of a job, which never outlive the launcher, in folders with logs."""
 
 import ctypes
 import errno
@@ -18,11 +18,10 @@ from dimred.errors import ConfigError, RunError
 from dimred.io.atomic import LOCK, FolderLock, make_folder, remove, writable
 from dimred.io.run_names import NOT_RESULTS, RANK_LOG
 from dimred.launch.channel import LAUNCHER
-from dimred.launch.environment import without_cluster
 from dimred.launch.job import Job
-from dimred.launch.signals import postponed, stop_signals
+from dimred.launch.signals import stop_signals
 
-_PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG = 1
 _LONGEST_MESSAGE = 65_536  # bytes
 _SECONDS_TO_DIE = 10.0
 # Lines of MindSpore's C++ code, and an epoch's line for programs: the next line tells people the same.
@@ -30,16 +29,6 @@ _NOT_SHOWN = re.compile(rb"^(\[(INFO|WARNING)\] [A-Z_]+\(\d+,.*|epoch: \d+ step:
 _TAIL_LINES = 20
 _TAIL_BYTES = 64_000
 _libc = ctypes.CDLL(None, use_errno=True)  # must be loaded before a fork
-
-# Becomes the program in its arguments, which gets SIGTERM when the process that its first argument numbers ends. Code
-# that runs between fork and exec could do that too, but might deadlock on a lock that a thread of MindSpore held.
-_ENDS_WITH = f"""
-import ctypes, os, signal, sys
-ctypes.CDLL(None).prctl({_PR_SET_PDEATHSIG}, signal.SIGTERM)
-if os.getppid() != int(sys.argv[1]):
-    sys.exit(1)
-os.execvp(sys.argv[2], sys.argv[2:])
-"""
 
 
 class Child:
@@ -67,7 +56,7 @@ class Child:
         launcher, self.is_open = os.getpid(), True
 
         def before_exec() -> None:
-            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != launcher:  # it ended before the request above, so no signal would come
                 os._exit(1)
             for number in stop_signals() if ignores_stop_signals else ():
@@ -123,26 +112,6 @@ class Child:
         """Wait up to 10 s for a killed process, whose disk may hang, to end; close the socket."""
         self.status(_SECONDS_TO_DIE)
         self._socket.close()
-
-
-def start(programs: ExitStack, command: Sequence[object], log: Path | None = None) -> subprocess.Popen[bytes]:
-    """Start and return a program that is not a rank, in its own session, so that ctrl-C reaches this process alone.
-
-    However this process ends, the kernel sends the program SIGTERM when the thread that started it ends, so start it
-    from the main thread.
-
-    Args:
-        programs: the stack on whose exit the program gets SIGTERM and is waited for, so that it can save.
-        command: program and arguments.
-        log: file to append its output to; None for the output of this process.
-    """
-    file, environment = None if log is None else programs.enter_context(log.open("a")), without_cluster(os.environ)
-    with postponed():  # a signal between the start and the callbacks would leave the program running
-        bound = [sys.executable, "-I", "-S", "-c", _ENDS_WITH, str(os.getpid()), *map(str, command)]
-        process = subprocess.Popen(bound, env=environment, stdout=file, stderr=file, start_new_session=True)
-        programs.callback(process.wait)
-        programs.callback(process.terminate)
-    return process
 
 
 def show(text: str, stream: TextIO) -> None:

@@ -11,7 +11,7 @@ from mindspore import nn
 from dimred.config import CooldownConfig, OptimizerConfig, StageOneConfig, StageTwoConfig
 from dimred.curves import CurveName
 from dimred.errors import ConfigError
-from dimred.io.run_names import STAGE_1_CHECKPOINTS, full_checkpoint_beside
+from dimred.io.run_names import FULL_CHECKPOINT, STAGE_1_CHECKPOINTS
 from dimred.runs.steps import build_optimizer, build_rates, join_step, warn_of_idle_patterns
 from dimred.runs.task import Task
 from dimred.stages.parent import StageOneRun
@@ -125,9 +125,8 @@ def plan_cooldown(config: CooldownConfig, network: nn.Cell, parent: StageOneRun)
     replacement = config.optimizer
     if replacement is None and parent.n_updates is None:
         raise ConfigError(
-            f"{parent.title} has the weights but not the state of an optimizer; a cooldown needs a full checkpoint, "
-            f"such as {full_checkpoint_beside(parent.path)}. Or set cooldown.optimizer.name and cooldown.rate, to "
-            "begin anew"
+            f"{parent.title} has the weights but not the state of an optimizer; a cooldown needs a full checkpoint of "
+            f"stage 1, {FULL_CHECKPOINT}. Or set cooldown.optimizer.name and cooldown.rate, to begin anew"
         )
     if replacement is not None and replacement.name == "schedule_free":
         raise ConfigError("cooldown.optimizer.name is schedule_free, which has no rate to bring to 0; name another one")
