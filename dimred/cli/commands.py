@@ -1,6 +1,5 @@
 """The commands of ``dimred``. The module of a command is imported when that command is called."""
 
-from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import import_module, metadata
 from typing import Annotated, Any
@@ -41,31 +40,18 @@ def _command(name: str) -> Any:
     return with_plain_help(typer.main.get_group(parent).commands[name])
 
 
-class _Commands(Mapping[str, Any]):
-    """The commands by name, in the order of the panels; to look one up imports its module."""
-
-    def __getitem__(self, name: str) -> Any:
-        return _command(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(_PANEL_OF)
-
-    def __len__(self) -> int:
-        return len(_PANEL_OF)
-
-
 class _Group(TyperGroup):
-    """The group of all commands; Typer's own would look them all up to list their names."""
+    """The group of all commands, which knows their names, and makes the one that is asked for."""
 
     commands: Any
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.commands = _Commands()
+        self.commands = dict.fromkeys(_PANEL_OF)
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        """Return the commands' names."""
-        return [*self.commands]
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return the command of a name; None if there is none."""
+        return _command(cmd_name) if cmd_name in _PANEL_OF else None
 
 
 typer_app = typer.Typer(

@@ -6,9 +6,7 @@ from mindspore import get_context
 
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageOneConfig
-from dimred.errors import DimredError
 from dimred.io.run_names import BASIS, SNAPSHOTS
-from dimred.runs.splits import build_data
 from dimred.runs.task import Task
 
 
@@ -47,15 +45,5 @@ def commands_after_stage_1(task: Task[StageOneConfig], weights: Path, run_folder
     of_rank = task.training_batches.n_images // task.ranks.group_size
     if two.data.batch_size > of_rank:
         options += ["--set", f"data.batch_size={of_rank}"]
-    if two.uses_val and not _has_val(task):
-        options += ["--set", "cooldown.keep_best=false"]
     devices = ["--device-target", get_context("device_target"), "--devices", str(task.ranks.group_size)]
     return [*commands, [*train, *options, "--out", str(folder.parent), *devices]]
-
-
-def _has_val(task: Task[StageOneConfig]) -> bool:
-    try:
-        build_data(task.settings.data, task.data, "val")
-    except DimredError:
-        return False
-    return True

@@ -119,19 +119,17 @@ class StageOneRun:
         Raises:
             ConfigError: the loss, the label smoothing of the cross entropy, or one of the keys of the data differs.
         """
-        one = self.config
-        if one is None:
+        if (one := self.config) is None:
             return
-        but_weights = f"but WEIGHTS {str(self.path)!r} were trained with"
-        if one.loss != settings.loss:
-            value, of_stage_1 = (stage.loss or "null, cross entropy" for stage in (settings, one))
-            raise ConfigError(f"loss is {value}, {but_weights} {of_stage_1}; set the same loss")
-        keys = [] if settings.loss else ["label_smoothing"]
+        keys = ["loss", *([] if settings.loss else ["label_smoothing"])]
         keys += [] if settings.data.dataset else ["data.mean", "data.std"]
         for key in keys:
             value, of_stage_1 = (json.dumps(attrgetter(key)(stage)) for stage in (settings, one))
             if value != of_stage_1:
-                raise ConfigError(f"{key} is {value}, {but_weights} another; --set '{key}={of_stage_1}'")
+                raise ConfigError(
+                    f"{key} is {value}, but WEIGHTS {str(self.path)!r} were trained with another; "
+                    f"--set '{key}={of_stage_1}'"
+                )
 
 
 def config_beside(weights: Path) -> Path:

@@ -118,7 +118,7 @@ class StageTwo(Observer):
 
     def _restore(self, state: RunState) -> None:
         """Restore from a state what stage 2 has measured and chosen."""
-        before = StageTwoResult.from_json(state.values["result"], str(state.path))
+        before = StageTwoResult.from_json(state.values["result"])
         self.result = replace(before, epochs=self.result.epochs)
         if self.candidates is not None:
             self.candidates.restore(state.arrays, state.values)

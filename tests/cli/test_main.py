@@ -36,7 +36,7 @@ def test_every_command_says_what_it_does_on_one_screen_with_an_example(
     assert "bool" not in text  # of a flag; it is typed without a value
     command = command_line
     for word in words:
-        command = command.commands[word]
+        command = command.get_command(None, word)
     assert command.help
     if not getattr(command, "commands", None):
         assert "Example: dimred " + " ".join(words) in command.help
