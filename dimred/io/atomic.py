@@ -221,13 +221,7 @@ def _opened(path: Path, stack: ExitStack) -> int:
 
 
 def remove(path: Path) -> None:
-    """Remove a file or folder, if it exists.
-
-    What can't be removed inside a folder stays, without an error.
-
-    Raises:
-        OSError: a file can't be removed.
-    """
+    """Remove a file or folder, if it exists; what can't be removed inside a folder stays, without an error."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -337,13 +331,7 @@ def retry(action: Callable[[], _Result]) -> _Result:
     """Call ``action``, and again after a pause if the disk fails in a way that may pass.
 
     On a full disk it waits until there is room or ``stop_waiting`` is set, and logs that once a minute. After any
-    other failure that may pass, it tries again up to three times.
-
-    Args:
-        action: a function that may be called again after an OSError.
-
-    Returns:
-        What ``action`` returned.
+    other failure that may pass, it tries again up to three times. ``action`` must bear to be called again.
 
     Raises:
         OSError: an error that will not pass, or that of the last attempt.

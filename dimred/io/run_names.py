@@ -105,11 +105,7 @@ def own_config(run: Path) -> Path:
 def named_weights(argument: str, path: Path) -> str:
     """Return the beginning of a message about a checkpoint: the argument, its value, and the kind of file if known.
 
-    An example is ``WEIGHTS is 'a/b.ckpt', a network of stage 2, which``.
-
-    Args:
-        argument: the argument that names the checkpoint, as the user typed it.
-        path: its value, whose folder may tell the kind of checkpoint.
+    An example is ``WEIGHTS is 'a/b.ckpt', a network of stage 2, which``. The folder tells the kind.
     """
     kinds = {
         SNAPSHOTS: f"a snapshot (trainable weights alone; a full checkpoint is {FULL_CHECKPOINT}), ",

@@ -109,12 +109,7 @@ class StageTwoResult:
         return all(REESTIMATED in values for values in self.main.by_point.values())
 
     def put(self, point: str | int, figures: Figures) -> None:
-        """Add what was measured at a point.
-
-        Args:
-            point: the number of an epoch, or a name as in ``MetricResult.by_point``.
-            figures: the values of every metric.
-        """
+        """Add what was measured at a point of ``MetricResult.by_point``."""
         for one in self.metrics:
             one.by_point[str(point)] = dict(figures[one.metric.name])
 

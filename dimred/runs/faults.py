@@ -19,9 +19,8 @@ def translate_errors(states: RunStates | None, *, is_kept: bool = True) -> Itera
         is_kept: whether the run's files are kept; otherwise there is nothing to resume.
 
     Raises:
-        FaultError: in place of an OSError, a DataError, or MindSpore's error for lack of memory. A FaultError, such as
-            a DivergedError, becomes one whose message names the last good state.
-        StoppedError: raised again, with the last good state in its message.
+        FaultError: in place of an OSError, a DataError, or MindSpore's error for lack of memory. To the message of a
+            FaultError, such as a DivergedError, or of a StoppedError, the last good state is added.
     """
     try:
         yield

@@ -14,11 +14,7 @@ _SECONDS_BETWEEN_FLUSHES = 10.0
 
 
 def make_callback(name: str, folder: Path) -> Callable[[Record], object]:
-    """Make a user's own listener.
-
-    Args:
-        name: its factory, ``package.module:factory``.
-        folder: the run's folder, with which the factory is called.
+    """Make a user's own listener by calling its factory, ``package.module:factory``, with the run's folder.
 
     Raises:
         ConfigError: the factory can't be found, fails, or does not return a function.

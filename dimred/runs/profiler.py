@@ -12,12 +12,7 @@ _log = logging.getLogger(__name__)
 
 
 class StepProfiler:
-    """A context manager that profiles some steps of this process.
-
-    Args:
-        options: which steps to profile.
-        folder: folder for the record.
-    """
+    """A context manager that profiles some steps of this process, and writes the record into a folder."""
 
     def __init__(self, options: ProfileConfig, folder: Path):
         self._options, self._folder, self._n_steps = options, folder, 0

@@ -84,11 +84,7 @@ def _mark_of(content: bytes) -> Mark:
 
 
 def read_beginning(path: Path, mark: Mark) -> bytes:
-    """Read the beginning of a metrics file, up to a mark.
-
-    Args:
-        path: the file, which need not exist.
-        mark: see ``MetricsLog.mark``.
+    """Read the beginning of a metrics file, which need not exist, up to a mark.
 
     Raises:
         RunError: the file is shorter, or another byte is in it.

@@ -101,11 +101,7 @@ class Run(Generic[Settings]):
         )  # fmt: skip
 
     def restore(self, step: Step, n_epochs: int) -> RunState | None:
-        """Restore the newest state of a run that has begun, on every rank; return None if the run is new.
-
-        Args:
-            step: the step, which is restored.
-            n_epochs: the last epoch.
+        """Restore the step from the newest state of a run that has begun, on every rank; return None for a new run.
 
         Raises:
             ConfigError: something that the run depends on has changed, or ``epochs`` is below what the run has done.
@@ -141,12 +137,7 @@ class Run(Generic[Settings]):
         return state
 
     def save(self, arrays: Mapping[str, np.ndarray], **values: Any) -> None:
-        """Save a state, on rank 0.
-
-        Args:
-            arrays: the step's arrays, and others.
-            values: plain JSON values in addition to those of every run.
-        """
+        """Save a state, on rank 0: arrays, and JSON values in addition to those of every run."""
         progress = self.progress
         known = {
             "epoch": progress.epoch, "done": progress.done, "seconds": progress.seconds,

@@ -16,16 +16,10 @@ from dimred.train_step.modes import evaluating
 
 
 def check_scores(config: StageConfig, network: nn.Cell, scores: Scores, images: Mapping[str, Batches]) -> None:
-    """Try loss and metric on the first batch of each split that they will be used on; change nothing.
+    """Try loss and metric on the first batch of ``train`` and of the evaluation split; change nothing.
 
     Every rank that has samples of both splits tries them, because work on rank 0 alone may not call a cell (see
     ``Ranks.run_on_rank_zero``).
-
-    Args:
-        config: names network, loss and metric in the errors.
-        network: the network in its present state.
-        scores: what ``build_scores`` made.
-        images: the splits by name: ``train`` and the evaluation split.
 
     Raises:
         ConfigError: network, loss or metric fails, or returns something that it must not; or the number of outputs

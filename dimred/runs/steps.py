@@ -29,11 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 def build_parts(config: StageConfig, network: nn.Cell) -> dict[str, Any]:
-    """Build the optional parts of a step, each from its section; a part that is off is left out.
-
-    Args:
-        config: configuration of either stage.
-        network: the network that the EMA averages.
+    """Build the optional parts of a step of either stage, each from its section; a part that is off is left out.
 
     Returns:
         ``parts`` and ``micro_batch_size``, arguments of both steps.
@@ -111,13 +107,7 @@ def warn_of_idle_patterns(config: OptimizerConfig, network: nn.Cell) -> None:
 
 
 def build_train_step(config: StageOneConfig, network: nn.Cell, steps_per_epoch: int, ranks: Ranks = ALONE) -> TrainStep:
-    """Build stage 1's step: loss, optimizer with its decay groups and schedule, and the parts.
-
-    Args:
-        config: configuration of stage 1.
-        network: the network, without its loss.
-        steps_per_epoch: steps in an epoch, by which the schedule counts.
-        ranks: the ranks of the job.
+    """Build stage 1's step of a network without its loss: loss, optimizer with decay groups and schedule, and parts.
 
     Raises:
         ConfigError: the optimizer can't be built, see ``build_optimizer``, or the loss can't, see ``build_loss``.
@@ -127,13 +117,7 @@ def build_train_step(config: StageOneConfig, network: nn.Cell, steps_per_epoch: 
 
 
 def join_step(config: StageConfig, network: nn.Cell, optimizer: nn.Optimizer, ranks: Ranks) -> TrainStep:
-    """Join the network, its loss, the optimizer and the parts into a training step, for either stage.
-
-    Args:
-        config: configuration of the stage; names the loss and the parts.
-        network: the network, without its loss.
-        optimizer: the optimizer of its trainable weights.
-        ranks: the ranks of the job, whose gradients are averaged and which vote on each step.
+    """Join network, loss, optimizer and parts into a training step, for either stage.
 
     Raises:
         ConfigError: the loss can't be built, see ``build_loss``, or the parts do not go together, see ``TrainStep``.
@@ -187,9 +171,6 @@ def build_scores(config: StageConfig) -> Scores:
     The loss is the one that is trained, including label smoothing. A network trained with smoothed labels is
     underconfident, and an average of such networks a little less so. Measured by plain cross entropy, this difference
     in calibration outweighed up to 0.9 points of accuracy on real images (tests/studies/choice.md).
-
-    Args:
-        config: configuration of either stage.
 
     Raises:
         ConfigError: a factory can't be imported or called, or makes something else.

@@ -89,11 +89,7 @@ class Task(Generic[Settings]):
         self.ranks.broadcast(list(self.network.get_parameters()))
 
     def shortened(self, settings: Settings) -> "Task[Settings]":
-        """Return the task with the same network and one step in each split's epoch.
-
-        Args:
-            settings: the settings of the short run, see ``one_step_of``.
-        """
+        """Return the task of a run of ``one_step_of``: the same network, and one step in each split's epoch."""
         return replace(self, settings=settings, images={split: one.shortened(1) for split, one in self.images.items()})
 
 
@@ -155,12 +151,7 @@ def build_network(config: StageConfig) -> nn.Cell:
 
 
 def _check_ranks(ranks: Ranks, config: StageConfig, images: Batches) -> None:
-    """Check that all ranks were started alike, and that a batch can be filled; every rank calls this.
-
-    Raises:
-        DimredError: the ranks differ.
-        ConfigError: there are fewer images than a batch needs.
-    """
+    """Check that all ranks were started alike, and that a batch can be filled; every rank calls this."""
     ranks.check_same("configuration", config.model_dump_json().encode())
     ranks.check_same("training images", f"{images.classes} {images.n_images}".encode())
     if images.steps_per_epoch == 0:

@@ -67,12 +67,7 @@ class Candidates:
         return {VAL_LOSSES + one.name: one.losses for one in measured}
 
     def state_values(self) -> dict[str, Any]:
-        """Return JSON values for the same state.
-
-        Returns:
-            ``candidates``, each candidate's effective size, metric and file name by its name; and ``choosing_seconds``,
-            the time spent on measuring them.
-        """
+        """Return JSON values for the same state: name -> (effective size, metric, file) of each, and the seconds."""
         candidates = {
             one.name: (one.effective_size, one.metric, one.source.name)
             for one in self._choice.candidates
@@ -81,12 +76,7 @@ class Candidates:
         return {"candidates": candidates, "choosing_seconds": self._choice.seconds}
 
     def restore(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
-        """Restore the measurements from a state.
-
-        Args:
-            arrays: the state's arrays, with those of ``state_arrays``.
-            values: the state's values, with those of ``state_values``.
-        """
+        """Restore the measurements from the arrays and values of a state."""
         choice = self._choice = self._new_choice()
         for name in (one.removeprefix(VAL_LOSSES) for one in arrays if one.startswith(VAL_LOSSES)):
             size, metric, file = values["candidates"][name]

@@ -47,7 +47,7 @@ def check_stage_1(
     Nothing is changed, but the ranks' networks are made equal.
 
     Args:
-        task: the task, not yet checked, whose problems are reported with the others.
+        task: the task, not yet checked; its problems are reported with the others.
         out: folder of the run.
         go_on_from: a full checkpoint of another run to begin with; None for a new network.
         begun: the run in ``out`` that is resumed; None for a new one.
@@ -103,7 +103,7 @@ def check_stage_2(
     Nothing is changed, but the ranks' networks are made equal. The plan of the run is logged.
 
     Args:
-        task: the task, not yet checked, whose problems are reported with the others.
+        task: the task, not yet checked; its problems are reported with the others.
         parent: the run that WEIGHTS come from.
         pca_mat: PCA_MAT, or None.
         out: folder of the run.
@@ -111,8 +111,8 @@ def check_stage_2(
         resume: whether ``out`` may hold a start that was killed before the run had begun.
 
     Returns:
-        The cooldown as it begins, on every rank, None for a search; and the basis of a search, or the snapshots to fit
-        one on, on rank 0, None elsewhere.
+        The cooldown as it begins, on every rank; and the basis of a search, or the snapshots to fit one on, on rank 0.
+        What does not apply is None.
 
     Raises:
         ConfigError: a check failed on this rank or on rank 0; the message lists all problems.
@@ -149,7 +149,7 @@ def _check_weights(parent: StageOneRun, network: nn.Cell, settings: StageTwoConf
 
 
 def _check_names(network: nn.Cell) -> None:
-    """Refuse a network whose parameter has the name of what a full checkpoint holds beside the parameters."""
+    """Refuse a network with a parameter that is named like something else in a full checkpoint."""
     if any(parameter.name == "epoch" for parameter in network.get_parameters()):
         raise ConfigError(
             "model.name is of a network with a parameter named 'epoch', which full checkpoints have of their own; "
@@ -197,13 +197,13 @@ def _check_memory(task: Task[Settings]) -> None:
 
 
 def log_plan_of_stage_1(config: StageOneConfig, steps_per_epoch: int, disk: int) -> None:
-    """Log what a whole stage 1 takes, see ``log_plan``, and whether it leaves the snapshots that a stage 2 needs."""
+    """Log what a whole stage 1 takes, and whether it leaves the snapshots that a stage 2 needs."""
     log_plan(config, steps_per_epoch, disk)
     n_snapshots = snapshots_in_the_end(config, steps_per_epoch)
     if n_snapshots == 0:
         _log.warning(
-            f"this run keeps no snapshots, so stage 2 will have no averages to choose from: snapshots.first_epoch is "
-            f"{config.snapshots.first_epoch}, and epochs is {config.epochs}"
+            f"this run keeps no snapshots, so stage 2 will have nothing to search in or to average: "
+            f"snapshots.first_epoch is {config.snapshots.first_epoch}, and epochs is {config.epochs}"
         )
     elif n_snapshots <= N_COMPONENTS:
         hint = f"a search in {N_COMPONENTS} directions would need {N_COMPONENTS + 1}"
@@ -211,13 +211,7 @@ def log_plan_of_stage_1(config: StageOneConfig, steps_per_epoch: int, disk: int)
 
 
 def log_plan(config: StageOneConfig | StageTwoConfig, steps_per_epoch: int, disk: int) -> None:
-    """Log how many steps a whole run makes, and how much disk it takes.
-
-    Args:
-        config: the configuration of the run.
-        steps_per_epoch: steps in an epoch.
-        disk: bytes that the run takes at most, see ``disk_of_stage_1`` and ``disk_of_stage_2``.
-    """
+    """Log how many steps a whole run makes, and that it takes up to ``disk`` bytes."""
     n_epochs = config.n_epochs
     ends = "up to " if isinstance(config, StageOneConfig) and config.stop else ""
     _log.info(
@@ -244,10 +238,7 @@ def disk_of_stage_1(config: StageOneConfig, network: nn.Cell) -> int:
 
 
 def disk_of_stage_2(config: StageTwoConfig, network: nn.Cell, pca_mat: Path | None) -> int:
-    """Return about how many bytes a whole stage 2 takes on disk: checkpoints, states, and the basis of a search.
-
-    The basis is not counted if ``pca_mat``, PCA_MAT, is given, as then none is fitted.
-    """
+    """Return about how many bytes a whole stage 2 takes on disk: checkpoints, states, and a basis that it fits."""
     weights, everything = _sizes(network)
     is_search = config.method == "search"
     state = 2 * everything + (1 if is_search else 2) * weights  # AdamW keeps two moments
@@ -256,14 +247,9 @@ def disk_of_stage_2(config: StageTwoConfig, network: nn.Cell, pca_mat: Path | No
 
 
 def check_space(out: Path, n_bytes: int) -> None:
-    """Check that a run has room on its disk, if the disk says how much is free.
+    """Check that a whole run has room for ``n_bytes`` on its disk, if the disk says how much is free.
 
-    Args:
-        out: folder of the run, which need not exist.
-        n_bytes: bytes that the whole run takes; those already in ``out`` count as its own.
-
-    Raises:
-        ConfigError: fewer bytes are free.
+    The folder need not exist; the bytes in it count as the run's own.
     """
     there = next(path for path in (out.absolute(), *out.absolute().parents) if path.exists())
     free, in_use = free_bytes(there), sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
@@ -281,12 +267,7 @@ def _sizes(network: nn.Cell) -> tuple[int, int]:
 
 
 def snapshots_in_the_end(config: StageOneConfig, steps_per_epoch: int | None = None) -> int:
-    """Return how many snapshots a whole stage 1 leaves.
-
-    Args:
-        config: configuration of stage 1.
-        steps_per_epoch: limit on the snapshots of an epoch; None if not known.
-    """
+    """Return how many snapshots a whole stage 1 leaves; an epoch has no more than ``steps_per_epoch``, if known."""
     per_epoch = min(config.snapshots.per_epoch, steps_per_epoch or config.snapshots.per_epoch)
     n_snapshots = max(config.epochs - config.snapshots.first_epoch + 1, 0) * per_epoch
     return min(config.snapshots.keep, n_snapshots)

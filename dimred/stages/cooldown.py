@@ -11,7 +11,7 @@ from mindspore import nn
 from dimred.config import CooldownConfig, OptimizerConfig, StageOneConfig, StageTwoConfig
 from dimred.curves import CurveName
 from dimred.errors import ConfigError
-from dimred.io.run_names import FULL_CHECKPOINT, STAGE_1_CHECKPOINTS
+from dimred.io.run_names import CONFIG, FULL_CHECKPOINT, STAGE_1_CHECKPOINTS
 from dimred.runs.steps import build_optimizer, build_rates, join_step, warn_of_idle_patterns
 from dimred.runs.task import Task
 from dimred.stages.parent import StageOneRun
@@ -74,9 +74,6 @@ class Cooldown:
         """Build the optimizer, with its state if that goes on; its rates fall from ``factor * rate`` to 0.
 
         Warn if stage 1's epochs had a different length.
-
-        Args:
-            task: the task, with stage 2's number of steps.
         """
         before, now = self.steps_per_epoch, task.steps_per_epoch
         if task.ranks.is_rank_zero and before not in (None, now):
@@ -92,11 +89,7 @@ class Cooldown:
         return optimizer
 
     def take_over_parts(self, step: Step) -> None:
-        """Set the parts of a step, such as its EMA, to their state from stage 1, if the optimizer's goes on, too.
-
-        Args:
-            step: the step; a part whose state WEIGHTS lack stays as it is.
-        """
+        """Set the parts of a step, such as its EMA, to their state in WEIGHTS, if the optimizer's goes on, too."""
         for part in step.parts:
             if self.parent.arrays.keys() >= {parameter.name for parameter in part.parameters}:
                 self._take_over(part.parameters)
@@ -108,14 +101,6 @@ class Cooldown:
 
 def plan_cooldown(config: CooldownConfig, network: nn.Cell, parent: StageOneRun) -> Cooldown:
     """Decide which optimizer goes on at which rate; ``optimizer`` and ``rate`` of the section take precedence.
-
-    Args:
-        config: section ``cooldown`` of stage 2.
-        network: the network of stage 2.
-        parent: the run that WEIGHTS come from.
-
-    Returns:
-        The cooldown as it begins.
 
     Raises:
         ConfigError: WEIGHTS lack the optimizer's state, or are not in a stage 1 run that has optimizer and rate, and
@@ -133,7 +118,7 @@ def plan_cooldown(config: CooldownConfig, network: nn.Cell, parent: StageOneRun)
     if replacement is not None and config.rate is not None:
         optimizer, rate, source = replacement, config.rate, "cooldown.optimizer and cooldown.rate of the configuration"
     else:
-        optimizer, source = replacement or _known_config(parent).optimizer, str(parent.config_file)
+        optimizer, source = replacement or _known_config(parent).optimizer, str(parent.path.parent.parent / CONFIG)
         if optimizer.name == "schedule_free":
             raise ConfigError(
                 f"{parent.title} was trained with schedule_free. That leaves nothing to cool down: the network is "
@@ -200,14 +185,7 @@ def build_cooldown_step(task: Task[StageTwoConfig], cooldown: Cooldown) -> Train
     """Build stage 2's step of a cooldown: stage 1's step, whose rate is brought to 0.
 
     If WEIGHTS hold the optimizer's state, the optimizer continues from it, and so do the loss scale and the EMA where
-    WEIGHTS hold theirs. Everything else starts afresh.
-
-    Args:
-        task: the task of stage 2, whose network has the weights of stage 1.
-        cooldown: the cooldown as it begins.
-
-    Raises:
-        ConfigError: the loss can't be built, see ``build_loss``.
+    WEIGHTS hold theirs. Everything else starts afresh. The network has the weights of stage 1 already.
     """
     _log.info(
         f"cooldown: {cooldown.optimizer.name} from {cooldown.factor:.3g} of stage 1's rate {cooldown.rate:.4g}, "

@@ -13,14 +13,8 @@ from dimred.runs.task import Task
 def commands_after_stage_1(task: Task[StageOneConfig], weights: Path, run_folder: Path) -> list[list[str]]:
     """Return the words of the commands that come next: a PCA, if stage 2 searches, and stage 2; or else the report.
 
-    It is the report if there are too few snapshots to search, or the schedule has left no rate to cool down.
-    Stage 2 reads the rest in the run of stage 1. A search has no more directions than the snapshots give, and
-    its batches are no larger than the data.
-
-    Args:
-        task: the task of stage 1.
-        weights: its last full checkpoint.
-        run_folder: folder of the run.
+    It is the report if there are too few snapshots to search in, or the schedule has left no rate to cool down. A
+    search has no more directions than the snapshots give, and batches that are no larger than the data.
     """
     folder, one = run_folder.absolute(), task.settings
     two = one.following

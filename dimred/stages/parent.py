@@ -30,7 +30,7 @@ from dimred.train_step.optimizers import UPDATES
 
 @dataclass(frozen=True, eq=False)
 class StageOneRun:
-    """The run of stage 1 that WEIGHTS come from, as far as it is known.
+    """WEIGHTS, and as far as it is known the run of stage 1 that they come from.
 
     Attributes:
         path: WEIGHTS.
@@ -86,11 +86,6 @@ class StageOneRun:
         return named_weights("WEIGHTS", self.path)
 
     @property
-    def config_file(self) -> Path:
-        """Return the path of stage 1's configuration."""
-        return self.path.parent.parent / CONFIG
-
-    @property
     def has_snapshots(self) -> bool:
         """Return whether stage 1 kept a snapshot up to the epoch of WEIGHTS."""
         folder = self.path.parent / SNAPSHOTS
@@ -112,9 +107,6 @@ class StageOneRun:
 
         The size of images may differ, as a network without a fixed size may be brought to its end on larger ones
         (Touvron et al., FixRes, 2019).
-
-        Args:
-            settings: the whole configuration of stage 2.
 
         Raises:
             ConfigError: the loss, the label smoothing of the cross entropy, or one of the keys of the data differs.
