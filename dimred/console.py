@@ -56,12 +56,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 def check_new_file(parameter: typer.CallbackParam, path: Path | None) -> Path | None:
     """Check, as a callback of Typer, that an argument names a new file in a writable folder, and return its path.
 
-    Args:
-        parameter: the argument or option, for the message.
-        path: the file; None if the option was not given.
-
-    Raises:
-        ConfigError: the file exists, or its folder is missing or can't be written to.
+    The path is None if an option was not given.
     """
     name = parameter.opts[0] if parameter.param_type_name == "option" else parameter.metavar
     if path is not None and path.exists():

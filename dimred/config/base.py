@@ -35,15 +35,7 @@ _FACTORY = r"^[\w.]+:[\w.]+$"
 
 
 def known_or_own(names: Sequence[str], name: str) -> str:
-    """Return a name that is known, or of the form ``package.module:factory``.
-
-    Args:
-        names: the known names.
-        name: the name to check.
-
-    Raises:
-        ValueError: it is neither.
-    """
+    """Return a name that is one of ``names``, or of the form ``package.module:factory``; ValueError for any other."""
     if name not in names and not re.match(_FACTORY, name):
         raise ValueError(f"allowed: {', '.join(names)}, or your own by package.module:factory")
     return name
@@ -164,13 +156,9 @@ def _in_words(model: type[BaseModel], keys: Sequence[str], values: Any, problem:
 
 
 def lines_of_unknown(unknown: str, value: Any, keys: Sequence[str], new_keys: Mapping[str, str]) -> Iterator[str]:
-    """Yield a line about an unknown key, or about each key in a section that no known one resembles.
+    """Yield a line about an unknown dotted key, or about each key in a section that no known one resembles.
 
-    Args:
-        unknown: the dotted key.
-        value: its value.
-        keys: the dotted names of all keys.
-        new_keys: a dotted key, or its last parts -> what to do instead.
+    ``new_keys`` maps a dotted key, or its last parts, to what to do instead.
     """
     parts = unknown.split(".")
     if new := next(filter(None, (new_keys.get(".".join(parts[n:])) for n in range(len(parts)))), None):
@@ -183,12 +171,7 @@ def lines_of_unknown(unknown: str, value: Any, keys: Sequence[str], new_keys: Ma
 
 
 def unknown_key(unknown: str, keys: Sequence[str]) -> str:
-    """Return a message about an unknown key, which suggests a similar one, or else lists the allowed ones.
-
-    Args:
-        unknown: the dotted key that is not known; a similar one may be in another section.
-        keys: the dotted names of all keys.
-    """
+    """Return a message about an unknown dotted key, which suggests a similar one, or else lists the allowed ones."""
     if near := _similar_keys(unknown, keys):
         return f"unknown key {shown(unknown)}; did you mean {' or '.join(map(repr, near))}?"
     section = unknown[:80].rpartition(".")[0]

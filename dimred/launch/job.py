@@ -125,9 +125,6 @@ class Job:
     def check(self, resume: bool) -> None:
         """Check what can be checked before any rank is started.
 
-        Args:
-            resume: whether the ranks' folders may hold earlier results.
-
         Raises:
             MissingPackageError: MindSpore is not installed.
             ConfigError: the devices or CANN's module ``hccl`` are missing, the port can't be used, or a folder holds

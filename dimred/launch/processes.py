@@ -128,14 +128,7 @@ def show(text: str, stream: TextIO) -> None:
 
 
 class LogTail:
-    """The text that another process appends to a log from now on; the file need not exist yet.
-
-    Args:
-        path: path of the log.
-
-    Attributes:
-        path: the same path.
-    """
+    """The text that another process appends to a log from now on; the file need not exist yet."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -144,8 +137,7 @@ class LogTail:
     def show(self, *, to_the_end: bool = False) -> None:
         """Copy new lines to standard output, except those for programs and MindSpore's own INFO and WARNING lines.
 
-        Args:
-            to_the_end: whether to include a last line that is not complete.
+        A last line that is not complete is copied only with ``to_the_end``.
         """
         try:
             with self.path.open("rb") as file:
@@ -171,9 +163,6 @@ class LogTail:
 
 def make_folders(job: Job) -> list[Path]:
     """Make the folders of this host's ranks, and return those that are new, parents included.
-
-    Args:
-        job: the job, see ``make_job``.
 
     Raises:
         ConfigError: a folder can't be made or written to; new ones are removed again.
