@@ -32,7 +32,7 @@ _EPOCHS: dict[str, int | str] = {"search": 2, "cooldown": "10%"}
 
 
 def lay_over(shared: Mapping[str, Any], section: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of the shared keys with those of a stage over them; of a section of keys, key by key."""
+    """Lay a stage's values over those of the shared keys; a section of keys is laid over key by key."""
     values = dict(shared)
     for name, value in section.items():
         below = values.get(name)

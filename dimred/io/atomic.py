@@ -74,7 +74,7 @@ def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
 def _unfinished(target: Path, make: Callable[[Path], object]) -> Iterator[Path]:
     """Make a file or folder beside the target, and hold a lock on it inside the block; after an error, remove it.
 
-    The lock is for ``remove_leftovers``. The name does not have the target's name, which may already be as long as the
+    The lock is for ``remove_leftovers``. The name does not contain the target's, which may already be as long as the
     file system allows.
     """
     temporary = _unused_name(target.parent)
@@ -122,8 +122,8 @@ def atomic_write(path: str | os.PathLike[str], data: bytes | str) -> None:
 def rename(path: Path, target: Path) -> None:
     """Flush a file, or a folder and all that is in it, rename it, and flush the folder around it.
 
-    After that, a power failure can't undo the renaming. If the folder can't be flushed, a new name is taken back, so
-    that the same call can be made again.
+    After that, a power failure can't undo the renaming. If the folder can't be flushed, a file or folder that is new
+    there is renamed back, so that the same call can be made again.
 
     Args:
         path: the file or folder.
@@ -204,7 +204,7 @@ def remove_leftovers(directory: str | os.PathLike[str], *, is_only_writer: bool 
     Args:
         directory: the folder.
         is_only_writer: whether nobody else may write there, as in the folder of a run, which is locked; then nothing
-            stays, also not what a power failure has left.
+            stays, not even what a power failure has left.
     """
     boot = "*" if is_only_writer else BOOT
     for path in Path(directory).glob(f".writing-{boot}-*.tmp"):
@@ -289,7 +289,7 @@ class FolderLock:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
-                self._refuse(error, descriptor)
+                self._check_lock_error(error, descriptor)
                 raise
             if os.path.samestat(os.fstat(descriptor), self._path.stat()):
                 note = f"process {os.getpid()} on {socket.gethostname()} (since {time.strftime('%Y-%m-%d %H:%M:%S')})"
@@ -299,7 +299,7 @@ class FolderLock:
                 return True
         return False
 
-    def _refuse(self, error: OSError, descriptor: int) -> None:
+    def _check_lock_error(self, error: OSError, descriptor: int) -> None:
         """Raise RunError if the file is locked, or can't be."""
         if isinstance(error, BlockingIOError):
             note = os.pread(descriptor, 200, 0).decode(errors="replace")

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-MANY_CLASSES = 100  # from which on the built-in metrics include ``TOP5``
+MANY_CLASSES = 100  # with so many or more, the built-in metrics include ``TOP5``
 
 # The kinds of a figure: with BatchNorm's statistics as trained, with re-estimated ones, and with the EMA's weights.
 AS_TRAINED, REESTIMATED, EMA = "as_trained", "reestimated", "ema"

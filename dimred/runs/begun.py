@@ -161,7 +161,7 @@ def _free_keys(config: StageConfig) -> frozenset[str]:
 
 
 def _differences(own: Any, given: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Yield (key, old, new) for each given value that differs; where one side is null, a whole section is one value."""
+    """Yield (key, old, new) for each given value that differs; a section against null counts as one value."""
     if isinstance(own, Mapping) and isinstance(given, Mapping):
         for name, value in given.items():
             yield from _differences(own.get(name), value, f"{key}.{name}".lstrip("."))

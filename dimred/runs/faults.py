@@ -25,12 +25,12 @@ def translate_errors(states: RunStates | None, *, is_kept: bool = True) -> Itera
     try:
         yield
     except Exception as error:
-        if (fault := _in_words(error, states, is_kept)) is None:
+        if (fault := _fault_of(error, states, is_kept)) is None:
             raise
         raise fault from error
 
 
-def _in_words(error: Exception, states: RunStates | None, is_kept: bool) -> DimredError | None:
+def _fault_of(error: Exception, states: RunStates | None, is_kept: bool) -> DimredError | None:
     """Return the error to raise in place of one; None for that one itself."""
     go_on = "run the same command with --resume" if is_kept else "run the same command again"
 

@@ -46,7 +46,7 @@ class MetricsLog:
         self._file.write(json.dumps(finite_record, allow_nan=False).encode() + b"\n")
         retry(self._flush)
         for listener in list(self._listeners):
-            self._call(listener, listener, deepcopy(finite_record))  # which is the listener's own
+            self._call(listener, listener, deepcopy(finite_record))  # the listener may change its copy
         return finite_record
 
     def _flush(self) -> None:
