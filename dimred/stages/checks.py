@@ -67,7 +67,7 @@ def check_stage_1(
     first = None
     if go_on_from is not None:
         first = problems.collect(lambda: read_full_checkpoint(go_on_from, named_weights("--from", go_on_from)))
-    problems.refuse()
+    problems.check()
     task.check()
     if first is not None and begun is None:
         _check_begin(task, *first)
@@ -136,7 +136,7 @@ def check_stage_2(
         search = settings.search
         basis = problems.collect(lambda: ranks.run_on_rank_zero(lambda: find_basis(search, network, parent, pca_mat)))
         problems.collect(lambda: check_search_memory(settings, network, ranks))
-    problems.refuse()
+    problems.check()
     task.check()
     log_plan(settings, task.steps_per_epoch, disk)
     return cooldown, basis
