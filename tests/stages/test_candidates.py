@@ -30,6 +30,7 @@ def test_val_chooses_between_the_end_and_what_was_best_before_also_after_a_resum
         result = StageTwoResult(5, {}, [MetricResult(metric) for metric in task.metrics])
         saved, losses = {}, []
         for point in ("start", 5):
+            task.evaluator.reestimate()  # as an evaluation does before it measures
             files.save(point, list(network.get_parameters()))
             saved[str(point)] = to_arrays(network.get_parameters())
             if point == 5:
