@@ -14,7 +14,7 @@ _ARGUMENTS = (
     "out", "metric", "metric_command", "minimize", "maximize", "budget", "timeout", "resume", "profile", "last",
     "from_step", "to_step", "order", "names_from", "dtype", "rest", "lora_rank",
 )  # fmt: skip
-"""What errors of ``merging.merge`` may name, in place of which the command names its options."""
+"""Arguments of ``merging.merge``; an error that names one is shown with the option's name."""
 
 
 def merge(

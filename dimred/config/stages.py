@@ -32,7 +32,7 @@ _EPOCHS: dict[str, int | str] = {"search": 2, "cooldown": "10%"}
 
 
 def lay_over(shared: Mapping[str, Any], section: Mapping[str, Any]) -> dict[str, Any]:
-    """Lay a stage's values over those of the shared keys; a section of keys is laid over key by key."""
+    """Lay a stage's values over the shared ones, a section of keys key by key."""
     values = dict(shared)
     for name, value in section.items():
         below = values.get(name)
@@ -141,7 +141,7 @@ class StageOneConfig(StageConfig):
     stop: StopConfig | None = None
     """End stage 1 early if its averaged weights no longer improve: averaged, or a section; null for never."""
     stage_2: dict[str, Any] = Field(default_factory=dict)
-    """What the file has below stage_2, for the stage 2 that follows; see ``StageTwoConfig``."""
+    """The file's section stage_2, for the stage 2 that follows; see ``StageTwoConfig``."""
 
     @field_validator("stop", mode="before", json_schema_input_type=StopConfig | Literal["averaged"] | None)
     @classmethod

@@ -334,7 +334,7 @@ def retry(action: Callable[[], _Result]) -> _Result:
     other failure that may pass, it tries again up to three times. ``action`` must bear to be called again.
 
     Raises:
-        OSError: an error that will not pass, or that of the last attempt.
+        OSError: an error that will not pass, or the error of the last attempt.
     """
     pauses, since_line = iter(WAITS_SECONDS), _SECONDS_BETWEEN_LINES
     while True:

@@ -1,4 +1,4 @@
-"""What a metric is: its name, how its values are shown, and which of two is better; and a measurement on ``val``."""
+"""A metric has a name, a way to show its values, and a better end; a measurement has losses and a metric."""
 
 import re
 from dataclasses import dataclass

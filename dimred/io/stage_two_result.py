@@ -17,7 +17,7 @@ START, FINAL, AVERAGE = "start", "final", "average"  # points that are no epoch
 
 @dataclass
 class ChoiceResult:
-    """What a choice on ``val`` has chosen and measured.
+    """The outcome of a choice on ``val``, with the measurements of all candidates.
 
     Attributes:
         name: name of the candidate with the lowest loss.
@@ -57,7 +57,7 @@ class MetricResult:
 
 @dataclass
 class StageTwoResult:
-    """What stage 2 has done, measured and chosen.
+    """The result of a stage 2: its cost, its measurements and its choices.
 
     Attributes:
         epochs: number of epochs, a fraction if the search ended within one.

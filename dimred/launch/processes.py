@@ -181,10 +181,10 @@ def make_folders(job: Job) -> list[Path]:
 
 
 def remove_folders(folders: Iterable[Path]) -> None:
-    """Remove those of the folders that hold nothing but logs, and the logs; others stay as they are.
+    """Remove the folders that hold nothing but logs; others stay as they are.
 
-    So do those where another process holds the lock: of two jobs that are started at once, one is refused, while the
-    other may not have written anything yet.
+    A folder whose lock another process holds stays too: of two jobs that are started at once, one is refused, while
+    the other may not have written anything yet.
     """
     for folder in sorted(folders, reverse=True):
         names = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()

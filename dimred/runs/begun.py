@@ -1,4 +1,4 @@
-"""What a run has begun with: its configuration, and pins of what it depends on outside its folder."""
+"""The configuration that a run has begun with, and pins of everything else that it depends on."""
 
 import json
 import logging
@@ -47,7 +47,7 @@ def pins_of_data(data: Path, images: Mapping[str, Batches]) -> dict[str, Pin]:
 
 @dataclass(frozen=True)
 class Begun(Generic[Settings]):
-    """What a run has begun with, as ``config.yaml`` and ``pins.json`` in its folder say.
+    """A run that has begun, as described by ``config.yaml`` and ``pins.json`` in its folder.
 
     Attributes:
         config: the configuration to go on with.

@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 Record = dict[str, Any]
 Mark = dict[str, Any]
-"""What was in a metrics file when a state was saved: its length in ``bytes``, and the ``sha256`` of these."""
+"""The length in ``bytes`` that a metrics file had when a state was saved, and the ``sha256`` of these bytes."""
 _LONGEST_RECORD = 1 << 20  # bytes that are written as one
 
 

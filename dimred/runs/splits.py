@@ -62,12 +62,12 @@ def _check_size_of_val(n_samples: int) -> None:
     if n_samples < _FEWEST_TO_CHOOSE:
         raise DataError(
             f"the split 'val' chooses between networks by their losses, but has {n_samples} sample: chance alone would "
-            f"choose. Give it {_FEWEST_TO_CHOOSE} at least, better some hundreds"
+            f"choose. Give it at least {_FEWEST_TO_CHOOSE}, better some hundreds"
         )
     if n_samples < _ENOUGH_TO_CHOOSE:
         _log.warning(
             f"the split 'val' chooses between networks, and has only {n_samples} samples. What it chooses may "
-            f"be worse than what it passes over; give it {_ENOUGH_TO_CHOOSE} at least, better some hundreds"
+            f"be worse than what it passes over; give it at least {_ENOUGH_TO_CHOOSE}, better some hundreds"
         )
 
 

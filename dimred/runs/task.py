@@ -26,7 +26,7 @@ Settings = TypeVar("Settings", bound=StageConfig)
 
 @dataclass(frozen=True, eq=False)
 class Task(Generic[Settings]):
-    """What a stage works on, as ``build_task`` makes it.
+    """The network, data, loss and metrics that a stage works on; ``build_task`` makes it.
 
     Attributes:
         settings: the configuration.
@@ -35,7 +35,7 @@ class Task(Generic[Settings]):
         network: the network, in the configured precision.
         images: split -> this rank's part of it.
         scores: loss and metrics to measure by.
-        problems: what is wrong with it. The checks of a stage add to it, and then refuse all problems at once.
+        problems: the problems with it so far. The checks of a stage add theirs, and then report all at once.
     """
 
     settings: Settings
@@ -109,7 +109,7 @@ def build_task(
         ranks: the ranks of the job.
         splits: names of the splits; by default those that a run of the stage reads.
         is_checked: whether the task is to be checked here. Otherwise a problem with the data is kept in
-            ``Task.problems``, to be reported with others; the caller refuses these, and then calls ``Task.check``.
+            ``Task.problems``, to be reported with others by the caller, who then calls ``Task.check``.
 
     Returns:
         The task; without images if there is a problem with the data.

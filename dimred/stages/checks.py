@@ -152,8 +152,8 @@ def _check_names(network: nn.Cell) -> None:
     """Refuse a network with a parameter that is named like something else in a full checkpoint."""
     if any(parameter.name == "epoch" for parameter in network.get_parameters()):
         raise ConfigError(
-            "model.name is of a network with a parameter named 'epoch', which full checkpoints have of their own; "
-            "rename it"
+            "model.name is of a network with a parameter named 'epoch', under which a full checkpoint stores its "
+            "epoch; rename the parameter"
         )
 
 
