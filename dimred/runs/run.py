@@ -1,6 +1,7 @@
 """A run of a stage in its folder: lock, states, records, measurements and log lines. Nothing derives from it."""
 
 import logging
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -29,7 +30,6 @@ from dimred.train_step.optimizers import last_rate
 from dimred.train_step.protocol import Result, Step
 from dimred.train_step.statistics import moving_statistics
 from dimred.vectors.parameters import to_arrays
-from dimred.workarounds.native_messages import redirect_native_stderr
 
 if TYPE_CHECKING:
     from dimred.config.parts import ProfileConfig
@@ -260,13 +260,19 @@ def open_run(
     with (
         _marked_lines() if fast_dev_run else nullcontext(),
         run_folder(folder),
-        redirect_native_stderr(folder / MINDSPORE_LOG),
+        _native_messages_in(folder / MINDSPORE_LOG) if sys.stderr.isatty() else nullcontext(),
         StopSignals() as signals,
         translate_errors(RunStates(folder) if task.ranks.is_rank_zero else None, is_kept=not fast_dev_run),
         _profiled(task.settings.profile, folder / PROFILE) as profiler,
     ):
         _log.debug("preparing the run")
         yield Run(task, folder, signals, profiler, begun, is_kept=not fast_dev_run)
+
+
+def _native_messages_in(file: Path) -> AbstractContextManager[None]:
+    from dimred.workarounds.native_messages import redirect_native_stderr
+
+    return redirect_native_stderr(file)
 
 
 def _profiled(options: "ProfileConfig | None", folder: Path) -> "AbstractContextManager[StepProfiler | None]":

@@ -46,7 +46,10 @@ def build_splits(
         check_classes(data, {split: part.classes for split, part in images.items()}, n_classes)
     for part in images.values():
         if isinstance(part, ImageFolder):
-            _check_images(config.data, part)
+            if part.passed_over:
+                _warn_of_passed_over(part)
+            if not config.data.resize:
+                _check_sizes(config.data, part)
         if isinstance(part, OwnDataset) and None in (config.loss, config.metric):
             part.check_classes(n_classes)
             part.n_classes = n_classes if config.loss is None else None
@@ -71,15 +74,16 @@ def _check_size_of_val(n_samples: int) -> None:
         )
 
 
-def _check_images(config: DataConfig, images: ImageFolder) -> None:
-    """Warn of files that are passed over. If images are not resized, check the size of one image of each class."""
-    if images.passed_over:
-        _log.warning(
-            f"{str(images.folder)!r}: {count_in_words(images.passed_over)} passed over; only images in the class "
-            f"folders themselves are read, and only {', '.join(IMAGE_SUFFIXES)}: convert or move them, if they belong "
-            "to the data"
-        )
-    for size in () if config.resize else images.sizes():
+def _warn_of_passed_over(images: ImageFolder) -> None:
+    _log.warning(
+        f"{str(images.folder)!r}: {count_in_words(images.passed_over)} passed over; only images in the class folders "
+        f"themselves are read, and only {', '.join(IMAGE_SUFFIXES)}: convert or move them, if they belong to the data"
+    )
+
+
+def _check_sizes(config: DataConfig, images: ImageFolder) -> None:
+    """Check the size of one image of each class, as images are not resized."""
+    for size in images.sizes():
         if size != (config.image_size, config.image_size):
             raise DataError(
                 f"data.resize is false, but {str(images.folder)!r} has images of {size[0]} x {size[1]} pixels, and "
