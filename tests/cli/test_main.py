@@ -173,6 +173,12 @@ def test_a_path_that_the_output_can_not_spell_is_written_in_ascii(tmp_path: Path
     assert process.stdout.startswith(r"\xe9.yaml: the keys that one sets first")
 
 
+def test_a_command_imports_no_other_command() -> None:
+    code = "import sys; from dimred.cli.commands import command_line; command_line.get_command(None, 'pca'); "
+    shown = run(sys.executable, "-c", code + "print(*sorted(name for name in sys.modules if '.cli.' in name))").stdout
+    assert shown.split() == ["dimred.cli.commands", "dimred.cli.options", "dimred.cli.pca"]
+
+
 def test_completion_is_offered() -> None:
     assert "--install-completion" in dimred_here("--help").stdout
     script = run(Path(sys.executable).with_name("dimred"), environment={"_DIMRED_COMPLETE": "source_bash"}).stdout
