@@ -34,7 +34,7 @@ def build_parts(config: StageConfig, network: nn.Cell) -> dict[str, Any]:
     Returns:
         ``parts`` and ``micro_batch_size``, arguments of both steps.
     """
-    parts = list[StepPart]()
+    parts: list[StepPart] = []
     if config.clipping.norm is not None:
         from dimred.train_step.clipping import Clipping
 
@@ -44,11 +44,12 @@ def build_parts(config: StageConfig, network: nn.Cell) -> dict[str, Any]:
 
         parts.append(EMA(network, config.ema.decay, config.ema.ramp))
     if config.loss_scale.name != "none":
-        parts.append(_build_loss_scale(config.loss_scale))
+        parts.append(_loss_scale(config.loss_scale))
     return {"parts": parts, "micro_batch_size": config.data.batch_size if config.accumulation > 1 else None}
 
 
-def _build_loss_scale(config: LossScaleConfig) -> StepPart:
+def _loss_scale(config: LossScaleConfig) -> StepPart:
+    """Build the loss scale from its section, which asks for one."""
     from dimred.train_step.loss_scale import DynamicLossScale, StaticLossScale
 
     if config.name == "static":
