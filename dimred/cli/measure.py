@@ -11,7 +11,15 @@ from dimred.console import AsJson, Overrides, check_new_file, print_table
 from dimred.errors import ConfigError, StoppedError
 from dimred.io.metric import AS_TRAINED, REESTIMATED, Figures
 from dimred.io.metrics_file import json_text
-from dimred.io.run_names import CONFIG, STAGE_2_CHECKPOINTS, named_weights, network_of_run, own_config, run_of
+from dimred.io.run_names import (
+    CONFIG,
+    STAGE_1_CHECKPOINTS,
+    STAGE_2_CHECKPOINTS,
+    full_checkpoints,
+    named_weights,
+    own_config,
+    without_dots,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -116,6 +124,36 @@ def evaluate(
         print(f"{metric.name} on {split!r}: {'; '.join(texts)}")
     if "warning" in result:
         print(result["warning"])
+
+
+def run_of(path: Path) -> Path | None:
+    """Return the folder of the run that a file or folder is in, or is itself; None if it is in none."""
+    path = without_dots(path)
+    for folder in (path, *path.parents[:3]):
+        is_run = any((folder / name).is_dir() for name in (STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS))
+        if is_run and (folder / CONFIG).is_file():
+            return folder
+    return None
+
+
+def network_of_run(folder: Path, run: Path | None) -> Path:
+    """Return the network that a run ended with: stage 2's, or stage 1's last full checkpoint.
+
+    Args:
+        folder: what the user gave as WEIGHTS.
+        run: the run's folder, see ``run_of``; None for none.
+
+    Raises:
+        ConfigError: there is no run, or no network in it yet.
+    """
+    if run is not None:
+        stage_1 = run / STAGE_1_CHECKPOINTS
+        final = [*(run / STAGE_2_CHECKPOINTS).glob("*-final.ckpt"), *stage_1.glob("*-final.ckpt")]
+        full = full_checkpoints(stage_1)
+        if final or full:
+            return final[0] if final else full[max(full)]
+    what = "no run's folder" if run is None else "a run that has not saved the network it ends with"
+    raise ConfigError(f"WEIGHTS is {str(folder)!r}, which is {what}; give a checkpoint or a finished run")
 
 
 def compare(

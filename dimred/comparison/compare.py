@@ -36,6 +36,7 @@ from dimred.runs.begun import Begun, pins_of_data
 from dimred.runs.device import set_up
 from dimred.runs.splits import build_splits
 from dimred.stages.checks import snapshots_in_the_end
+from dimred.stages.cooldown import last_rate
 from dimred.stages.parent import StageOneRun
 from dimred.subspace.spectrum import check_enough
 
@@ -218,7 +219,7 @@ def _check_comparable(
     parent.check_continued_by(two)
     cools_down = "cooldown" in methods or ("stage_2" in methods and two.method == "cooldown")
     if cools_down and two.cooldown.rate is None:
-        parent.last_rate()
+        last_rate(parent)
     snapshots = parent.snapshots()
     n_snapshots = len(snapshots)
     would_have = snapshots_in_the_end(one.model_copy(update={"epochs": at}), parent.steps_per_epoch)

@@ -73,11 +73,7 @@ class RunFigures:
             self.values.setdefault(metric.name, {})[kind] = value
 
     def text(self, decimals: int) -> str:
-        """Format the metrics, and in brackets the re-estimated ones, if there are any; "" if nothing was measured.
-
-        Args:
-            decimals: digits behind the point of a metric that is a percentage, see ``Metric.text``.
-        """
+        """Format the metrics by ``Metric.text``, in brackets the re-estimated ones; "" if nothing was measured."""
         texts = []
         for metric in self.metrics:
             if (values := self.values.get(metric.name)) is not None:

@@ -77,13 +77,7 @@ def _warn_of_other_snapshots(basis: SubspaceBasis, pca_mat: Path, parent: StageO
 def check_search_memory(config: StageTwoConfig, network: nn.Cell, ranks: Ranks) -> None:
     """Check that what the ranks on this host keep for a search fits into the host's free memory; all ranks call this.
 
-    Args:
-        config: configuration of stage 2, with a search.
-        network: the network.
-        ranks: the ranks of the job; each keeps its part of the basis and some vectors, see ``search_memory``.
-
-    Raises:
-        ConfigError: it does not fit.
+    Each keeps its part of the basis and some vectors, see ``search_memory``.
     """
     here = ranks_on_this_host(ranks)
     n_bytes = here * search_memory(config, network, ranks.group_size)
@@ -105,13 +99,7 @@ def ranks_on_this_host(ranks: Ranks) -> int:
 
 
 def search_memory(config: StageTwoConfig, network: nn.Cell, group_size: int) -> int:
-    """Return about how many bytes a rank keeps for a search: its part of the basis, and the vectors of a step.
-
-    Args:
-        config: configuration of stage 2.
-        network: the network, whose trainable weights a row of the basis and a vector have.
-        group_size: number of ranks, each of which has an equal part of the rows.
-    """
+    """Return about how many bytes a rank keeps for a search: its equal part of the basis, and the vectors of a step."""
     n_weights = sum(weight.size for weight in network.trainable_params())
     return 4 * (-(-config.search.n_components // group_size) + _VECTORS) * n_weights
 

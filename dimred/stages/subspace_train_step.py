@@ -77,12 +77,7 @@ class SubspaceTrainStep(SearchStep):
 
 
 def build_rule(options: SearchOptions, n_components: int) -> tuple[Direction, LineSearch]:
-    """Build the direction and the line search that ``rule`` stands for.
-
-    Args:
-        options: the options of the search.
-        n_components: number of directions to search in, k.
-    """
+    """Build the direction and the line search that ``rule`` stands for, in k = ``n_components`` directions."""
     if options.rule == "sgd":
         return ProjectedSGD(n_components, options.learning_rate, options.momentum), FixedStep()
     direction = InverseBFGS(n_components, options.initial_scaling, options.min_cosine)
@@ -90,11 +85,7 @@ def build_rule(options: SearchOptions, n_components: int) -> tuple[Direction, Li
 
 
 def build_search_step(task: Task[StageTwoConfig], basis: SubspaceBasis) -> SubspaceTrainStep:
-    """Build stage 2's step of a search.
-
-    Args:
-        task: the task of stage 2, whose network has the weights to begin from.
-        basis: a basis of the network's trainable weights.
+    """Build stage 2's step of a search; the task's network has the weights to begin from.
 
     Raises:
         ConfigError: the loss can't be built, see ``build_loss``, or the options of the search do not go together.
