@@ -190,7 +190,7 @@ def merge(
             names = ", ".join(f"{checkpoint.step} ({label(checkpoint)})" for checkpoint in inputs)
             _log.info(f"{len(inputs)} checkpoints, the oldest first: {names}")
             try:
-                why_ended = score_candidates(scores, steps, judge.has_splits)
+                why_ended = score_candidates(scores, steps)
                 winner, finalists, why = choose_winner(scores, steps, judge.has_splits)
                 rows = table(scores, winner, finalists, judge)
             except SearchError as error:

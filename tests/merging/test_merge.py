@@ -34,7 +34,7 @@ def test_the_window_with_the_optimum_is_kept(workspace: Path) -> None:
     assert json.loads((workspace / "best.safetensors.json").read_text())["kept"]["name"] == row["name"]
     assert record["why"].startswith("the best on 'select'; the metric gives one number")
     assert record["ended"] == "every candidate is scored"
-    assert {row["kind"] for row in record["table"]} == {"window", "profile", "soup"}
+    assert {row["kind"] for row in record["table"]} == {"window", "profile"}
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -53,8 +53,7 @@ def test_one_number_without_splits_keeps_the_best_window_or_profile(tmp_path: Pa
     assert len(calls) == record["evaluations"]  # none is asked twice
     assert record["why"] == (
         "the best on 'search'; the metric gives one number, so a difference can't be told from chance; let it return "
-        "one number for each sample, or (number, standard error); no greedy soup was tried, as it could only be judged "
-        "by what it was made from; give the metric a second parameter, split (a command, {split})"
+        "one number for each sample, or (number, standard error)"
     )
 
 
