@@ -138,14 +138,6 @@ class CheckpointSeries:
         """Return the number of updates before each snapshot, oldest first."""
         return [entry.step for entry in self.entries]
 
-    def has_moved_on(self) -> bool:
-        """Return whether the folder's manifest no longer lists one of the snapshots, as a run at work replaces them."""
-        try:
-            _, entries = read_manifest(self.directory / MANIFEST)
-        except SeriesError:
-            return False
-        return not {*self.entries} <= {*entries}
-
     def __len__(self) -> int:
         return len(self.entries)
 
