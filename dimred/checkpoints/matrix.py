@@ -12,11 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from dimred.checkpoints.checkpoint_io import Checkpoint, open_checkpoint, open_file
+from dimred.checkpoints.checkpoint_io import Checkpoint, open_checkpoint
 from dimred.checkpoints.layout import CHUNK, WeightLayout, hash_columns
 from dimred.checkpoints.series import CheckpointSeries, SnapshotEntry
 from dimred.checkpoints.stored_tensor import reading
-from dimred.checkpoints.trainable import trainable_layout
 from dimred.errors import CheckpointError, SeriesError
 
 _log = logging.getLogger(__name__)
@@ -58,14 +57,7 @@ class WeightMatrix:
                 rows.append(_Row(entry, _open(entry, path)))
         if not rows:
             raise no_snapshot
-        layout = layout or series.layout
-        if layout is None:
-            # A snapshot that was cut between two tensors has fewer of them, and is refused below.
-            fullest = max((row.checkpoint for row in rows), key=lambda checkpoint: len(checkpoint.tensors))
-            layout = trainable_layout(fullest.tensors, fullest.path)
-            if left_out := [name for name in fullest.tensors if name not in layout.names]:
-                first = ", ".join(map(repr, left_out[:2]))
-                _log.info(f"{len(left_out)} entries of each snapshot are not weights and are left out, such as {first}")
+        layout = layout or series.layout or _layout_of_weights([row.checkpoint for row in rows])
         for row in rows:
             with self._leaving_out():
                 row.checkpoint.check_fit(layout)
@@ -175,6 +167,19 @@ class WeightMatrix:
                 hash_task.result()  # before its buffer is filled again
 
 
+def _layout_of_weights(checkpoints: Sequence[Checkpoint]) -> WeightLayout:
+    """Return the layout of the weights if neither the user nor a manifest says it; log what else the files have."""
+    from dimred.checkpoints.trainable import trainable_layout
+
+    # A snapshot that was cut between two tensors has fewer of them, and does not fit this layout.
+    fullest = max(checkpoints, key=lambda checkpoint: len(checkpoint.tensors))
+    layout = trainable_layout(fullest.tensors, fullest.path)
+    if left_out := [name for name in fullest.tensors if name not in layout.names]:
+        first = ", ".join(map(repr, left_out[:2]))
+        _log.info(f"{len(left_out)} entries of each snapshot are not weights and are left out, such as {first}")
+    return layout
+
+
 def _open(entry: SnapshotEntry, path: Path) -> Checkpoint:
     with reading(path):
         size = path.stat().st_size
@@ -184,4 +189,4 @@ def _open(entry: SnapshotEntry, path: Path) -> Checkpoint:
             "leave it out with skip_bad=True."
         )
     # If no manifest has the digest of the weights, the file is compared with its own checksum, if it has one.
-    return open_file(path, verify=not entry.digest)
+    return Checkpoint.open(path, verify=not entry.digest)

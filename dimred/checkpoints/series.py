@@ -173,11 +173,10 @@ class CheckpointSeries:
             )
         arrays = {name: as_weight(name, value) for name, value in weights.items()}
         layout = WeightLayout.from_weights(arrays)
-        difference = None if self.layout is None else self.layout.first_difference(layout)
-        if difference:
+        if self.layout is not None and self.layout != layout:
             raise SeriesError(
-                f"The weights do not fit the snapshots in {self.directory} (here) any more: {difference}. Use another "
-                "folder for another network."
+                f"The weights do not fit the snapshots in {self.directory} (here) any more: "
+                f"{self.layout.first_difference(layout)}. Use another folder for another network."
             )
         path = self.directory / f"{self.prefix}-{epoch}_{place}{self._suffix}"
         if any(path.name == entry.file for entry in self.entries):

@@ -8,11 +8,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from dimred.checkpoints.checkpoint_io import SUFFIXES, Checkpoint, Stamps, open_file, read_index, stamps_of
+from dimred.checkpoints.checkpoint_io import SUFFIXES, Stamps, read_index, stamps_of
 from dimred.checkpoints.stored_tensor import StoredTensor, reading
 from dimred.errors import CheckpointError, ConfigError, shown
 from dimred.io.run_names import MERGE_FOLDER, has_record, snapshots_below
 from dimred.merging.pickles import PICKLES, converted_path, is_pickle, refusal
+from dimred.merging.saved_network import SavedNetwork
 
 _log = logging.getLogger(__name__)
 
@@ -104,7 +105,7 @@ def weight_files(path: Path) -> list[Path]:
     return sorted(file for file in path.iterdir() if file.suffix in SUFFIXES) if path.is_dir() else [path]
 
 
-def read_one(path: Path) -> Checkpoint:
+def read_one(path: Path) -> SavedNetwork:
     """Open a checkpoint: a file, the index of shards, or a folder with one of either. Its step is left at 0.
 
     Raises:
@@ -118,10 +119,10 @@ def read_one(path: Path) -> Checkpoint:
         raise refusal([path])
     if _SHARD.search(path.stem):
         raise CheckpointError(f"{path} is one of several shards; give the folder with their model{INDEX}")
-    return open_file(path)
+    return SavedNetwork.open(path)
 
 
-def _read_folder(folder: Path) -> Checkpoint:
+def _read_folder(folder: Path) -> SavedNetwork:
     files: Sequence[Path] = index_files(folder) or [path for path in weight_files(folder) if not is_pickle(path)]
     if not files and (pickles := sorted(path for path in folder.iterdir() if path.name.endswith((*PICKLES, ".ckpt")))):
         raise refusal(pickles)
@@ -134,7 +135,7 @@ def _read_folder(folder: Path) -> Checkpoint:
     return replace(read_one(files[0]), path=folder)
 
 
-def _sharded(index: Path) -> Checkpoint:
+def _sharded(index: Path) -> SavedNetwork:
     try:
         weight_map = json.loads(index.read_bytes())["weight_map"]
         names = list(dict.fromkeys(weight_map.values()))
@@ -160,4 +161,4 @@ def _sharded(index: Path) -> Checkpoint:
     absent = next((name for name in weight_map if name not in tensors), None)
     if absent is not None:
         raise CheckpointError(f"{index} says {shown(absent)} is in {weight_map[absent]}, which does not have it")
-    return Checkpoint(index.parent, files, tensors, stamps=stamps)
+    return SavedNetwork(index.parent, files, tensors, stamps=stamps)

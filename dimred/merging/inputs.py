@@ -8,7 +8,6 @@ from glob import glob
 from pathlib import Path
 
 from dimred.averaging.mean import is_constant
-from dimred.checkpoints.checkpoint_io import Checkpoint
 from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.series import CheckpointSeries, read_manifest
 from dimred.checkpoints.stored_tensor import reading
@@ -17,6 +16,7 @@ from dimred.io.run_names import MANIFEST, has_record
 from dimred.merging.folder import INDEX, checkpoints_in, distinct, index_files, read_one, weight_files
 from dimred.merging.lora import check_adapters
 from dimred.merging.order import ORDERS, steps_of
+from dimred.merging.saved_network import SavedNetwork
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ def open_checkpoints(
     from_step: int | None = None,
     to_step: int | None = None,
     layout: WeightLayout | None = None,
-) -> list[Checkpoint]:
+) -> list[SavedNetwork]:
     """Open the checkpoints in ``sources``, and check that they are of one network.
 
     Args:
@@ -126,7 +126,7 @@ def _select(
     return in_range if last is None else in_range[-last:]
 
 
-def first_difference(one: Checkpoint, other: Checkpoint) -> str | None:
+def first_difference(one: SavedNetwork, other: SavedNetwork) -> str | None:
     """Describe the first name, shape or type in which two checkpoints differ, naming both; None if there is none."""
     entries = [{*it.layout.names, *it.statistics, *it.integers} for it in (one, other)]
     for name in sorted(entries[0] | entries[1]):
@@ -141,7 +141,7 @@ def first_difference(one: Checkpoint, other: Checkpoint) -> str | None:
     return None
 
 
-def check_integers(checkpoints: Sequence[Checkpoint]) -> None:
+def check_integers(checkpoints: Sequence[SavedNetwork]) -> None:
     """Check that integer tensors are equal in all checkpoints: they have no mean, and are copied from one of them.
 
     Raises:
@@ -165,7 +165,7 @@ def layout_from(path: Path) -> WeightLayout:
     return read_manifest(path)[0] if path.suffix == ".json" else read_one(path).layout
 
 
-def log_copied(template: Checkpoint, weights: Collection[str]) -> None:
+def log_copied(template: SavedNetwork, weights: Collection[str]) -> None:
     """Log which arrays of floats are copied from the template: those that are neither weights nor statistics."""
     averaged = {*weights, *template.statistics}
     names = [name for name, one in template.tensors.items() if one.is_float and name not in averaged]
@@ -173,12 +173,12 @@ def log_copied(template: Checkpoint, weights: Collection[str]) -> None:
         _log.info(f"copied from {template.path} and not averaged: {len(names)} arrays, such as {names[0]!r}")
 
 
-def label(checkpoint: Checkpoint) -> str:
+def label(checkpoint: SavedNetwork) -> str:
     """Return a short name for a checkpoint: its file's, or its folder's."""
     return checkpoint.path.parent.name if checkpoint.path.stem in _OF_FOLDERS else checkpoint.path.name
 
 
-def is_folder(checkpoint: Checkpoint) -> bool:
+def is_folder(checkpoint: SavedNetwork) -> bool:
     """Return whether frameworks load the checkpoint as a folder, with a configuration beside the weights."""
     return checkpoint.path.is_dir() or checkpoint.path.stem in _OF_FOLDERS
 

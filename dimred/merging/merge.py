@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from dimred.averaging.windows import profile_coefficients
-from dimred.checkpoints.checkpoint_io import Checkpoint
 from dimred.errors import ConfigError, SearchError, SeriesError, StoppedError, check_number, check_type
 from dimred.io.atomic import FolderLock, discard, remove, remove_leftovers, rename
 from dimred.merging.candidates import Average, ScoreLog, choose_winner, score_candidates, table
@@ -36,6 +35,7 @@ from dimred.merging.lora import adapter_config
 from dimred.merging.metric import FunctionMetric, ProcessMetric, Score
 from dimred.merging.output import check_target, write_network
 from dimred.merging.record import check_is_new, describe, name_faults, record_of, sample_digests, work_folder
+from dimred.merging.saved_network import SavedNetwork
 
 _log = logging.getLogger(__name__)
 
@@ -226,13 +226,13 @@ def _command(arguments: Mapping[str, Any]) -> str:
     return shlex.join(words)
 
 
-def _digest_of(checkpoints: Sequence[Checkpoint]) -> str:
+def _digest_of(checkpoints: Sequence[SavedNetwork]) -> str:
     """Compute one digest for all files of the checkpoints, in order."""
     digests = [digest for checkpoint in checkpoints for digest in sample_digests(checkpoint)]
     return hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
-def _open_rest(path: Path, inputs: Sequence[Checkpoint]) -> Checkpoint:
+def _open_rest(path: Path, inputs: Sequence[SavedNetwork]) -> SavedNetwork:
     """Open the checkpoint that all but the weights comes from: one of the inputs, if it is one by any name."""
     rest = read_one(path)
     files = [*map(os.path.realpath, rest.files)]

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from dimred.checkpoints.checkpoint_io import Checkpoint
 from dimred.checkpoints.stored_tensor import reading
 from dimred.errors import ConfigError, FaultError
 from dimred.io.atomic import atomic_write, describe_os_error
 from dimred.io.checksums import sample_digest
 from dimred.io.file_format import MERGE
 from dimred.io.run_names import MERGE_FOLDER, has_record, record_path
+from dimred.merging.saved_network import SavedNetwork
 
 CARD = "README.md"  # a model's card, named as hubs expect
 INPUT_CARD = "README.input.md"  # a copy of the last input's card
@@ -55,9 +55,9 @@ def check_is_new(out: Path) -> None:
 
 
 def record_of(
-    checkpoints: Sequence[Checkpoint],
+    checkpoints: Sequence[SavedNetwork],
     coefficients: np.ndarray,
-    template: Checkpoint,
+    template: SavedNetwork,
     order: str,
     dtype: str | None,
     command: str,
@@ -114,7 +114,7 @@ def describe(result: Path, out: Path, record: dict[str, Any]) -> None:
     atomic_write(record_path(out), json.dumps(record, indent=1, allow_nan=False) + "\n")
 
 
-def sample_digests(checkpoint: Checkpoint) -> list[str]:
+def sample_digests(checkpoint: SavedNetwork) -> list[str]:
     """Compute the ``sample_digest`` of each file of a checkpoint; CheckpointError if one can't be read."""
     digests = []
     for file in checkpoint.files:

@@ -133,8 +133,8 @@ class SubspaceBasis:
             "Use the basis of this network's own snapshots: dimred pca --ckpt-dir DIR. If only the order differs, as "
             "in MindSpore's .safetensors files, add --names-from with a .ckpt file of the network."
         )
-        difference = self.layout.first_difference(layout) if self.layout else None
-        if difference:
+        if self.layout is not None and self.layout != layout:
+            difference = self.layout.first_difference(layout)
             raise BasisMismatchError(f"{where} (here) was made for another network (there): {difference}. {remedy}")
         if self.n_weights != layout.size:
             raise BasisMismatchError(

@@ -92,7 +92,7 @@ NOT_WHOLE = "it must be a whole number of at least 0"
         (weights(1), (2, 9), SeriesError, r"up to step 2.*rewind\(1\)"),
         ({"a": np.ones((2, 3)), "c": np.ones(4)}, (3, 3), SeriesError, "parameter 1 is 'b'"),
         ({"b": np.ones(4), "a": np.ones((2, 3))}, (3, 3), SeriesError, "the order differs"),
-        ({"a": np.ones((3, 2)), "b": np.ones(4)}, (3, 3), SeriesError, r"shape \(2, 3\)"),
+        ({"a": np.ones((3, 2)), "b": np.ones(4)}, (3, 3), SeriesError, r"'a' \(2, 3\) here and 'a' \(3, 2\) there"),
         (weights(3), (3, 2, 2), SeriesError, r"resnet-2_2\.ckpt is a snapshot already"),
         *((weights(3), place, ConfigError, NOT_WHOLE) for place in [(3.0, 1), (True, 1), ("3", 1), (-1, 1), (3, 1.5)]),
     ],

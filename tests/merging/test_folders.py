@@ -207,11 +207,3 @@ def test_rest_that_names_an_input_is_that_input(tmp_path: Path) -> None:
     one, two = (read_file(tmp_path / f"{name}.safetensors") for name in ("one", "two"))
     for key, value in one.items():
         np.testing.assert_array_equal(two[key], value)
-
-
-def test_a_quantised_array_in_a_module_called_generator_is_no_random_state(tmp_path: Path) -> None:
-    for number in (1, 2):
-        arrays = {"generator.w": np.full((2, 3), number, np.int8), "generator.scale": np.ones(3, np.float32)}
-        write_file(tmp_path / f"n-{number}.safetensors", arrays)
-    with pytest.raises(CheckpointError, match=r"'generator\.w' has the type int8 and differs"):
-        dimred.merge(tmp_path, tmp_path / "mean.safetensors")
