@@ -21,6 +21,14 @@ from dimred.errors import CheckpointError, SeriesError
 _log = logging.getLogger(__name__)
 
 
+class BadSnapshotError(CheckpointError):
+    """The snapshot of a row can't be used, for a reason, which is a sentence."""
+
+    def __init__(self, row: int, reason: str) -> None:
+        super().__init__(f"{reason} Restore it, or leave it out with skip_bad=True.")
+        self.row = row
+
+
 @dataclass(frozen=True)
 class _Row:
     entry: SnapshotEntry
@@ -101,9 +109,13 @@ class WeightMatrix:
         dtypes = (row.checkpoint.tensors[name].dtype for row in self._rows for name in self.layout.names)
         return np.dtype(np.float64 if any(dtype == np.float64 for dtype in dtypes) else np.float32)
 
-    def check_unchanged(self, number: int) -> None:
-        """Check that the files of the row of this number are as they were when opened; CheckpointError if not."""
-        self._rows[number].checkpoint.check_unchanged()
+    def check_unchanged(self) -> None:
+        """Check that the files are as they were when they were opened; BadSnapshotError if one is not."""
+        for number, row in enumerate(self._rows):
+            try:
+                row.checkpoint.check_unchanged()
+            except CheckpointError as error:
+                raise BadSnapshotError(number, str(error)) from None
 
     def leave_out(self, number: int) -> None:
         """Remove the row of this number, counted from 0."""

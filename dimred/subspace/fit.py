@@ -11,12 +11,12 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from dimred.checkpoints.layout import WeightLayout, layout_of
-from dimred.checkpoints.matrix import WeightMatrix
+from dimred.checkpoints.matrix import BadSnapshotError, WeightMatrix
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.errors import DimredError, check_choice, check_number, check_type
 from dimred.io.atomic import open_atomic, remove_leftovers
 from dimred.subspace.basis import SubspaceBasis, check_out, load_basis
-from dimred.subspace.gram_and_rows import BadSnapshotError, Progress, check_sources, gram_pass, rows_pass
+from dimred.subspace.gram_and_rows import Progress, gram_pass, rows_pass
 from dimred.subspace.metadata import KINDS, Source, metadata_path, write_metadata
 from dimred.subspace.spectrum import (
     TOLERANCE,
@@ -157,7 +157,7 @@ def _make(
                 "digest": digest,
                 "deviation": off,
             }
-            check_sources(matrix)
+            matrix.check_unchanged()  # or the two passes may have read different weights
             check_out(target, overwrite=overwrite)  # another process may have written it meanwhile
             write_metadata(metadata_path(target), fields)
 

@@ -12,22 +12,13 @@ from typing import BinaryIO
 import numpy as np
 
 from dimred.checkpoints.layout import CHUNK, hash_columns
-from dimred.checkpoints.matrix import WeightMatrix
+from dimred.checkpoints.matrix import BadSnapshotError, WeightMatrix
 from dimred.checkpoints.stored_tensor import write_exactly
-from dimred.errors import CheckpointError
 from dimred.io.atomic import flush_to_disk
 
 STRIP = 16_384  # columns multiplied at once; they fit the cache, and a fixed width fixes the order of sums
 # Called with the phase ("reading snapshots", "writing basis"), the columns done, and the columns in all.
 Progress = Callable[[str, int, int], None]
-
-
-class BadSnapshotError(CheckpointError):
-    """The snapshot of a row can't be used, for a reason, which is a sentence."""
-
-    def __init__(self, row: int, reason: str) -> None:
-        super().__init__(f"{reason} Restore it, or leave it out with skip_bad=True.")
-        self.row = row
 
 
 def gram_pass(
@@ -116,19 +107,6 @@ def rows_pass(
             write_task = writer.submit(write, first, block, centre)
         write_task.result()
     return row_gram, digest.hexdigest()
-
-
-def check_sources(matrix: WeightMatrix) -> None:
-    """Check that no snapshot was written between the passes, which would then have read different weights.
-
-    Raises:
-        BadSnapshotError: one was, or is gone.
-    """
-    for row in range(matrix.shape[0]):
-        try:
-            matrix.check_unchanged(row)
-        except CheckpointError as error:
-            raise BadSnapshotError(row, str(error)) from None
 
 
 def _strips(block: np.ndarray, buffer: np.ndarray, centred: bool) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
