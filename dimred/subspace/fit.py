@@ -3,6 +3,7 @@
 import logging
 import os
 import tempfile
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -79,34 +80,30 @@ def fit_basis(
     check_type("series", series, (CheckpointSeries, str, os.PathLike), "a dimred.CheckpointSeries, or its folder")
     if isinstance(series, str | os.PathLike):
         series = CheckpointSeries.open(series)
-    if out is None:
-        with tempfile.TemporaryDirectory(prefix="dimred-") as folder:
-            basis = fit_basis(
-                series, n_components, out=Path(folder) / "basis.npy", kind=kind, network=network, layout=layout,
-                skip_bad=skip_bad, progress=progress,
-            )  # fmt: skip
-            return replace(basis, path=None)  # the mappings keep the files alive without names
-    target = Path(out)
     check_choice("kind", kind, KINDS)
     if n_components is not None:
         check_number("n_components", n_components, at_least=1, whole=True)
-    check_out(target, overwrite=overwrite)
-    matrix = WeightMatrix(series, layout_of(network, layout), skip_bad=skip_bad)
-    if n_components is None:
-        n_components = 32 if kind == "pca" else matrix.shape[0]
-    while True:
-        check_enough(matrix.shape[0], n_components, kind, series.directory, len(series) - matrix.shape[0])
-        try:
-            _make(target, matrix, kind, n_components, progress, overwrite=overwrite)
-        except BadSnapshotError as bad:
-            if not skip_bad:
-                raise
-            _log.warning(f"left out: {bad}")
-            matrix.leave_out(bad.row)
-        except OSError as error:
-            raise DimredError(f"Writing {target} failed: {error.strerror or error}.") from error
+    with ExitStack() as stack:
+        if out is None:
+            target = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dimred-")), "basis.npy")
         else:
-            return load_basis(target, layout=matrix.layout, verify=False)
+            target = Path(out)
+        check_out(target, overwrite=overwrite)
+        matrix = WeightMatrix(series, layout_of(network, layout), skip_bad=skip_bad)
+        k = n_components or (32 if kind == "pca" else matrix.shape[0])
+        while True:
+            check_enough(matrix.shape[0], k, kind, series.directory, len(series) - matrix.shape[0])
+            try:
+                _make(target, matrix, kind, k, progress, overwrite=overwrite)
+                basis = load_basis(target, layout=matrix.layout, verify=False)
+                return replace(basis, path=None) if out is None else basis  # the mappings keep its files alive
+            except BadSnapshotError as bad:
+                if not skip_bad:
+                    raise
+                _log.warning(f"left out: {bad}")
+                matrix.leave_out(bad.row)
+            except OSError as error:
+                raise DimredError(f"Writing {target} failed: {error.strerror or error}.") from error
 
 
 def _make(

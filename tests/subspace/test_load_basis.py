@@ -92,12 +92,11 @@ def test_changed_rows_are_found(pair, data, words):
 
 
 @pytest.mark.parametrize("bare", [True, False])
-@pytest.mark.parametrize("length", [0, 5, 60, 200, -1])
+@pytest.mark.parametrize("length", [0, 5, 60, 200])
 def test_a_truncated_matrix_is_refused(pair, bare, length):
     if bare:
         metadata_path(pair).unlink()
-    content = pair.read_bytes()
-    pair.write_bytes(content[:length] if length >= 0 else content + b"\0")
+    pair.write_bytes(pair.read_bytes()[:length])
     with pytest.raises(BasisMismatchError, match=r"pca_mat\.npy"):
         load_basis(pair)
 
@@ -168,7 +167,7 @@ def test_the_float64_matrix_of_mindspores_boost_module_works(tmp_path, caplog):
         (orthonormal(np.float32)[[0, 1, 1, 2]], "rows 1 and 2 have inner product 1 instead of 0"),
         (np.full((2, 9), np.nan, np.float32), "has nan in row 0, column 0"),
         (np.full((2, 9), 0x7FA00000, np.uint32).view(np.float32), "has nan in row 0, column 0; every"),  # signalling
-        (np.full((2, 9), 1e200), "squared length inf"),
+        (np.full((2, 9), 1e200), "has inf in row 0"),
         (np.ones(5, np.float32), r"float32 \(5,\)"),
         (np.ones((2, 5), np.int64), "int64"),
         (np.ones((0, 5), np.float32), r"\(0, 5\)"),
@@ -248,12 +247,3 @@ def test_errors_in_python_name_pythons_arguments(tmp_path):
     series.paths[1].write_bytes(b"cut")
     with pytest.raises(CheckpointError, match="leave it out with skip_bad=True"):
         fit_basis(series, 2, out=tmp_path / "b.npy")
-
-
-def test_a_header_that_python_2_wrote_is_read_without_a_warning(walk_basis, tmp_path):
-    path = tmp_path / "old.npy"
-    np.save(path, walk_basis.components)
-    whole = path.read_bytes()
-    path.write_bytes(re.sub(rb"\((\d+), (\d+)\), }  ", rb"(\1L, \2L), }", whole, count=1))
-    assert path.read_bytes() != whole
-    np.testing.assert_array_equal(load_basis(path).components, walk_basis.components)
