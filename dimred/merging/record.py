@@ -15,9 +15,9 @@ from dimred.errors import ConfigError, FaultError
 from dimred.io.atomic import atomic_write, describe_os_error
 from dimred.io.checksums import sample_digest
 from dimred.io.file_format import MERGE
-from dimred.io.run_names import MERGE_FOLDER, has_record, record_path
 from dimred.merging.saved_network import SavedNetwork
 
+MERGE_FOLDER = ".merge"  # ends the name of the folder that a merge works in
 CARD = "README.md"  # a model's card, named as hubs expect
 INPUT_CARD = "README.input.md"  # a copy of the last input's card
 _LIBRARIES = ("dimred", "numpy", "safetensors")
@@ -26,6 +26,31 @@ _REMEDY = (
     "reestimate(candidate) in its file"
 )
 SPLITS = ("search", "select", "test")  # of the metric's samples
+
+
+def record_path(out: Path) -> Path:
+    """Return the path of the record beside the result of a merge."""
+    return out.with_name(out.name + ".json")
+
+
+def has_record(out: Path) -> bool:
+    """Return whether a file or folder has the record of a merge beside it.
+
+    Raises:
+        ConfigError: it has one, of a version that this dimred does not read.
+    """
+    path = record_path(out)
+    try:
+        record = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False
+    if not isinstance(record, dict) or record.get("format") != MERGE.name:
+        return False
+    try:
+        MERGE.content_of(record)
+    except ValueError as error:
+        raise ConfigError(f"{path} is the record of a merge that can't be used: {error}") from None
+    return True
 
 
 def work_folder(out: Path) -> Path:

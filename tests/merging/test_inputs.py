@@ -64,6 +64,21 @@ def test_results_among_the_checkpoints_are_not_taken_for_some_of_them(tmp_path: 
     assert len(open_checkpoints(sorted(tmp_path.glob("*.safetensors")))) == 3
 
 
+def test_a_record_of_an_unknown_version_is_refused_by_name(tmp_path: Path) -> None:
+    write_named(tmp_path / "run", "n-1.safetensors", "n-2.safetensors")
+    out = tmp_path / "run" / "n-3.safetensors"
+    dimred.merge(tmp_path / "run", out)
+    record = Path(f"{out}.json")
+    record.write_text(record.read_text().replace('"version": 1', '"version": 2'))
+    words = r"n-3\.safetensors\.json is the record of a merge that can't be used: it has version 2 of its format, and"
+    for checkpoints in ([tmp_path / "run"], sorted((tmp_path / "run").glob("*.safetensors"))):
+        with pytest.raises(ConfigError, match=words):
+            open_checkpoints(checkpoints)
+    out.unlink()  # as after a call that was killed before its result had its name
+    with pytest.raises(ConfigError, match=words):
+        dimred.merge(f"{tmp_path}/run/n-[12].safetensors", out)
+
+
 def test_globs_lists_and_indices_name_the_same_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_run(tmp_path, 4, sharded=True)
     monkeypatch.chdir(tmp_path)
