@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from glob import escape
 from pathlib import Path
 
 from dimred.checkpoints.checkpoint_io import SUFFIXES, Stamps, read_index, stamps_of
@@ -56,7 +57,8 @@ def checkpoints_in(folder: Path, order: str, argument: str) -> list[Path]:
     elif len(groups) == 1:
         chosen = entries
     else:
-        globs = {str(folder / NUMBER.sub("*", group[0].name)) for group in series or groups.values()}
+        names = {NUMBER.sub("*", group[0].name) for group in series or groups.values()}
+        globs = [f"{escape(str(folder))}/{name}" for name in names]
         some = " or ".join(map(repr, sorted(globs)[:_MOST_GLOBS]))
         what = "several series or kinds of checkpoints" if series else "none whose names differ in numbers alone"
         remedy = "" if series else ", or use order='name' or order='mtime'"

@@ -22,7 +22,6 @@ from dimred.merging.saved_network import SavedNetwork
 _log = logging.getLogger(__name__)
 
 Sources = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
-_OF_FOLDERS = ("model", "adapter_model", "diffusion_pytorch_model")  # only the names of their folders say more
 
 
 def open_checkpoints(
@@ -174,31 +173,14 @@ def log_copied(template: SavedNetwork, weights: Collection[str]) -> None:
         _log.info(f"copied from {template.path} and not averaged: {len(names)} arrays, such as {names[0]!r}")
 
 
-def label(checkpoint: SavedNetwork) -> str:
-    """Return a short name for a checkpoint: its file's, or its folder's."""
-    return checkpoint.path.parent.name if checkpoint.path.stem in _OF_FOLDERS else checkpoint.path.name
-
-
-def is_folder(checkpoint: SavedNetwork) -> bool:
-    """Return whether frameworks load the checkpoint as a folder, with a configuration beside the weights."""
-    return checkpoint.path.is_dir() or checkpoint.path.stem in _OF_FOLDERS
-
-
 def find_paths(source: str) -> list[Path]:
     """Return ``source`` as a path, or the paths that match it as a glob; ConfigError if there are none.
 
-    Folders at its beginning that exist are taken by their names, which may have brackets. As in a shell, ``*`` matches
-    nothing that is hidden.
+    As in a shell, ``*`` matches nothing that is hidden.
     """
     path = Path(source)
-    folder, parts = Path(path.anchor), list(path.parts[bool(path.anchor) :])
-    while parts and (folder / parts[0]).exists():
-        folder /= parts.pop(0)
-    paths = [] if parts else [folder]
-    if parts:
-        # Path.glob would match what is hidden, too.
-        matches = glob(str(Path(*parts)), root_dir=folder, recursive=True)  # noqa: PTH207
-        paths = sorted(folder / match for match in matches)
+    # Path.glob would match what is hidden, too.
+    paths = [path] if path.exists() else sorted(map(Path, glob(source, recursive=True)))  # noqa: PTH207
     if not paths:
         raise ConfigError(f"CHECKPOINTS is {source!r}: there is no such file or folder, and nothing matches it")
     return paths

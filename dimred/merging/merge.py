@@ -25,7 +25,6 @@ from dimred.merging.folder import read_one
 from dimred.merging.inputs import (
     Sources,
     check_integers,
-    label,
     layout_from,
     list_sources,
     log_copied,
@@ -173,7 +172,7 @@ def merge(
                 return score
 
             about = {
-                "metric": _name_of(source),  # without digests of files: who mends a metric and resumes knows why
+                "metric": _name_of(source),  # who mends its file and resumes knows why
                 "better": better,
                 "dtype": dtype,
                 "lora_rank": lora_rank,
@@ -187,7 +186,7 @@ def merge(
                 option = "metric" if metric_command is None else "metric_command"
                 judge = ProcessMetric(option, source, timeout, work / "metric.log")
                 stack.callback(judge.close)
-            names = ", ".join(f"{checkpoint.step} ({label(checkpoint)})" for checkpoint in inputs)
+            names = ", ".join(f"{one.step} ({'/'.join(one.path.parts[-2:])})" for one in inputs)
             _log.info(f"{len(inputs)} checkpoints, the oldest first: {names}")
             try:
                 why_ended = score_candidates(scores, steps)
@@ -201,7 +200,7 @@ def merge(
                 raise StoppedError(2, f"{n} scores are in {work}{then}") from None
             coefficients = np.array(winner.coefficients)
             result, notes = make(coefficients)
-            notes |= {"metric": _identity(source), "better": better}
+            notes |= {"metric": _name_of(source), "better": better}
             if judge.reestimates:
                 judge.reestimate(result)
                 notes["batch_norm"] = "statistics re-estimated by the metric's hook"
@@ -242,10 +241,3 @@ def _open_rest(path: Path, inputs: Sequence[SavedNetwork]) -> SavedNetwork:
 def _name_of(metric: str | Callable[..., Any]) -> str:
     """Return a metric as the user typed it, or a function's name."""
     return metric if isinstance(metric, str) else getattr(metric, "__qualname__", repr(metric))
-
-
-def _identity(metric: str | Callable[..., Any]) -> str:
-    """Return a text that identifies a metric: its name, with the digests of the files in it."""
-    words = [metric.rpartition(":")[0], *metric.split()] if isinstance(metric, str) else []
-    digests = [hashlib.sha256(Path(word).read_bytes()).hexdigest()[:16] for word in words if Path(word).is_file()]
-    return f"{_name_of(metric)} ({', '.join(digests)})" if digests else _name_of(metric)

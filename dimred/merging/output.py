@@ -18,7 +18,6 @@ from dimred.checkpoints.stored_tensor import BFLOAT16, TEXT, StoredTensor, readi
 from dimred.errors import CheckpointError, ConfigError, check_choice, shown
 from dimred.merging.companions import copy_companions, copy_file, write_index
 from dimred.merging.folder import read_one
-from dimred.merging.inputs import is_folder
 from dimred.merging.lora import LowRankMean, adapter_config, write_config
 from dimred.merging.saved_network import SavedNetwork
 
@@ -44,9 +43,10 @@ def check_target(out: Path, template: SavedNetwork, dtype: str | None) -> None:
     if not out.parent.is_dir():
         raise ConfigError(f"out is {str(out)!r}, in a folder that does not exist; make it first")
     kind = "LoRA adapters" if adapter_config(template) else "in several files" if len(template.files) > 1 else ""
+    is_folder = kind or template.path.is_dir()
     if kind and out.suffix:
         raise ConfigError(f"out is {str(out)!r}, but the checkpoints are {kind}; name a folder, without an ending")
-    if out.suffix not in (".safetensors", suffix, *([""] if is_folder(template) else [])):
+    if out.suffix not in (".safetensors", suffix, *([""] if is_folder else [])):
         endings = " or ".join(dict.fromkeys([suffix, ".safetensors"]))
         raise ConfigError(f"out is {str(out)!r}; its name must end in {endings}, for checkpoints in {suffix}")
     if dtype is not None and (out.suffix or suffix) != ".safetensors":

@@ -178,13 +178,6 @@ def test_a_glob_matches_what_is_hidden_only_where_it_has_a_dot(tmp_path: Path) -
     assert len(open_checkpoints(f"{run}/**/model.safetensors")) == 2
 
 
-def test_a_folder_with_brackets_is_no_pattern(tmp_path: Path) -> None:
-    for name in ("lr=[1]", "lr=1"):
-        write_run(tmp_path / name, 2)
-    for pattern in ("*", "checkpoint-[12]000"):
-        assert {path.parent.name for path in find_paths(f"{tmp_path}/lr=[1]/{pattern}")} == {"lr=[1]"}
-
-
 def test_an_earlier_result_that_a_glob_matches_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     write_named(tmp_path, "net-1.safetensors", "net-2.safetensors")

@@ -10,7 +10,7 @@ import pytest
 import dimred
 from dimred.checkpoints.checkpoint_io import write_checkpoint
 from dimred.errors import CheckpointError, ConfigError, DimredError
-from dimred.merging.inputs import label, open_checkpoints
+from dimred.merging.inputs import open_checkpoints
 from tests.helpers.checkpoint_files import BITS, INDEX, draw, network, write_file, write_run
 from tests.helpers.planted import write_series
 
@@ -22,7 +22,7 @@ def write_named(folder: Path, *names: str) -> Path:
 
 
 def steps(folder: Path, order: str = "step") -> list[tuple[str, int]]:
-    return [(label(checkpoint), checkpoint.step) for checkpoint in open_checkpoints([folder], order)]
+    return [(checkpoint.path.name, checkpoint.step) for checkpoint in open_checkpoints([folder], order)]
 
 
 @pytest.mark.parametrize("sharded", [False, True])
@@ -32,7 +32,7 @@ def test_folders_as_trainers_leave_them(tmp_path: Path, sharded: bool) -> None:
     (tmp_path / "runs-2026").mkdir()
     result = open_checkpoints([tmp_path])
     assert [one.step for one in result] == list(range(1000, 12000, 1000))
-    assert label(result[-1]) == "checkpoint-11000"
+    assert result[-1].path.name == "checkpoint-11000"
     assert result[0].layout.names == ("conv.weight", "fc.weight")
     assert result[0].statistics == ("bn.running_mean", "bn.running_var")
     assert len(result[0].files) == (2 if sharded else 1)
@@ -90,7 +90,7 @@ def test_globs_lists_and_indices_name_the_same_checkpoints(tmp_path: Path, monke
     ):
         result = open_checkpoints(argument)
         assert [one.step for one in result] == [2000, 3000, 4000]
-        assert [*map(label, result)] == ["checkpoint-2000", "checkpoint-3000", "checkpoint-4000"]
+        assert [one.path.name for one in result] == ["checkpoint-2000", "checkpoint-3000", "checkpoint-4000"]
 
 
 def test_a_series_has_the_steps_of_its_manifest(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def test_the_number_that_tells_the_order_is_read(names, answer):
         (["first", "second"], "'second' is not named like"),
         (["rank_0/net.ckpt", "rank_1/net.ckpt"], "slices or layers"),
         (["consolidated.00", "consolidated.01"], "slices or layers"),
-        (["a/net-1.ckpt", "b/net-1.ckpt", "b/net-2.ckpt"], "the names don't tell it"),
+        (["a/net-1.ckpt", "b/net-1.ckpt", "b/net-2.ckpt"], "'b/net-1' is not named like 'a/net-1'"),
     ],
 )
 def test_doubt_is_refused_and_the_choices_are_named(names, words):
