@@ -204,15 +204,12 @@ def divergences(summary: dict[str, Any]) -> list[str]:
     ]
 
 
-def write_comparison_page(out: Path, summary: dict[str, Any]) -> Path:
+def write_comparison_page(out: Path, summary: dict[str, Any]) -> None:
     """Write a summary as ``compare.html`` and its pictures into a folder.
 
     Args:
         out: the folder.
         summary: see ``collect``.
-
-    Returns:
-        The page's path.
 
     Raises:
         OSError: a file can't be written.
@@ -253,7 +250,7 @@ def write_comparison_page(out: Path, summary: dict[str, Any]) -> Path:
     runs = sorted({f"{run['run']}, data {run['data']}" for run in summary["runs"]})
     choices = table(("method", "stage 1's epochs", "seed", "val chose"), [row for row in rows if row[-1]], kind="names")
     page.add("Runs", [], sentences([f"Stage 1: {'; '.join(runs)}."]) + details("What val chose in each", choices))
-    return page.write(f"Comparison: {out.resolve().name}", sentences(comparison_verdict(summary), "verdict"))
+    page.write(f"Comparison: {out.resolve().name}", sentences(comparison_verdict(summary), "verdict"))
 
 
 def comparison_verdict(summary: dict[str, Any]) -> list[str]:

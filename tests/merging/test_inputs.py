@@ -50,11 +50,6 @@ def test_checkpoints_can_be_ordered_by_name_or_time(tmp_path: Path) -> None:
         open_checkpoints([tmp_path], "time")
 
 
-def test_no_checkpoints_at_all_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="CHECKPOINTS is empty; give a folder"):
-        dimred.merge([], tmp_path / "x.safetensors")
-
-
 def test_results_among_the_checkpoints_are_not_taken_for_some_of_them(tmp_path: Path) -> None:
     write_named(tmp_path, "n-1.safetensors", "n-2.safetensors")
     dimred.merge(tmp_path, tmp_path / "n-3.safetensors")
@@ -183,15 +178,13 @@ def test_unusable_checkpoints_are_refused(tmp_path: Path, make, words: str) -> N
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("gone-*", "no such file or folder, and nothing matches it"),
-        ("gone**", "no such file or folder, and nothing matches it"),
-        ("n" * 300, "n can't be read: File name too long."),
-    ],
-)
-def test_a_path_without_checkpoints_is_refused(tmp_path: Path, name: str, words: str) -> None:
-    with pytest.raises(DimredError) as error:
-        open_checkpoints(tmp_path / name)
-    assert words in str(error.value)
+def test_paths_without_checkpoints_are_refused(tmp_path: Path) -> None:
+    nothing = "no such file or folder, and nothing matches it"
+    for sources, words in (
+        ([], "CHECKPOINTS is empty; give a folder"),
+        ([tmp_path / "gone-*"], nothing),
+        ([tmp_path / "gone**"], nothing),
+        ([tmp_path / ("n" * 300)], "n can't be read: File name too long."),
+    ):
+        with pytest.raises(DimredError, match=words):
+            open_checkpoints(sources)

@@ -18,6 +18,8 @@ from dimred.subspace.fit import fit_basis
 from tests.helpers.planted import WALK_WIDTH as M
 from tests.helpers.planted import random_walk, write_series
 
+OTHER = WeightLayout(("conv.weight", "other"), ((1, M // 3), (M - M // 3,)))
+
 
 @pytest.mark.parametrize(
     ("arguments", "error", "words"),
@@ -30,24 +32,15 @@ from tests.helpers.planted import random_walk, write_series
         ({"n_components": 3, "kind": "ica"}, ConfigError, "kind is 'ica'"),
         ({"n_components": 3, "name": "a.txt"}, ConfigError, r"must end in \.npy"),
         ({"n_components": 3, "name": "no/a.npy"}, ConfigError, "there is no folder"),
+        ({"n_components": 3, "layout": OTHER}, CheckpointError, "no parameter 'other'"),
+        ({"n_components": 1, "last": 1}, SeriesError, r"2 snapshots; .* gives 1\. Save more snapshots in stage 1\.$"),
     ],
 )
 def test_what_can_not_be_done_is_refused_and_nothing_written(walk, tmp_path, arguments, error, words):
-    out = tmp_path / arguments.pop("name", "pca_mat.npy")
+    out, series = tmp_path / arguments.pop("name", "pca_mat.npy"), walk[0].select(arguments.pop("last", None))
     with pytest.raises(error, match=words):
-        fit_basis(walk[0], out=out, **arguments)
+        fit_basis(series, out=out, **arguments)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_refusal_of_a_single_snapshot_suggests_no_smaller_number(walk, tmp_path):
-    with pytest.raises(SeriesError, match=r"at least 2 snapshots; .* gives 1\. Save more snapshots in stage 1\.$"):
-        fit_basis(walk[0].select(last=1), 1, out=tmp_path / "a.npy")
-
-
-def test_another_network_is_refused(walk, tmp_path):
-    layout = WeightLayout(("conv.weight", "other"), ((1, M // 3), (M - M // 3,)))
-    with pytest.raises(CheckpointError, match="no parameter 'other'"):
-        fit_basis(walk[0], 3, out=tmp_path / "a.npy", layout=layout)
 
 
 def spoil(series, number, how):
