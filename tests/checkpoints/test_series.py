@@ -110,10 +110,7 @@ def test_what_does_not_continue_a_series_is_refused_and_nothing_changes(tmp_path
 
 def test_wrong_arguments_are_refused(tmp_path):
     for arguments, words in (
-        *(
-            ({"keep": keep}, f"keep is {keep}; it must be a whole number above|of at least")
-            for keep in (0, -1, 1.5, True)
-        ),
+        *(({"keep": keep}, rf"keep is {keep}; .*None keeps all snapshots") for keep in (0, -1, 1.5, True)),
         *(({"prefix": prefix}, f"prefix is {prefix!r}") for prefix in ("", "a/b")),
         ({"format": "npz"}, "format is 'npz'; allowed: ckpt, safetensors"),
         ({"directory": [tmp_path]}, r"directory is \[.*; it must be the path of a folder"),
