@@ -127,7 +127,7 @@ def compare(
     ],
     config: Annotated[
         Path | None,
-        typer.Option(help="YAML file, or a recipe such as digits, with stage 2; by default that in each RUN."),
+        typer.Option(help="YAML file, or a recipe such as digits, with stage 2; by default that in the first RUN."),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("comparison"),
     methods: Annotated[

@@ -58,7 +58,7 @@ def compare(
     Args:
         data: folder with train/, val/ and test/; ``{seed}`` in it stands for a run's seed.
         runs: folders of stage 1 runs, one for each seed.
-        config: a YAML file with stage 2, or the name of a recipe; None for that in each run, which must be the same.
+        config: a YAML file with stage 2, or the name of a recipe; None for that in the first run.
         out: folder for the results, ``compare.json``, ``compare.md`` and ``compare.html``.
         methods: names from ``METHODS``; by default all that apply. Those whose result they need are run too.
         at: epochs at which to treat stage 1 as ended; by default its last.
@@ -84,7 +84,8 @@ def compare(
     runs = [runs] if isinstance(runs, str | os.PathLike) else list(runs)
     if not runs:
         raise ConfigError("no RUN is given; give folders of finished stage 1 runs, one for each seed")
-    two, folder = _stage_2_of([Path(run) for run in runs], config, overrides), Path(out)
+    two = load_config(StageTwoConfig, Path(config) if config else _config_of(Path(runs[0])), overrides)
+    two, folder = two.model_copy(update={"seed": 1}), Path(out)  # each run's own seed takes its place
     if (folder / CONFIG).exists():
         n_rows = len(list(folder.glob("seed_*/at_*/*.json")))
         if not resume:
@@ -107,28 +108,12 @@ def compare(
     return summary
 
 
-def _stage_2_of(
-    runs: Sequence[Path], config: str | os.PathLike[str] | None, overrides: Sequence[str]
-) -> StageTwoConfig:
-    """Return the configuration of stage 2, from ``config`` or else from the folders of all runs, with the seed 1."""
-    settings: StageTwoConfig | None = None
-    for run in runs:
-        if (run / STAGE_2_CHECKPOINTS).is_dir():
-            remedy = "give the folder of the stage 1 that it began from"
-            raise ConfigError(f"RUN is {str(run)!r}, a run of stage 2; {remedy}")
-        if not (run / CONFIG).is_file():
-            remedy = "give the folder of a finished stage 1 run"
-            raise ConfigError(f"RUN is {str(run)!r}, which has no {CONFIG}; {remedy}")
-        of_run = load_config(StageTwoConfig, Path(config or own_config(run)), overrides)
-        of_run = of_run.model_copy(update={"seed": 1})  # each run's own takes its place
-        if settings not in (None, of_run):
-            raise ConfigError(
-                f"RUN is {str(run)!r}, whose {CONFIG} gives another stage 2 than {str(runs[0])!r}; give one for all by "
-                "--config"
-            )
-        settings = of_run
-    assert settings is not None, "compare refuses a call without runs"
-    return settings
+def _config_of(run: Path) -> Path:
+    """Return the path of the configuration of a stage 1; ConfigError if ``run`` is no folder of one."""
+    if (run / STAGE_2_CHECKPOINTS).is_dir() or not (run / CONFIG).is_file():
+        what = "a run of stage 2" if (run / STAGE_2_CHECKPOINTS).is_dir() else f"which has no {CONFIG}"
+        raise ConfigError(f"RUN is {str(run)!r}, {what}; give the folder of a finished stage 1")
+    return own_config(run)
 
 
 def _jobs(
@@ -141,7 +126,7 @@ def _jobs(
     seeds: dict[int, Path],
 ) -> Iterator[Callable[[], None]]:
     """Check a stage 1, and yield a job for each epoch at which it is treated as ended, if a row is missing there."""
-    one = load_config(StageOneConfig, own_config(run))
+    one = load_config(StageOneConfig, _config_of(run))
     if one.optimizer.name == "schedule_free":
         raise ConfigError(
             f"RUN is {str(run)!r}, trained with schedule_free, which leaves stage 2 nothing to do; give a run with "

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -86,10 +87,9 @@ class ScoreLog:
         *,
         resume: bool,
     ) -> None:
-        self._path, self._evaluate, self._budget = path, evaluate, budget
+        self._path, self._evaluate, self._budget = path, evaluate, math.inf if budget is None else budget
         self._sign = 1 if better == "lower" else -1
         self._trials: dict[tuple[Any, ...], Trial] = {}
-        self._earlier: dict[tuple[Any, ...], Trial] = {}
         *lines, half = path.read_bytes().split(b"\n") if path.exists() else [b""]
         if not resume and len(lines) > 1:
             raise RunError(
@@ -102,7 +102,7 @@ class ScoreLog:
         else:
             path.unlink(missing_ok=True)
         if resume:
-            _log.info(f"{len(self._earlier)} scores of an earlier call are taken over")
+            _log.info(f"{len(self)} scores of an earlier call are taken over")
 
     def _read(self, lines: Sequence[bytes]) -> None:
         """Read the scores of an earlier call, whose first line must be the header of this one."""
@@ -112,7 +112,7 @@ class ScoreLog:
             SCORES.content_of(earlier)
             other = next((key for key in header if header[key] != earlier.get(key)), None)
             trials = map(_trial, contents) if other is None else ()
-            self._earlier = {(one.average.coefficients, one.split, one.reestimate): one for one in trials}
+            self._trials = {(one.average.coefficients, one.split, one.reestimate): one for one in trials}
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise RunError(f"{self._path} can't be used ({type(error).__name__}: {error}); move it away") from None
         if other is not None:
@@ -125,7 +125,7 @@ class ScoreLog:
         return len(self._trials)
 
     def get(self, average: Average, split: str = "search", *, reestimate: bool = True) -> Trial:
-        """Return the trial of an average on a split; evaluate it unless this or the resumed call has done that.
+        """Return the trial of an average on a split; evaluate it unless this or a resumed call has done that.
 
         Args:
             average: the average.
@@ -140,12 +140,11 @@ class ScoreLog:
         """
         key = (average.coefficients, split, reestimate)
         if key not in self._trials:
-            if split == "search" and reestimate and len(self._on(split)) == self._budget:
+            if split == "search" and reestimate and len(self._on(split)) >= self._budget:
                 raise BudgetSpentError
-            earlier = self._earlier.get(key)
-            trial = earlier._replace(average=average) if earlier else self._run(average, split, reestimate)
-            self._trials[key] = trial
-            _log.info(f"{len(self)} {split} {average.kind} {average.name}: {score_text(trial.score[:2])}")
+            self._trials[key] = self._run(average, split, reestimate)
+            score = score_text(self._trials[key].score[:2])
+            _log.info(f"{len(self)} {split} {average.kind} {average.name}: {score}")
         return self._trials[key]
 
     def _on(self, split: str) -> list[Trial]:
