@@ -20,7 +20,6 @@ import numpy as np
 from dimred.averaging.windows import profile_coefficients
 from dimred.errors import ConfigError, SearchError, SeriesError, StoppedError, check_number, check_type
 from dimred.io.atomic import FolderLock, discard, remove, remove_leftovers, rename
-from dimred.merging.candidates import Average, ScoreLog, choose_winner, score_candidates, table
 from dimred.merging.folder import read_one
 from dimred.merging.inputs import (
     Sources,
@@ -31,10 +30,11 @@ from dimred.merging.inputs import (
     open_checkpoints,
 )
 from dimred.merging.lora import adapter_config
-from dimred.merging.metric import FunctionMetric, ProcessMetric, Score
 from dimred.merging.output import check_target, write_network
 from dimred.merging.record import check_is_new, describe, name_faults, record_of, sample_digests, work_folder
 from dimred.merging.saved_network import SavedNetwork
+from dimred.merging.score_log import Average, ScoreLog, choose_winner, score_candidates, table
+from dimred.merging.user_metric import FunctionMetric, ProcessMetric, Score
 
 _log = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from dimred.averaging.windows import Window, effective_size, profiles_around, un
 from dimred.errors import RunError, SearchError, shown
 from dimred.io.atomic import atomic_write, flush_to_disk
 from dimred.io.file_format import SCORES
-from dimred.merging.metric import FunctionMetric, MetricError, ProcessMetric, Score
 from dimred.merging.record import SPLITS, score_text
+from dimred.merging.user_metric import FunctionMetric, MetricError, ProcessMetric, Score
 
 _log = logging.getLogger(__name__)
 _FINALISTS = 3  # averages that are scored on ``select`` too
