@@ -16,7 +16,6 @@ from dimred.io.run_names import MANIFEST
 from dimred.merging.folder import INDEX, checkpoints_in, distinct, index_files, read_one, weight_files
 from dimred.merging.lora import check_adapters
 from dimred.merging.order import ORDERS, steps_of
-from dimred.merging.record import has_record
 from dimred.merging.saved_network import SavedNetwork
 
 _log = logging.getLogger(__name__)
@@ -58,7 +57,6 @@ def open_checkpoints(
     steps: list[int] | None = None
     with reading(texts[0]):
         paths = distinct(path for source in texts for path in find_paths(source))
-        _log_results(paths)
         if len(paths) == 1 and paths[0].is_dir() and not index_files(paths[0]):
             if (paths[0] / MANIFEST).exists():
                 series = CheckpointSeries.open(paths[0])
@@ -86,15 +84,6 @@ def open_checkpoints(
         if difference:
             raise CheckpointError(f"The checkpoints are of different networks: {difference}.")
     return checkpoints
-
-
-def _log_results(paths: Sequence[Path]) -> None:
-    """Log which of the inputs are results of merges, unless all are: a glob may have matched them by accident."""
-    results = [path for path in paths if has_record(path)]
-    for path in results if len(results) < len(paths) else ():
-        _log.info(
-            f"{path} is the result of a merge, and counts like a checkpoint; name the others alone to leave it out"
-        )
 
 
 def list_sources(sources: Sources) -> list[str]:

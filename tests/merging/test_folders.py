@@ -178,21 +178,6 @@ def test_a_glob_matches_what_is_hidden_only_where_it_has_a_dot(tmp_path: Path) -
     assert len(open_checkpoints(f"{run}/**/model.safetensors")) == 2
 
 
-def test_an_earlier_result_that_a_glob_matches_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO")
-    write_named(tmp_path, "net-1.safetensors", "net-2.safetensors")
-    dimred.merge(f"{tmp_path}/net-[12].safetensors", tmp_path / "result-2.safetensors")
-    assert not caplog.messages
-    dimred.merge(f"{tmp_path}/*.safetensors", tmp_path / "all.safetensors", order="name")
-    assert [message.partition(",")[0] for message in caplog.messages] == [
-        f"{tmp_path / 'result-2.safetensors'} is the result of a merge"
-    ]
-    caplog.clear()
-    results = [tmp_path / "all.safetensors", tmp_path / "result-2.safetensors"]
-    dimred.merge(results, tmp_path / "of-results.safetensors", order="name")
-    assert not caplog.messages
-
-
 def test_rest_that_names_an_input_is_that_input(tmp_path: Path) -> None:
     write_named(tmp_path, "n-1.safetensors", "n-3.safetensors")
     for name, rest in (("one", None), ("two", tmp_path / "n-3.safetensors")):
