@@ -232,7 +232,7 @@ def write_comparison_page(out: Path, summary: dict[str, Any]) -> None:
     best = best_row(rows_at(summary, at[-1]), "test", metric)
     picture = Picture(
         "curve", plot_curve(curves(summary), metric),
-        f"Test {metric.name} over passes, stage 1 to epochs {', '.join(map(str, at))}. After the last of these the best "
+        f"Test {metric.name} over passes, stage 1 to epochs {', '.join(map(str, at))}. At the last of these the best "
         f"is {best['title']} with {metric.text(best[_SCORE]['mean'])}.",
         f"Test {metric.name} over all forward and backward passes, one line for each method; bands are the spread.",
     )  # fmt: skip
