@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 class BadSnapshotError(CheckpointError):
-    """The snapshot of a row can't be used, for a reason, which is a sentence."""
+    """The snapshot of a row can't be used; the message begins with the reason, a whole sentence."""
 
     def __init__(self, row: int, reason: str) -> None:
         super().__init__(f"{reason} Restore it, or leave it out with skip_bad=True.")

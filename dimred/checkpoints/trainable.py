@@ -69,7 +69,7 @@ def trainable_layout(index: Index, path: str | os.PathLike[str]) -> WeightLayout
     for name, tensor in weights.items():
         if 0 in tensor.shape:
             raise CheckpointError(
-                f"{path}: {shown(name)} has the shape {tensor.shape}, and so no numbers, as DeepSpeed's ZeRO-3 leaves "
-                f"weights; gather them first with its zero_to_fp32.py. If it is no weight, {say_it}."
+                f"{path}: {shown(name)} has the shape {tensor.shape} and so no numbers. DeepSpeed's ZeRO-3 leaves such "
+                f"placeholders; gather the weights first with its zero_to_fp32.py. If it is no weight, {say_it}."
             )
     return WeightLayout.from_weights(weights)

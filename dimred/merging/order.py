@@ -83,7 +83,7 @@ def _steps_in(names: Sequence[str]) -> list[int]:
             raise _doubt("the numbers in the names don't grow together", names)
     growing = [column for column in columns if len({*column}) == len(column)]
     if not growing:
-        raise _doubt("the names don't tell it", names)
+        raise _doubt("no whole number grows from each name to the next", names)
     return growing[-1]
 
 

@@ -46,7 +46,7 @@ def test_the_number_that_tells_the_order_is_read(names, answer):
         (["ep2_acc93", "ep10_acc91"], "don't grow together"),
         (["epoch1_step50", "epoch2_step25"], "don't grow together"),
         (["a_5e4", "a_1e5"], "don't grow together"),
-        (["w-0.5", "w-0.75"], "the names don't tell it"),  # a decimal is no step
+        (["w-0.5", "w-0.75"], "no whole number grows"),  # a decimal is no step
         (["first", "second"], "'second' is not named like"),
         (["rank_0/net.ckpt", "rank_1/net.ckpt"], "slices or layers"),
         (["consolidated.00", "consolidated.01"], "slices or layers"),
