@@ -86,19 +86,15 @@ def compare(
         raise ConfigError("no RUN is given; give folders of finished stage 1 runs, one for each seed")
     two = load_config(StageTwoConfig, Path(config) if config else _config_of(Path(runs[0])), overrides)
     two, folder = two.model_copy(update={"seed": 1}), Path(out)  # each run's own seed takes its place
-    if (folder / CONFIG).exists():
-        n_rows = len(list(folder.glob("seed_*/at_*/*.json")))
-        if not resume:
-            raise ConfigError(
-                f"--out is {str(out)!r}, which holds an earlier comparison of {n_rows} rows; go on with it by "
-                "--resume, or name another folder"
-            )
-        _log.info(f"{n_rows} rows of an earlier call are taken over")
+    _check_folder(folder, two, resume=resume)
     if "cooldown" in (methods or ()) and two.method == "cooldown":
         raise ConfigError("--methods has 'cooldown', which takes the place of a search, but method is cooldown")
     seeds = dict[int, Path]()
     jobs = [job for run in runs for job in _jobs(str(data), Path(run), two, epochs, folder, methods, seeds)]
-    _claim_folder(folder, two)
+    if not (folder / CONFIG).exists():
+        with writable("--out", folder):
+            make_folder(folder)
+            atomic_write(folder / CONFIG, config_text(two))
     for job in jobs:
         job()
     summary = collect(folder)
@@ -240,17 +236,20 @@ def _check_digests(folder: Path, digests: Mapping[str, str]) -> None:
                 )
 
 
-def _claim_folder(out: Path, two: StageTwoConfig) -> None:
-    """Make the folder of a comparison, or check that the one in it was made with the same configuration."""
-    if (out / CONFIG).exists():
-        before = load_config(StageTwoConfig, out / CONFIG)
-        if before != two:
-            raise ConfigError(
-                f"--out is {str(out)!r}, which holds a comparison with other settings of stage 2; name another folder"
-            )
-    elif out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(f"--out is {str(out)!r}, which holds something else; name another folder")
-    else:
-        with writable("--out", out):
-            make_folder(out)
-            atomic_write(out / CONFIG, config_text(two))
+def _check_folder(out: Path, two: StageTwoConfig, *, resume: bool) -> None:
+    """Check that a folder is new, or holds a comparison with the same stage 2, which is to be gone on with."""
+    if not (out / CONFIG).exists():
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise ConfigError(f"--out is {str(out)!r}, which holds something else; name another folder")
+        return
+    n_rows = len(list(out.glob("seed_*/at_*/*.json")))
+    if not resume:
+        raise ConfigError(
+            f"--out is {str(out)!r}, which holds an earlier comparison of {n_rows} rows; go on with it by --resume, or "
+            "name another folder"
+        )
+    if load_config(StageTwoConfig, out / CONFIG) != two:
+        raise ConfigError(
+            f"--out is {str(out)!r}, which holds a comparison with other settings of stage 2; name another folder"
+        )
+    _log.info(f"{n_rows} rows of an earlier call are taken over")
