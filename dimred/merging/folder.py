@@ -4,7 +4,7 @@ import json
 import logging
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from glob import escape
 from pathlib import Path
@@ -109,24 +109,23 @@ def weight_files(path: Path) -> list[Path]:
 
 
 def read_one(path: Path) -> SavedNetwork:
-    """Open a checkpoint: a file, the index of shards, or a folder with one of either. Its step is left at 0.
+    """Open a checkpoint: a file, or a folder with one file or shards. Its step is left at 0.
 
     Raises:
         CheckpointError: a file is damaged or a pickle, or ``path`` is not a single checkpoint.
     """
     if path.is_dir():
         return _read_folder(path)
-    if path.name.endswith(INDEX):
-        return _sharded(path)
     if is_pickle(path):
         raise refusal([path])
-    if _SHARD.search(path.stem):
-        raise CheckpointError(f"{path} is one of several shards; give the folder with their model{INDEX}")
+    if _SHARD.search(path.stem) or path.name.endswith(INDEX):
+        raise CheckpointError(f"{path} is one of several shards, or their index; give their folder")
     return SavedNetwork.open(path)
 
 
 def _read_folder(folder: Path) -> SavedNetwork:
-    files: Sequence[Path] = index_files(folder) or [path for path in weight_files(folder) if not is_pickle(path)]
+    indices = index_files(folder)
+    files = indices or [path for path in weight_files(folder) if not is_pickle(path)]
     if not files and (pickles := sorted(path for path in folder.iterdir() if path.name.endswith((*PICKLES, ".ckpt")))):
         raise refusal(pickles)
     if len(files) != 1:
@@ -135,7 +134,7 @@ def _read_folder(folder: Path) -> SavedNetwork:
             f"{folder} has {len(files)} files of weights; a folder that is one checkpoint has one, or shards "
             f"and their model{INDEX}{each}"
         )
-    return replace(read_one(files[0]), path=folder)
+    return _sharded(files[0]) if indices else replace(read_one(files[0]), path=folder)
 
 
 def _sharded(index: Path) -> SavedNetwork:

@@ -13,7 +13,7 @@ from dimred.checkpoints.series import CheckpointSeries, read_manifest
 from dimred.checkpoints.stored_tensor import reading
 from dimred.errors import CheckpointError, ConfigError, SeriesError, check_choice, check_number, check_type, shown
 from dimred.io.run_names import MANIFEST
-from dimred.merging.folder import INDEX, checkpoints_in, distinct, index_files, read_one, weight_files
+from dimred.merging.folder import checkpoints_in, distinct, index_files, read_one, weight_files
 from dimred.merging.lora import check_adapters
 from dimred.merging.order import ORDERS, steps_of
 from dimred.merging.saved_network import SavedNetwork
@@ -63,15 +63,12 @@ def open_checkpoints(
                 paths, steps = list(series.paths), series.steps
             else:
                 paths = checkpoints_in(paths[0], order, "CHECKPOINTS")
-        # Shards are known by their folder, whichever of the two was given.
-        by_name = {path.parent if path.name.endswith(INDEX) else path: path for path in paths}
-        if len(by_name) < 2:
+        if len(paths) < 2:
             read_one(paths[0])  # its error, if there is one, says more
             raise SeriesError(f"CHECKPOINTS is {texts[0]!r}, which is one checkpoint; give two or more")
         if steps is None or order != "step":
-            files = {name: weight_files(name) for name in by_name}
-            steps = steps_of(files, order)
-    in_order = sorted(zip(steps, by_name.values(), strict=True), key=lambda pair: pair[0])
+            steps = steps_of({path: weight_files(path) for path in paths}, order)
+    in_order = sorted(zip(steps, paths, strict=True), key=lambda pair: pair[0])
     selected = _select(in_order, last, from_step, to_step)
     with reading(texts[0]):
         checkpoints = [replace(read_one(path), step=step, given_layout=layout) for step, path in selected]

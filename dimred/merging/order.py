@@ -8,7 +8,7 @@ from pathlib import Path
 from dimred.checkpoints.checkpoint_io import SUFFIXES
 from dimred.checkpoints.names import epochs_and_steps, network_of
 from dimred.errors import ConfigError, check_choice
-from dimred.merging.folder import INDEX, NUMBER
+from dimred.merging.folder import NUMBER
 
 ORDERS = ("step", "name", "mtime")
 # A number behind these counts the slices of one network, or its layers, which have no mean.
@@ -61,8 +61,7 @@ def _from_names(paths: Sequence[Path]) -> list[int]:
 
 
 def _name_of(path: Path) -> str:
-    ending = next((ending for ending in (INDEX, *SUFFIXES) if path.name.endswith(ending)), "")
-    return path.name.removesuffix(ending)
+    return path.stem if path.suffix in SUFFIXES else path.name
 
 
 def _steps_in(names: Sequence[str]) -> list[int]:

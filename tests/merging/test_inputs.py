@@ -74,14 +74,13 @@ def test_a_record_of_an_unknown_version_is_refused_by_name(tmp_path: Path) -> No
         dimred.merge(f"{tmp_path}/run/n-[12].safetensors", out)
 
 
-def test_globs_lists_and_indices_name_the_same_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_globs_and_lists_name_the_same_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_run(tmp_path, 4, sharded=True)
     monkeypatch.chdir(tmp_path)
     for argument in (
         [f"{tmp_path}/checkpoint-[234]000"],
         [tmp_path / f"checkpoint-{number}000" for number in (4, 2, 3)],
         ["checkpoint-[234]*"],
-        [f"{tmp_path}/*-[234]000/{INDEX}"],
     ):
         result = open_checkpoints(argument)
         assert [one.step for one in result] == [2000, 3000, 4000]
@@ -164,7 +163,10 @@ def damaged_ckpt(folder: Path) -> None:
         (shards(cut_the_last_shard), "model-00002-of-00002.safetensors is not a whole safetensors file"),
         (shards(lambda folder: next(folder.glob("*1-of*")).unlink()), "00001-of-00002.safetensors, which is not there"),
         (shards(lead_outside), "names no file beside it"),
-        (lambda folder: write_named(folder, "m-00001-of-00002.safetensors"), "is one of several shards"),
+        (
+            lambda folder: write_named(folder, "m-00001-of-00002.safetensors"),
+            "is one of several shards, or their index",
+        ),
         (lambda folder: write_named(folder / "at-1", "a.safetensors", "b.safetensors"), "at-1/*.safetensors"),
         (damaged_ckpt, "is damaged: its checksum does not match"),
         (only_pickles, "are pickles, which could run any code; convert each where PyTorch is installed"),
@@ -185,6 +187,7 @@ def test_paths_without_checkpoints_are_refused(tmp_path: Path) -> None:
         ([tmp_path / "gone-*"], nothing),
         ([tmp_path / "gone**"], nothing),
         ([tmp_path / ("n" * 300)], "n can't be read: File name too long."),
+        ([write_run(tmp_path, 1, sharded=True) and tmp_path / "checkpoint-1000" / INDEX], "or their index; give their"),
     ):
         with pytest.raises(DimredError, match=words):
             open_checkpoints(sources)
