@@ -15,7 +15,6 @@ import numpy as np
 from dimred.checkpoints.checkpoint_io import Checkpoint, open_checkpoint
 from dimred.checkpoints.layout import CHUNK, WeightLayout, hash_columns
 from dimred.checkpoints.series import CheckpointSeries, SnapshotEntry
-from dimred.checkpoints.stored_tensor import reading
 from dimred.errors import CheckpointError, SeriesError
 
 _log = logging.getLogger(__name__)
@@ -62,7 +61,8 @@ class WeightMatrix:
         no_snapshot = SeriesError(f"None of the {len(series)} snapshots in {series.directory} can be used.")
         for entry, path in zip(series.entries, series.paths, strict=True):
             with self._leaving_out():
-                rows.append(_Row(entry, _open(entry, path)))
+                # If no manifest has the digest of the weights, a file is compared with its own checksum, if it has one.
+                rows.append(_Row(entry, Checkpoint.open(path, verify=not entry.digest)))
         if not rows:
             raise no_snapshot
         layout = layout or series.layout or _layout_of_weights([row.checkpoint for row in rows])
@@ -190,15 +190,3 @@ def _layout_of_weights(checkpoints: Sequence[Checkpoint]) -> WeightLayout:
         first = ", ".join(map(repr, left_out[:2]))
         _log.info(f"{len(left_out)} entries of each snapshot are not weights and are left out, such as {first}")
     return layout
-
-
-def _open(entry: SnapshotEntry, path: Path) -> Checkpoint:
-    with reading(path):
-        size = path.stat().st_size
-    if size != entry.bytes:
-        raise CheckpointError(
-            f"{path} has {size} bytes; the manifest says {entry.bytes}. It was truncated or replaced; restore it, or "
-            "leave it out with skip_bad=True."
-        )
-    # If no manifest has the digest of the weights, the file is compared with its own checksum, if it has one.
-    return Checkpoint.open(path, verify=not entry.digest)

@@ -66,9 +66,8 @@ def test_a_record_of_an_unknown_version_is_refused_by_name(tmp_path: Path) -> No
     record = Path(f"{out}.json")
     record.write_text(record.read_text().replace('"version": 1', '"version": 2'))
     words = r"n-3\.safetensors\.json is the record of a merge that can't be used: it has version 2 of its format, and"
-    for checkpoints in ([tmp_path / "run"], sorted((tmp_path / "run").glob("*.safetensors"))):
-        with pytest.raises(ConfigError, match=words):
-            open_checkpoints(checkpoints)
+    with pytest.raises(ConfigError, match=words):
+        open_checkpoints(tmp_path / "run")
     out.unlink()  # as after a call that was killed before its result had its name
     with pytest.raises(ConfigError, match=words):
         dimred.merge(f"{tmp_path}/run/n-[12].safetensors", out)
