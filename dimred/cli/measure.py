@@ -160,7 +160,7 @@ def compare(
     except ValueError:
         raise ConfigError(f"--at is {at!r}; give whole numbers with commas between, such as 20,30,45") from None
     from dimred.comparison.compare import compare as make_comparison
-    from dimred.comparison.summary import markdown
+    from dimred.comparison.results import markdown
     from dimred.launch.signals import StopSignals
 
     try:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from dimred.comparison.methods import AFTER_STAGE_2, METHODS, SPLITS, Comparison
+from dimred.comparison.results import collect, markdown, read_row, title_of, write_comparison_page
 from dimred.comparison.runs import DivergedRunError, checkpoint_of
-from dimred.comparison.summary import collect, markdown, read_row, title_of, write_comparison_page
 from dimred.config import StageOneConfig, StageTwoConfig, config_text, load_config
 from dimred.errors import ConfigError
 from dimred.io.atomic import atomic_write, make_folder, writable
@@ -66,7 +66,7 @@ def compare(
         resume: whether to go on with the rows in ``out`` of an earlier call.
 
     Returns:
-        The contents of ``compare.json``, see ``dimred.comparison.summary.collect``.
+        The contents of ``compare.json``, see ``dimred.comparison.results.collect``.
 
     Raises:
         DataError: a split is missing.

@@ -20,7 +20,7 @@ from dimred.io.stage_two_result import AVERAGE, FINAL, START, StageTwoResult
 from dimred.report import plots
 from dimred.report.page import Page, Picture, details, key_figures, sentences, table
 from dimred.report.plots import PlaneView, distances, plot_plane
-from dimred.report.record import StageOneRecord, StageTwoRecord, on_equal_terms
+from dimred.report.run_files import StageOneRecord, StageTwoRecord, on_equal_terms
 from dimred.report.search_page import add_search
 from dimred.report.trend import column, trend_in_words
 from dimred.report.words import duration, kept_in_words, run_verdict, start_in_words

@@ -4,7 +4,7 @@ import numpy as np
 
 from dimred.report import search_plots
 from dimred.report.page import Page, Picture
-from dimred.report.record import StageTwoRecord
+from dimred.report.run_files import StageTwoRecord
 from dimred.report.trend import column, mean_width, running_mean, trend_in_words
 
 

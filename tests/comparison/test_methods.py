@@ -15,14 +15,14 @@ from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.cli.measure import compare
 from dimred.comparison import methods
-from dimred.comparison.summary import TITLES, title_of
+from dimred.comparison.results import TITLES, title_of
 from dimred.config import StageOneConfig, StageTwoConfig, load_config
 from dimred.errors import FaultError
 from dimred.io.atomic import FolderLock
 from dimred.io.run_names import full_checkpoints
 from dimred.io.stage_two_result import StageTwoResult
 from dimred.pipelines.stage_1 import stage_1
-from dimred.report.record import read_stage_1
+from dimred.report.run_files import read_stage_1
 from dimred.runs.begun import Begun, Pin, write_pins
 from dimred.runs.device import set_up
 from tests.comparison.runs import AT, PASSES, SEARCH, STAGE_ONE, copied

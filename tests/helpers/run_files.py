@@ -10,7 +10,7 @@ import numpy as np
 from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
 from dimred.checkpoints.layout import arrays_digest
 from dimred.checkpoints.series import CheckpointSeries
-from dimred.comparison.summary import TITLES
+from dimred.comparison.results import TITLES
 from dimred.io.checksums import write_checksummed
 from dimred.io.file_format import COMPARED, CONFIGURATION
 from dimred.io.metric import ACCURACY, Figures

@@ -14,7 +14,7 @@ from dimred.errors import ConfigError
 from dimred.io.metric import ACCURACY, AS_TRAINED, TOP5
 from dimred.io.stage_two_result import MetricResult
 from dimred.report.page import Page, details, figure, table
-from dimred.report.record import on_equal_terms, read_stage_1, read_stage_2
+from dimred.report.run_files import on_equal_terms, read_stage_1, read_stage_2
 from dimred.report.run_page import make_report_folder, write_report, write_stage_1_report
 from tests.helpers.planted import write_series
 from tests.helpers.run_files import RunFiles, accuracy, write_config, write_run

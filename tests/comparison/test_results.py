@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dimred.comparison.summary import TITLES, best_row, collect, curves, markdown, write_comparison_page
+from dimred.comparison.results import TITLES, best_row, collect, curves, markdown, write_comparison_page
 from dimred.errors import ConfigError
 from dimred.io.metric import ACCURACY, TOP5, Metric
 from tests.helpers.run_files import write_compared

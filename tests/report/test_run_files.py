@@ -9,7 +9,7 @@ import pytest
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.io.metric import ACCURACY, AS_TRAINED
 from dimred.io.stage_two_result import MetricResult
-from dimred.report.record import on_equal_terms, read_stage_1, read_stage_2
+from dimred.report.run_files import on_equal_terms, read_stage_1, read_stage_2
 from dimred.subspace.fit import fit_basis
 from tests.helpers.run_files import accuracy, write_run
 
