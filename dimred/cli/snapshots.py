@@ -67,14 +67,8 @@ def pca(
         series = CheckpointSeries.open(ckpt_dir, argument="--ckpt-dir").select(last)
     layout = None if names_from is None else _layout_from(names_from)
 
-    def log(phase: str, n_done: int, total: int) -> None:
-        if n_done == 0:
-            _log.info(f"{phase}: {4 * len(series) * total / 1e9:.2f} GB")
-
     with options_in_errors(*_ARGUMENTS_OF_PCA):
-        result = fit_basis(
-            series, n_components, out=out, kind=basis, layout=layout, overwrite=force, skip_bad=skip_bad, progress=log
-        )
+        result = fit_basis(series, n_components, out=out, kind=basis, layout=layout, overwrite=force, skip_bad=skip_bad)
     facts = {"path": str(result.path)} | result.in_short(result.n_components)
     sentence = (
         "{path}: {n_components} directions of {n_snapshots} snapshots of {n_weights:,} weights, which explain "

@@ -17,7 +17,7 @@ from dimred.checkpoints.series import CheckpointSeries
 from dimred.errors import DimredError, check_choice, check_number, check_type
 from dimred.io.atomic import open_atomic, remove_leftovers
 from dimred.subspace.basis import SubspaceBasis, check_out, load_basis
-from dimred.subspace.gram_and_rows import Progress, gram_pass, rows_pass
+from dimred.subspace.gram_and_rows import gram_pass, rows_pass
 from dimred.subspace.metadata import KINDS, Source, metadata_path, write_metadata
 from dimred.subspace.spectrum import (
     TOLERANCE,
@@ -45,7 +45,6 @@ def fit_basis(
     layout: WeightLayout | None = None,
     overwrite: bool = False,
     skip_bad: bool = False,
-    progress: Progress = lambda *_: None,
 ) -> SubspaceBasis:
     """Fit an orthonormal basis of the subspace that the snapshots of a series span, and return it memory-mapped.
 
@@ -66,7 +65,6 @@ def fit_basis(
         layout: the layout of the columns, in place of a network; for the default see ``WeightMatrix``.
         overwrite: whether to replace an ``out`` that exists.
         skip_bad: leave out damaged snapshots, with a warning in the log, instead of raising.
-        progress: called often, from several threads, with (phase, columns done, columns in all).
 
     Returns:
         The basis, with k orthonormal rows, float32 (k, M), memory-mapped.
@@ -94,7 +92,7 @@ def fit_basis(
         while True:
             check_enough(matrix.shape[0], k, kind, series.directory, len(series) - matrix.shape[0])
             try:
-                _make(target, matrix, kind, k, progress, overwrite=overwrite)
+                _make(target, matrix, kind, k, overwrite=overwrite)
                 basis = load_basis(target, layout=matrix.layout, verify=False)
                 return replace(basis, path=None) if out is None else basis  # the mappings keep its files alive
             except BadSnapshotError as bad:
@@ -106,15 +104,7 @@ def fit_basis(
                 raise DimredError(f"Writing {target} failed: {error.strerror or error}.") from error
 
 
-def _make(
-    target: Path,
-    matrix: WeightMatrix,
-    kind: str,
-    n_components: int,
-    progress: Progress,
-    *,
-    overwrite: bool,
-) -> None:
+def _make(target: Path, matrix: WeightMatrix, kind: str, n_components: int, *, overwrite: bool) -> None:
     """Compute the basis and write both files, the metadata first.
 
     A kill between the two leaves metadata alone, or beside an earlier ``.npy`` with a different digest.
@@ -126,7 +116,8 @@ def _make(
         threadpool_limits(1, user_api="blas"),  # a second thread would spin between two strips
         tempfile.TemporaryFile(dir=target.parent) as mean,
     ):
-        gram, digests = gram_pass(matrix, progress, centred=centred)
+        _log.info(f"reading snapshots: {4e-9 * n_snapshots * n_weights:.2f} GB")
+        gram, digests = gram_pass(matrix, centred=centred)
         for row, (entry, digest) in enumerate(zip(matrix.entries, digests, strict=True)):
             if entry.digest not in ("", digest):
                 why = "its weights have another digest than the manifest records"
@@ -137,7 +128,7 @@ def _make(
         else:
             coefficients = snapshot_directions(gram, n_components)
         with open_atomic(target) as rows:
-            coefficients, off, digest = _write_rows(matrix, coefficients, rows, mean, progress, centred=centred)
+            coefficients, off, digest = _write_rows(matrix, coefficients, rows, mean, centred=centred)
             singular_values = spread_along(centred_gram if centred else gram, coefficients)
             variance = singular_values**2 / max(n_snapshots - 1, 1)
             total = float(np.trace(centred_gram)) / max(n_snapshots - 1, 1)
@@ -160,13 +151,7 @@ def _make(
 
 
 def _write_rows(
-    matrix: WeightMatrix,
-    coefficients: np.ndarray,
-    rows: BinaryIO,
-    mean: BinaryIO,
-    progress: Progress,
-    *,
-    centred: bool,
+    matrix: WeightMatrix, coefficients: np.ndarray, rows: BinaryIO, mean: BinaryIO, *, centred: bool
 ) -> tuple[np.ndarray, float, str]:
     """Write the rows; if they are not orthonormal, correct the coefficients and write them again.
 
@@ -174,7 +159,8 @@ def _write_rows(
         The coefficients of the rows as written, float64 (k, N); the rows' deviation from orthonormal; their digest.
     """
     for _ in range(1 + _REPAIRS):
-        row_gram, digest = rows_pass(matrix, coefficients, rows, mean, progress, centred=centred)
+        _log.info(f"writing basis: {4e-9 * len(coefficients) * matrix.shape[1]:.2f} GB")
+        row_gram, digest = rows_pass(matrix, coefficients, rows, mean, centred=centred)
         if deviation(row_gram) <= TOLERANCE:
             return coefficients, deviation(row_gram), digest
         transform = repair_transform(row_gram)
