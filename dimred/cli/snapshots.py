@@ -1,7 +1,6 @@
 """``dimred pca``, ``show`` and ``merge``: make a basis or one network out of checkpoints, without MindSpore."""
 
 import json
-import logging
 from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import accumulate
@@ -16,7 +15,6 @@ from dimred.console import AsJson, print_table
 from dimred.errors import ConfigError
 from dimred.io.run_names import BASIS
 
-_log = logging.getLogger(__name__)
 # The arguments that errors of the Python functions may name, in place of which a command names its options.
 _ARGUMENTS_OF_PCA = ("out", "n_components", "kind", "overwrite", "skip_bad")
 _ARGUMENTS_OF_MERGE = (
