@@ -165,7 +165,7 @@ def compare(
     ],
     config: Annotated[
         Path | None,
-        typer.Option(help="YAML file, or a recipe such as digits, with stage 2; by default that in each RUN."),
+        typer.Option(help="YAML file, or a recipe such as digits, with stage 2; by default that in the first RUN."),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("comparison"),
     methods: Annotated[
@@ -198,7 +198,7 @@ def compare(
     except ValueError:
         raise ConfigError(f"--at is {at!r}; give whole numbers with commas between, such as 20,30,45") from None
     from dimred.comparison.compare import compare as make_comparison
-    from dimred.comparison.summary import markdown
+    from dimred.comparison.results import markdown
     from dimred.launch.signals import StopSignals
 
     try:

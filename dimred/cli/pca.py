@@ -1,7 +1,6 @@
 """``dimred pca``: make the basis of a search out of stage 1's snapshots, without MindSpore."""
 
 import json
-import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -13,8 +12,6 @@ from dimred.io.run_names import BASIS
 
 if TYPE_CHECKING:
     from dimred.checkpoints.layout import WeightLayout
-
-_log = logging.getLogger(__name__)
 
 
 def pca(
@@ -55,14 +52,8 @@ def pca(
         series = CheckpointSeries.open(ckpt_dir, argument="--ckpt-dir").select(last)
     layout = None if names_from is None else _layout_from(names_from)
 
-    def log(phase: str, n_done: int, total: int) -> None:
-        if n_done == 0:
-            _log.info(f"{phase}: {4 * len(series) * total / 1e9:.2f} GB")
-
     with options_in_errors("out", "n_components", "kind", "overwrite", "skip_bad"):
-        result = fit_basis(
-            series, n_components, out=out, kind=basis, layout=layout, overwrite=force, skip_bad=skip_bad, progress=log
-        )
+        result = fit_basis(series, n_components, out=out, kind=basis, layout=layout, overwrite=force, skip_bad=skip_bad)
     facts = {"path": str(result.path)} | result.in_short(result.n_components)
     sentence = (
         "{path}: {n_components} directions of {n_snapshots} snapshots of {n_weights:,} weights, which explain "

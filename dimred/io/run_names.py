@@ -1,6 +1,5 @@
 """Name the files and folders of a run, and find checkpoints and snapshots by their names."""
 
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import NamedTuple
 
 from dimred.errors import ConfigError
 from dimred.io.atomic import LOCK, is_temporary
-from dimred.io.file_format import CONFIGURATION, MERGE
+from dimred.io.file_format import CONFIGURATION
 
 # Of every run.
 CONFIG = "config.yaml"
@@ -47,9 +46,6 @@ BASIS_METADATA = "pca_mat.h5"
 # Of stage 2.
 STAGE_2_CHECKPOINTS = "checkpoint_stage_2"
 RESULT = "result.json"
-
-# Of a merge.
-MERGE_FOLDER = ".merge"  # ends the name of the folder with the scores
 
 
 def results_in(folder: Path) -> bool:
@@ -124,17 +120,3 @@ def snapshots_below(folder: Path, patterns: Sequence[str] = (f"{STAGE_1_CHECKPOI
     """
     places = sorted(place for pattern in patterns for place in folder.glob(pattern) if place.is_dir())
     return f"; the snapshots of this run are in {str(places[0])!r}" if places else ""
-
-
-def record_path(out: Path) -> Path:
-    """Return the path of the record beside the result of a merge."""
-    return out.with_name(out.name + ".json")
-
-
-def has_record(out: Path) -> bool:
-    """Return whether a file or folder has the record of a merge beside it."""
-    try:
-        record = json.loads(record_path(out).read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(record, dict) and record.get("format") == MERGE.name

@@ -13,7 +13,7 @@ import dimred
 from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.checkpoints.states import read_state
-from dimred.comparison.summary import collect
+from dimred.comparison.results import collect
 from dimred.errors import DimredError
 from dimred.io import file_format
 from dimred.io.checksums import read_checksummed, write_checksummed
