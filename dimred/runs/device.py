@@ -14,7 +14,7 @@ from mindspore import communication, profiler
 
 from dimred.config import StageConfig
 from dimred.config.parts import ProfileConfig
-from dimred.distributed.ranks import ALONE, Group, Ranks
+from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError, shown
 from dimred.workarounds.all_reduce_fusion import fuse_all_reduces
 
@@ -60,6 +60,8 @@ def set_up(
         ms.set_deterministic(True)
     if os.environ.get("MS_ROLE") != "MS_WORKER":
         return ALONE
+    from dimred.distributed.group import Group  # a process that is alone needs no collectives
+
     communication.init()
     ranks = Group(communication.get_rank(), communication.get_group_size())
     if all_reduce_split and device_target == "Ascend":

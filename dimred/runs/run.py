@@ -10,7 +10,6 @@ import numpy as np
 
 from dimred.checkpoints.states import RunState, RunStates, check_finite, read_state
 from dimred.config import StageOneConfig, config_text
-from dimred.distributed.share import share
 from dimred.errors import ConfigError, RunError
 from dimred.io.atomic import atomic_write, retry
 from dimred.io.file_format import CONFIGURATION
@@ -26,7 +25,7 @@ from dimred.runs.loop import EpochLoop, Progress
 from dimred.runs.records import Mark, MetricsLog, TensorBoard, cut_metrics, make_callback, read_beginning
 from dimred.runs.run_folder import run_folder, write_versions
 from dimred.runs.task import Settings, Task
-from dimred.train_step.optimizers import last_rate
+from dimred.train_step.optimizer_state import last_rate
 from dimred.train_step.protocol import Result, Step
 from dimred.train_step.statistics import moving_statistics
 from dimred.vectors.parameters import to_arrays
@@ -110,7 +109,7 @@ class Run(Generic[Settings]):
             CheckpointError: the state belongs to a different network.
         """
         newest = self.ranks.run_on_rank_zero(self._newest_state)
-        state: RunState | None = share(newest, self.ranks, read_state)
+        state: RunState | None = self.ranks.share(newest, read_state)
         if state is None:
             return None
         self._records_mark = state.values["metrics"]

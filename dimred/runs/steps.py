@@ -22,9 +22,6 @@ from dimred.errors import ConfigError, DimredError, shown
 from dimred.evaluation.scores import Score, Scores, copies, cross_entropy, is_among_five, is_correct, misfit, on_host
 from dimred.io.metric import ACCURACY, TOP5, metrics_of
 from dimred.models.factory import CLASSES_REMEDY, call_factory, load_factory, make_cell
-from dimred.train_step.clipping import Clipping
-from dimred.train_step.ema import EMA
-from dimred.train_step.loss_scale import DynamicLossScale, StaticLossScale
 from dimred.train_step.modes import evaluating
 from dimred.train_step.optimizers import decays, make_optimizer
 from dimred.train_step.part import StepPart
@@ -44,23 +41,28 @@ def build_parts(config: StageConfig, network: nn.Cell) -> dict[str, Any]:
     Returns:
         ``parts`` and ``micro_batch_size``, arguments of both steps.
     """
-    clipping, ema = config.clipping, config.ema
-    parts = [
-        *([] if clipping.norm is None else [Clipping(clipping.norm)]),
-        *([] if ema.decay is None else [EMA(network, ema.decay, ema.ramp)]),
-        *build_loss_scale(config.loss_scale),
-    ]
+    parts: list[StepPart] = []
+    if config.clipping.norm is not None:
+        from dimred.train_step.clipping import Clipping
+
+        parts.append(Clipping(config.clipping.norm))
+    if config.ema.decay is not None:
+        from dimred.train_step.ema import EMA
+
+        parts.append(EMA(network, config.ema.decay, config.ema.ramp))
+    if config.loss_scale.name != "none":
+        parts.append(_loss_scale(config.loss_scale))
     return {"parts": parts, "micro_batch_size": config.data.batch_size if config.accumulation > 1 else None}
 
 
-def build_loss_scale(config: LossScaleConfig) -> list[StepPart]:
-    """Build the loss scale from its section; none if it is off."""
-    if config.name == "none":
-        return []
+def _loss_scale(config: LossScaleConfig) -> StepPart:
+    """Build the loss scale from its section, which asks for one."""
+    from dimred.train_step.loss_scale import DynamicLossScale, StaticLossScale
+
     if config.name == "static":
-        return [StaticLossScale(1024.0 if config.scale is None else config.scale, config.drop_overflow)]
+        return StaticLossScale(1024.0 if config.scale is None else config.scale, config.drop_overflow)
     first = 2.0**16 if config.scale is None else config.scale
-    return [DynamicLossScale(first, config.factor, config.window, config.smallest, config.largest)]
+    return DynamicLossScale(first, config.factor, config.window, config.smallest, config.largest)
 
 
 def build_rates(schedule: ScheduleConfig, steps_per_epoch: int, n_epochs: int) -> np.ndarray:

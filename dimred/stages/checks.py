@@ -16,7 +16,6 @@ from dimred.errors import ConfigError
 from dimred.io.disk_space import free_bytes
 from dimred.io.run_names import BASIS, named_weights
 from dimred.models.factory import load_factory
-from dimred.models.summary import memory_of_step, summarise
 from dimred.runs.begun import Begun
 from dimred.runs.run_folder import check_run_folder
 from dimred.runs.steps import build_optimizer, warn_of_idle_patterns
@@ -24,8 +23,7 @@ from dimred.runs.task import Settings, Task
 from dimred.stages.cooldown import Cooldown, plan_cooldown
 from dimred.stages.parent import StageOneRun
 from dimred.subspace.basis import SubspaceBasis
-from dimred.train_step.optimizers import UPDATES
-from dimred.train_step.schedule_free import check_no_gradient_point
+from dimred.train_step.optimizer_state import UPDATES, check_no_gradient_point
 from dimred.vectors.parameters import check_arrays
 
 _log = logging.getLogger(__name__)
@@ -195,6 +193,8 @@ def _check_memory(task: Task[Settings]) -> None:
     shape = (1, 3, data.image_size, data.image_size)
     if 1000 * data.batch_size * _FLOAT * math.prod(shape) < available:
         return
+    from dimred.models.summary import memory_of_step, summarise
+
     n_bytes = memory_of_step(summarise(task.network, shape), data.batch_size)
     if available < n_bytes / 2:
         raise ConfigError(

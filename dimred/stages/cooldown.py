@@ -14,7 +14,7 @@ from dimred.io.run_names import full_checkpoint_beside
 from dimred.runs.steps import build_optimizer, join_step
 from dimred.runs.task import Task
 from dimred.stages.parent import StageOneRun
-from dimred.train_step.optimizers import state_parameters
+from dimred.train_step.optimizer_state import state_parameters
 from dimred.train_step.protocol import Step
 from dimred.train_step.schedule import with_cooldown
 from dimred.train_step.step import TrainStep

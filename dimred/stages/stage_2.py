@@ -26,7 +26,7 @@ from dimred.stages.candidates import Candidates, new_choice, put_best_average
 from dimred.stages.cooldown import Cooldown, build_cooldown_step
 from dimred.stages.parent import StageOneRun
 from dimred.subspace.basis import SubspaceBasis
-from dimred.train_step.optimizers import state_parameters
+from dimred.train_step.optimizer_state import state_parameters
 from dimred.train_step.protocol import Result, Step, parameters_to_save
 from dimred.vectors.parameters import from_arrays, preserved
 
