@@ -1,4 +1,4 @@
-"""What chooses a direction in the subspace, and BFGS, which estimates the inverse Hessian there.
+"""Directions in the subspace: the protocol of a rule that chooses them, and BFGS.
 
 It computes with k and k x k numbers on the host in float64; k is a few dozen, so this takes microseconds.
 """

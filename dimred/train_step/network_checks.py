@@ -23,8 +23,8 @@ def check_dense(network: nn.Cell) -> None:
     for name, cell in network.cells_and_names():
         if isinstance(cell, nn.EmbeddingLookup) and cell.sparse and cell.embedding_table.requires_grad:
             raise ConfigError(
-                f"the cell {name!r} of the network, {type(cell).__name__}, has sparse gradients, which only a step "
-                "without micro-batches, ranks, clipping, a loss scale and a search can take; use nn.Embedding, or "
+                f"the cell {name!r} of the network, {type(cell).__name__}, has sparse gradients. A search can't use "
+                "them, nor can a step with micro-batches, ranks, clipping or a loss scale; use nn.Embedding, or "
                 "target='DEVICE' with sparse=False"
             )
 
