@@ -104,7 +104,7 @@ class Ranks:
         return work()
 
     def first_fault(self, fault: BaseException | None) -> DimredError | None:
-        """Return, on every rank, an error that describes the fault of the first rank with one; None if there is none.
+        """Return, on every rank, an error that describes the fault of the first rank that has one; None without any.
 
         A DataError stays a DataError on every rank, a fault of a file or a disk becomes a FaultError, and any other a
         DimredError.
@@ -143,7 +143,7 @@ class Ranks:
         """
 
     def share(self, original: Any, read: Callable[[Path], Any]) -> Any:
-        """Read the file that rank 0 has read on every rank, under the same path.
+        """Read on every rank the file that rank 0 has read, under the same path.
 
         Args:
             original: on rank 0, what it has read, an object whose ``path`` is the file, or None; None elsewhere.

@@ -1,7 +1,7 @@
 """Read the state of an optimizer: its parameters, its rate, and the weights that it would have used."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
 
 from mindspore import Parameter, nn
@@ -24,8 +24,8 @@ def has_averaged_point(optimizer: nn.Cell | None) -> bool:
 
 def weights_to_use(optimizer: nn.Cell | None) -> AbstractContextManager[None]:
     """Put the weights to evaluate and keep into the network inside the block, if they are not there already."""
-    in_place: AbstractContextManager[None] = optimizer.in_place() if has_averaged_point(optimizer) else nullcontext()
-    return in_place
+    in_place: Callable[[], AbstractContextManager[None]] = getattr(optimizer, "in_place", nullcontext)
+    return in_place()
 
 
 def state_parameters(optimizer: nn.Cell) -> list[Parameter]:

@@ -173,9 +173,11 @@ def test_ranks_on_cpu_train_without_the_context_that_fuses_all_reduces(answers) 
     assert {*answers["parallel_mode"]} == {"stand_alone"}
 
 
-def test_all_ranks_begin_with_the_weights_of_rank_0(answers) -> None:
-    """The ranks have the same seed, but a user's network may draw from a generator of its own."""
+def test_all_ranks_begin_with_the_weights_of_rank_0_and_draw_noise_of_their_own(answers) -> None:
+    """A user's network may draw its weights from a generator of its own."""
     found = answers["own_networks"]
+    assert found[0]["seed"] == 1
+    assert len({each["seed"] for each in found}) == len(found)
     assert len({each["at first"] for each in found}) == len(found)
     assert {each["of the task"] for each in found} == {found[0]["at first"]}
 
