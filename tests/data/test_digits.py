@@ -6,7 +6,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from dimred.data import digits
-from dimred.data.digits import SPLITS, write_digits
+from dimred.data.digits import SPLITS, write_digits, write_image_tree
 from dimred.errors import ConfigError, DataError
 
 
@@ -94,5 +94,5 @@ def test_a_write_cut_off_midway_leaves_nothing(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write_digits(tmp_path / "out", images())
+        write_image_tree(tmp_path / "out", images())
     assert not list(tmp_path.iterdir())
