@@ -16,7 +16,6 @@ from dimred.config import StageConfig
 from dimred.config.parts import ProfileConfig
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError, shown
-from dimred.workarounds.all_reduce_fusion import fuse_all_reduces
 
 _log = logging.getLogger(__name__)
 
@@ -65,6 +64,8 @@ def set_up(
     communication.init()
     ranks = Group(communication.get_rank(), communication.get_group_size())
     if all_reduce_split and device_target == "Ascend":
+        from dimred.workarounds.all_reduce_fusion import fuse_all_reduces
+
         fuse_all_reduces(all_reduce_split, ranks.group_size)
     return ranks
 
