@@ -21,7 +21,7 @@ def digits(
 
     Example: dimred data digits ./digits --seed 1
     """
-    from dimred.data.image_tree import write_digits
+    from dimred.data.digits import write_digits
 
     counts = write_digits(out, seed, label_noise=label_noise)
     print(f"{out}: " + ", ".join(f"{count} {split} images" for split, count in counts.items()))
@@ -38,7 +38,8 @@ def check(
 
     Example: dimred data check ./imagenet
     """
-    from dimred.data.image_tree import IMAGE_SUFFIXES, check_images, count_in_words
+    from dimred.data.image_checks import check_images
+    from dimred.data.image_tree import IMAGE_SUFFIXES, count_in_words
 
     kinds, not_read = check_images(root, workers)
     bad_paths = [path for path, kind in kinds.items() if kind == "damaged"]

@@ -79,7 +79,7 @@ def evaluate(
     from dimred.checkpoints.checkpoint_io import check_ending, read_checkpoint, write_checkpoint
     from dimred.runs.device import set_up
     from dimred.runs.task import build_task
-    from dimred.train_step.schedule_free import check_no_gradient_point
+    from dimred.train_step.optimizer_state import check_no_gradient_point
     from dimred.train_step.statistics import moving_statistics
     from dimred.vectors.parameters import first_not_finite, from_arrays, to_arrays
 

@@ -128,7 +128,7 @@ def train(
     # The other hosts read WEIGHTS and PCA_MAT under host 0's paths.
     _check_paths(data, *((None, None) if node_rank else (weights, pca_mat)))
     if is_for_imagenet:
-        from dimred.data.image_tree import check_is_imagenet
+        from dimred.data.image_checks import check_is_imagenet
 
         check_is_imagenet(data, recipe_names())
     if rank_table is None:

@@ -12,7 +12,7 @@ import mindspore as ms
 from mindspore import communication
 
 from dimred.config import StageConfig
-from dimred.distributed.ranks import ALONE, Group, Ranks
+from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError, shown
 
 _log = logging.getLogger(__name__)
@@ -64,6 +64,8 @@ def _choose_device(target: Literal["CPU", "Ascend"]) -> None:
 
 def _join(target: Literal["CPU", "Ascend"], all_reduce_split: Sequence[int]) -> Ranks:
     """Join the ranks of the job."""
+    from dimred.distributed.group import Group  # a process that is alone needs no collectives
+
     communication.init()
     ranks = Group(communication.get_rank(), communication.get_group_size())
     if all_reduce_split and target == "Ascend":

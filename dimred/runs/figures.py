@@ -7,7 +7,7 @@ from typing import Any
 
 from dimred.io.metric import AS_TRAINED, EMA, REESTIMATED, Figures
 from dimred.runs.task import Task
-from dimred.train_step.optimizers import weights_to_use
+from dimred.train_step.optimizer_state import weights_to_use
 from dimred.train_step.protocol import Step
 from dimred.train_step.statistics import moving_statistics
 from dimred.vectors.parameters import preserved

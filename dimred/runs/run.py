@@ -11,7 +11,6 @@ import numpy as np
 
 from dimred.checkpoints.states import RunState, RunStates, check_finite, read_state
 from dimred.config import StageOneConfig, config_text
-from dimred.distributed.share import share
 from dimred.errors import ConfigError
 from dimred.io.atomic import atomic_write, retry
 from dimred.io.file_format import CONFIGURATION
@@ -26,7 +25,7 @@ from dimred.runs.loop import EpochLoop, Progress
 from dimred.runs.records import Mark, MetricsLog, Record, cut_metrics, read_beginning
 from dimred.runs.run_folder import run_folder, write_versions
 from dimred.runs.task import Settings, Task
-from dimred.train_step.optimizers import last_rate
+from dimred.train_step.optimizer_state import last_rate
 from dimred.train_step.protocol import Result, Step
 from dimred.train_step.statistics import moving_statistics
 from dimred.vectors.parameters import to_arrays
@@ -109,7 +108,7 @@ class Run(Generic[Settings]):
             CheckpointError: the state belongs to a different network.
         """
         newest = self.ranks.run_on_rank_zero(self._newest_state)
-        state: RunState | None = share(newest, self.ranks, read_state)
+        state: RunState | None = self.ranks.share(newest, read_state)
         if state is not None:
             self._restore_from(state, step, n_epochs)
         return state

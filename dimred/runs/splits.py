@@ -12,7 +12,6 @@ from dimred.config import DataConfig, StageConfig
 from dimred.data.batches import Batches
 from dimred.data.image_folder import ImageFolder, check_classes, check_splits, split_folder
 from dimred.data.image_tree import IMAGE_SUFFIXES, count_in_words
-from dimred.data.own_dataset import OwnDataset
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError, DataError
 
@@ -50,9 +49,10 @@ def build_splits(
                 _warn_of_passed_over(part)
             if not config.data.resize:
                 _check_sizes(config.data, part)
-        if isinstance(part, OwnDataset) and None in (config.loss, config.metric):
-            part.check_classes(n_classes)
-            part.n_classes = n_classes if config.loss is None else None
+        elif None in (config.loss, config.metric):
+            own: Any = part  # an OwnDataset
+            own.check_classes(n_classes)
+            own.n_classes = n_classes if config.loss is None else None
     if val_chooses:
         _check_size_of_val(images["val"].n_images)
     if (config.data.workers or 0) > (most := _most_workers()):
@@ -121,6 +121,7 @@ def build_data(config: DataConfig, data: Path, split: str, ranks: Ranks = ALONE,
     workers = config.workers or (_WORKERS if config.dataset is None else 1)
     options["workers"] = min(workers, _most_workers())
     if config.dataset is not None:
+        from dimred.data.own_dataset import OwnDataset
         from dimred.models.factory import load_factory
 
         return OwnDataset(load_factory(config.dataset, "data.dataset"), data, split, **options)

@@ -119,6 +119,7 @@ def build_task(
     """
     names, val_chooses = sorted(splits or settings.splits), splits is None and settings.uses_val
     network, scores = build_network(settings), build_scores(settings)
+    ranks.separate_masks(network)
 
     def splits_of_task() -> dict[str, Batches]:
         return build_splits(settings, data, names, ranks=ranks, val_chooses=val_chooses)

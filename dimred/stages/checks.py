@@ -19,8 +19,7 @@ from dimred.runs.run_folder import check_run_folder
 from dimred.runs.steps import build_optimizer, warn_of_idle_patterns
 from dimred.runs.task import Settings, Task
 from dimred.stages.parent import StageOneRun
-from dimred.train_step.optimizers import UPDATES
-from dimred.train_step.schedule_free import check_no_gradient_point
+from dimred.train_step.optimizer_state import UPDATES, check_no_gradient_point
 from dimred.vectors.parameters import check_arrays
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from dimred.io.run_names import CONFIG, FULL_CHECKPOINT, STAGE_1_CHECKPOINTS
 from dimred.runs.steps import build_optimizer, build_rates, join_step, warn_of_idle_patterns
 from dimred.runs.task import Task
 from dimred.stages.parent import StageOneRun
-from dimred.train_step.optimizers import state_parameters
+from dimred.train_step.optimizer_state import state_parameters
 from dimred.train_step.protocol import Step
 from dimred.train_step.schedule import with_cooldown
 from dimred.train_step.step import TrainStep

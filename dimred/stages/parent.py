@@ -14,7 +14,6 @@ from dimred.checkpoints.layout import arrays_digest
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageOneConfig, StageTwoConfig, load_config
 from dimred.distributed.ranks import Ranks
-from dimred.distributed.share import share
 from dimred.errors import ConfigError
 from dimred.io.run_names import (
     CONFIG,
@@ -25,7 +24,7 @@ from dimred.io.run_names import (
     own_config,
     without_dots,
 )
-from dimred.train_step.optimizers import UPDATES
+from dimred.train_step.optimizer_state import UPDATES
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +66,7 @@ class StageOneRun:
             CheckpointError, ConfigError: as ``open``; on the other ranks it is a DimredError.
             DimredError: a rank can't read the file, or has a different one under that path.
         """
-        run: StageOneRun = share(ranks.run_on_rank_zero(lambda: cls.open(weights)), ranks, cls.open)
+        run: StageOneRun = ranks.share(ranks.run_on_rank_zero(lambda: cls.open(weights)), cls.open)
         return run
 
     @property

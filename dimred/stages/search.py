@@ -13,7 +13,6 @@ from mindspore import nn
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import SearchConfig, StageTwoConfig
 from dimred.distributed.ranks import Ranks
-from dimred.distributed.share import share
 from dimred.errors import ConfigError, DimredError
 from dimred.io.run_names import BASIS
 from dimred.stages.parent import StageOneRun
@@ -134,5 +133,5 @@ def fit_and_share(
     def load(path: Path) -> SubspaceBasis:
         return load_basis(path, network=network, verify=False)
 
-    basis_of_all: SubspaceBasis = share(ranks.run_on_rank_zero(fit), ranks, load)
+    basis_of_all: SubspaceBasis = ranks.share(ranks.run_on_rank_zero(fit), load)
     return basis_of_all

@@ -18,9 +18,8 @@ from dimred.launch.environment import log_commands
 from dimred.runs.loop import Progress
 from dimred.runs.run import Run
 from dimred.stages.next_command import commands_after_stage_1
-from dimred.train_step.optimizers import weights_to_use
+from dimred.train_step.optimizer_state import has_averaged_point, weights_to_use
 from dimred.train_step.protocol import Result, Step
-from dimred.train_step.schedule_free import ScheduleFree
 from dimred.train_step.statistics import moving_statistics
 from dimred.vectors.parameters import preserved, to_arrays
 
@@ -91,7 +90,7 @@ class StageOne:
             on = "to train on, the same command with --resume --set stop=null"
             _log.info(f"stage 1 ends after epoch {run.finished_epochs}: {stop.reason}; {on}")
         run.figures.log_ema()
-        is_averaged = isinstance(self.step.optimizer, ScheduleFree)
+        is_averaged = has_averaged_point(self.step.optimizer)
         network = self._save_averaged() if is_averaged else self._last_checkpoint
         run.figures.log_end(network, is_averaged and run.figures.reestimates, run.is_kept)
         if run.is_kept and self._ranks.is_rank_zero:  # which has the files

@@ -26,7 +26,7 @@ from dimred.runs.task import Task
 from dimred.stages.parent import StageOneRun
 from dimred.stages.point_files import PointFiles
 from dimred.subspace.basis import SubspaceBasis
-from dimred.train_step.optimizers import state_parameters
+from dimred.train_step.optimizer_state import state_parameters
 from dimred.train_step.protocol import Result, Step, parameters_to_save
 from dimred.vectors.parameters import from_arrays
 

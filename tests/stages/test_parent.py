@@ -14,7 +14,7 @@ from dimred.runs.steps import build_optimizer
 from dimred.runs.task import Task, build_network, build_task
 from dimred.stages.cooldown import Cooldown, build_cooldown_step, last_rate, plan_cooldown
 from dimred.stages.parent import StageOneRun, config_beside
-from dimred.train_step.optimizers import state_parameters
+from dimred.train_step.optimizer_state import state_parameters
 from dimred.vectors.parameters import to_arrays
 from tests.helpers import tiny_task
 from tests.helpers.run_files import write_config

@@ -23,7 +23,8 @@ from dimred.report.run_files import read_stage_2
 from dimred.runs.splits import build_data
 from dimred.stages.candidates import Candidates
 from dimred.stages.stage_2 import StageTwo
-from dimred.train_step.optimizers import decay_groups, state_parameters
+from dimred.train_step.optimizer_state import state_parameters
+from dimred.train_step.optimizers import decay_groups
 from dimred.vectors.parameters import from_arrays, to_arrays
 from tests.helpers.finished_stage_1 import STAGE_1, settings
 from tests.helpers.results import differences, results
