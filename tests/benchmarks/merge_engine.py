@@ -9,9 +9,6 @@ from safetensors import deserialize
 from safetensors.numpy import save_file
 
 import dimred
-from dimred.averaging.windows import profile_coefficients
-from dimred.merging.inputs import open_checkpoints
-from dimred.merging.output import write_network
 from tests.benchmarks import measured
 from tests.benchmarks.measured import Engine, Point, cost_of, read_and_write
 
@@ -65,17 +62,6 @@ def plain_loop(folder: Path, point: Point) -> Cost:
     return cost_of(run)
 
 
-def candidate(folder: Path, point: Point) -> Cost:
-    """Write a moving average of all checkpoints as it is written for a metric, which is not flushed to the disk."""
-
-    def run() -> None:
-        checkpoints = open_checkpoints([folder / "run"])
-        coefficients = profile_coefficients("exponential=0.8", [checkpoint.step for checkpoint in checkpoints])
-        write_network(checkpoints, coefficients, folder / "candidate.safetensors", checkpoints[-1])
-
-    return cost_of(run)
-
-
 def merge(folder: Path, profile: str | None = None) -> Cost:
     out = folder / "merged.safetensors"
     found = cost_of(lambda: dimred.merge(folder / "run", out, profile=profile))
@@ -107,7 +93,6 @@ ENGINES: dict[str, Engine] = {
     "prepare": prepare,
     "dimred merge": lambda folder, point: merge(folder),
     "dimred merge, ema=0.1": lambda folder, point: merge(folder, "ema=0.1"),
-    "a candidate of a metric": candidate,
     "reading and writing once": least,
     "a float64 loop": plain_loop,
     "mergekit": mergekit,

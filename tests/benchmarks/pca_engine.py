@@ -65,30 +65,11 @@ def boost(folder: Path, point: Point) -> Cost:
     return cost_of(run)
 
 
-def read_matrix(folder: Path) -> np.ndarray:
-    from dimred.checkpoints.matrix import WeightMatrix
-
-    matrix = WeightMatrix(CheckpointSeries.open(folder / "snapshots"))
-    snapshots = np.empty(matrix.shape, np.float32)
-    matrix.read(0, snapshots)
-    return snapshots
-
-
-def sklearn_pca(folder: Path, point: Point) -> Cost:
-    from sklearn.decomposition import PCA
-
-    def run() -> None:
-        np.save(folder / "sklearn.npy", PCA(_k(point), svd_solver="full").fit(read_matrix(folder)).components_)
-
-    return cost_of(run)
-
-
 ENGINES: dict[str, Engine] = {
     "prepare": prepare,
     "dimred pca": dimred_pca,
     "reading and writing once": least,
     "MindSpore boost": boost,
-    "scikit-learn PCA": sklearn_pca,
 }
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,8 @@ Cost = dict[str, float]
 def job(folder: Path, point: Point) -> Cost:
     """Launch the ranks, each of which runs this module again, and return the medians of rank 0."""
     name = "tests.benchmarks.ranks_engine"
-    ranks = make_job(name, "stage_1", [], out=folder, devices=point["ranks"], device_target="CPU")
+    out = Path(mkdtemp(dir=folder))  # which must be empty
+    ranks = make_job(name, "stage_1", [], out=out, devices=point["ranks"], device_target="CPU")
     assert launch(ranks) == 0
     found: Cost = json.loads((ranks.folder(0) / "figures.json").read_text())
     return found

@@ -26,7 +26,7 @@ from tests.benchmarks.measured import Engine, Point, cost_of, read_and_write
 from tests.helpers.tiny_run import RunStage, stage_1_run, stage_2_run
 from tests.helpers.tiny_task import N_CLASSES, N_FEATURES, TASK
 
-PER_EPOCH, ROWS = 250, 4
+PER_EPOCH, ROWS = 50, 4
 Cost = dict[str, float]
 SHARED: dict[str, Any] = TASK | {
     "data": {"dataset": "tests.benchmarks.records_engine:Points", "batch_size": ROWS, "workers": 1},

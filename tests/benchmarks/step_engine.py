@@ -13,6 +13,7 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
+from scipy.linalg import hadamard
 
 from dimred.models.resnet import BasicBlock, ResNet
 from dimred.stages.subspace_train_step import SubspaceTrainStep
@@ -44,12 +45,11 @@ def batches() -> list[Batch]:
 
 
 def prepare(folder: Path, point: Point) -> Cost:
-    """Write rows of length 1, nearly orthogonal: windows of one random vector."""
+    """Write orthonormal rows: Walsh functions, whose entries are all of one size."""
     n_weights, k = sum(p.size for p in network_of(point).trainable_params()), point["k"]
-    vector = np.random.default_rng(2).standard_normal(n_weights + 999 * k, np.float32) / np.float32(n_weights**0.5)
     rows = np.lib.format.open_memmap(folder / "rows.npy", "w+", np.float32, (k, n_weights))
-    for number, row in enumerate(rows):
-        row[:] = vector[999 * number :][:n_weights]
+    for row, signs in zip(rows, hadamard(128), strict=False):
+        row[:] = np.resize(signs.astype(np.float32) / np.float32(n_weights**0.5), n_weights)
     rows.flush()
     return {}
 
