@@ -1,6 +1,6 @@
 """Make one ordinary training step, from the gradient to the moving average."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -175,7 +175,7 @@ class TrainStep(TypedCell):
         """Return ""; see ``Step``."""
         return ""
 
-    def totals(self, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def totals(self, records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         """Return nothing; see ``Step``."""
         return {}
 

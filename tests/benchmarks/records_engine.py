@@ -70,7 +70,7 @@ def prepare(folder: Path, point: Point) -> Cost:
     with (two / METRICS).open("w") as file:
         for step, record in enumerate(islice(cycle(records), n_steps), 1):
             file.write(json.dumps(record | {"step": step, "epoch": (step - 1) // PER_EPOCH + 1}) + "\n")
-    with MetricsLog(two / METRICS) as log:
+    with MetricsLog(two / METRICS, beginning=(two / METRICS).read_bytes()) as log:
         mark = log.mark()
     states, result = RunStates(two), StageTwoResult.read(two / RESULT)
     state = states.newest(print)
@@ -94,7 +94,8 @@ def report(folder: Path, point: Point) -> Cost:
 
 
 def mark(folder: Path, point: Point) -> Cost:
-    with MetricsLog(folder / "two" / METRICS) as log:
+    path = folder / "two" / METRICS
+    with MetricsLog(path, beginning=path.read_bytes()) as log:
         return cost_of(log.mark)
 
 
