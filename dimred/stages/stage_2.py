@@ -236,7 +236,7 @@ def build_stage_2(
         from dimred.stages.cooldown import build_cooldown_step
 
         return StageTwo(run, build_cooldown_step(task, cooldown), parent, cooldown)
-    from dimred.stages.search import fit_and_share
+    from dimred.stages.search_basis import fit_and_share
     from dimred.stages.subspace_train_step import build_search_step
 
     search_basis = fit_and_share(basis, task.settings.search, task.network, run.folder, task.ranks)

@@ -17,7 +17,7 @@ from dimred.io.stage_two_result import StageTwoResult
 from dimred.pipelines.stage_2 import stage_2
 from dimred.runs.task import build_network
 from dimred.stages.parent import StageOneRun
-from dimred.stages.search import find_basis
+from dimred.stages.search_basis import find_basis
 from dimred.subspace.fit import fit_basis
 from tests.helpers.tiny_run import stage_1_run, stage_2_run
 from tests.helpers.tiny_task import TASK
