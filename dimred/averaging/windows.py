@@ -29,7 +29,7 @@ def profile_coefficients(profile: str, steps: Sequence[int]) -> np.ndarray:
             average with this decay from one checkpoint to the next; ``ema=WIDTH``: the power function average of EDM2
             (Karras et al., 2024), with WIDTH as a fraction of training; ``merge-decay=CURVE``: the coefficients by
             which WSM (Tian et al., 2025) imitates a learning rate that falls by that curve of ``CURVES``; or N numbers
-            with the sum 1, separated by commas.
+            of at least 0 with the sum 1, separated by commas.
         steps: the checkpoints' steps, increasing.
 
     Returns:
@@ -90,10 +90,8 @@ def _explicit(profile: str, n: int) -> np.ndarray:
             f"profile is {profile!r}, which has {len(coefficients)} coefficients for {n} checkpoints; give one for each"
         )
     total = float(coefficients.sum())
-    if not math.isclose(total, 1, abs_tol=1e-6):
-        raise ConfigError(
-            f"profile is {profile!r}, which sums to {total:g}; coefficients must sum to 1, or weights would be scaled"
-        )
+    if not math.isclose(total, 1, abs_tol=1e-6) or coefficients.min() < 0:
+        raise ConfigError(f"profile is {profile!r}; coefficients must be at least 0 and sum to 1, not to {total:g}")
     return coefficients
 
 
