@@ -74,10 +74,7 @@ def _power_function(width: float, steps: Sequence[int]) -> np.ndarray:
     if len(steps) == 1:  # at step 0, perhaps
         return np.ones(1)
     before_first = max(2 * steps[0] - steps[1], 0)
-    # How far back, as a fraction: exact for whole numbers, also where steps are so large that floats of them are equal.
-    back = np.array([(steps[-1] - step) / steps[-1] for step in (before_first, *steps)])
-    with np.errstate(divide="ignore"):  # of the logarithm of 0, at step 0
-        return np.diff(np.expm1((exponent + 1) * np.log1p(-back)))
+    return np.diff((np.array([before_first, *steps]) / steps[-1]) ** (exponent + 1))
 
 
 def _explicit(profile: str, n: int) -> np.ndarray:
