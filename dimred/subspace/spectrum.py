@@ -31,8 +31,8 @@ def check_enough(n_snapshots: int, n_components: int, kind: str, folder: Path) -
         most = n_snapshots - (kind == "pca")
         fewer = f", or ask for n_components = {most} or fewer" if most else ""
         raise SeriesError(
-            f"n_components is {n_components}, which needs at least {least} snapshots; {folder} gives {n_snapshots}. Save "
-            f"more snapshots in stage 1{fewer}."
+            f"n_components is {n_components}, which needs at least {least} snapshots; {folder} gives {n_snapshots}. "
+            f"Save more snapshots in stage 1{fewer}."
         )
 
 
