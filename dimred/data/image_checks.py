@@ -67,7 +67,7 @@ def check_is_imagenet(root: Path, recipes: Sequence[str]) -> None:
         recipes: names of the recipes, for the error.
 
     Raises:
-        DataError: it has not; the message says what it has.
+        DataError: it has another number; the message names it.
     """
     train = root / "train"
     classes = sorted(entry.name for entry in os.scandir(train) if is_class(entry)) if train.is_dir() else []

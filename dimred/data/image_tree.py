@@ -1,4 +1,4 @@
-"""Class folders of images, ``DATA/<split>/<class>/<image>``: what is a class, an image, and a cut image."""
+"""Class folders of images, ``DATA/<split>/<class>/<image>``: list them, open an image, and see whether it is cut."""
 
 import io
 import os

@@ -133,7 +133,7 @@ def _record(
 
 
 def _inputs_of(batch: Any) -> list[Any]:
-    """Return what a batch gives the network, all but the labels."""
+    """Return the network's inputs in a batch: all of it but the labels."""
     if not isinstance(batch, tuple | list) or len(batch) < 2:
         raise ConfigError(f"batches has {shown(batch)}; each must be a tuple of the inputs and, last, the labels")
     return [Tensor(value) if isinstance(value, np.ndarray) else value for value in batch[:-1]]

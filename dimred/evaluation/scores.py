@@ -188,7 +188,7 @@ def _at_least_one(n_items: float) -> float:
 
 
 def sums_and_counts(score: Any, outputs: Any, labels: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """Sum the items of each sample that count, and count them, for what a score returned for ``outputs``, ``labels``.
+    """Sum and count the items of each sample that count, in what a score returned for ``outputs`` and ``labels``.
 
     Return sums and counts, float64 (n,) each; ConfigError if there is not one value for each item, see ``misfit``.
     """

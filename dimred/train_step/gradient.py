@@ -45,7 +45,7 @@ class BatchGradient(nn.Cell):
 
 
 class _ScaledLoss(nn.Cell):
-    """A cell that returns what is differentiated, the loss f times the weight, and the weight."""
+    """A cell that returns the loss to differentiate, then the loss f times the weight, and the weight."""
 
     def __init__(self, loss: nn.Cell, loss_scale: LossScale):
         super().__init__(auto_prefix=False)

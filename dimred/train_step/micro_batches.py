@@ -23,10 +23,9 @@ class GroupGradient(VectorGradient):
     Divided by the weight, these are the loss and the gradient of the whole batch. They are divided once, after they are
     averaged over the ranks. The sums are float32. The host calls one small graph for each micro-batch.
 
-    BatchNorm normalises each micro-batch by itself. ``loss_and_gradient`` moves its moving statistics once, by the mean
-    of the micro-batches' changes. Each micro-batch starts from the statistics before the group, r, and its forward pass
-    leaves r + c (b_i - r), where b_i is its own mean or variance; the group leaves r + c (mean(b_i) - r), the mean of
-    these. Without this, n micro-batches would move the statistics n times in one step.
+    BatchNorm normalises each micro-batch by itself, but moves its statistics once for the group. Each micro-batch
+    starts from the statistics before the group, r, and its forward pass leaves r + c (b_i - r), where b_i is its own
+    mean or variance. The group leaves the mean of these, r + c (mean(b_i) - r).
 
     Args:
         gradient, vectors, draw_dropout_masks: as for ``VectorGradient``.

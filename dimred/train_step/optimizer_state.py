@@ -18,7 +18,7 @@ def is_rate(parameter: Parameter) -> bool:
 
 
 def has_averaged_point(optimizer: nn.Cell | None) -> bool:
-    """Return whether the weights to evaluate and keep are others than those of the network, as for ``ScheduleFree``."""
+    """Return whether the optimizer keeps the weights to evaluate outside the network, as ``ScheduleFree`` does."""
     return hasattr(optimizer, "in_place")
 
 
@@ -56,7 +56,7 @@ def check_no_gradient_point(names: Collection[str], title: str) -> None:
 
     Args:
         names: names of its arrays.
-        title: the beginning of the error, which says what the user gave.
+        title: the beginning of the error; it names the checkpoint.
 
     Raises:
         ConfigError: it is one.

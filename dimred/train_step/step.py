@@ -60,9 +60,9 @@ class TrainStep(TypedCell):
     part that is off does not appear. With micro-batches it is a loop on the host over small graphs; sink mode would
     take the batch whole.
 
-    The network keeps its cells, with one exception. The loss of a micro-batch or a rank is a mean over some items, and
-    weighs as much as it has items, so that the step is that of the whole batch, of which all ranks have equally many
-    rows. The items of MindSpore's cross entropies are the labels that are not ``ignore_index``, each with its class
+    The network keeps its cells, with one exception. The loss of a micro-batch or a rank is a mean over some items. It
+    is weighed by their number, so that the step is the same as with the whole batch, of which all ranks have equally
+    many rows. The items of MindSpore's cross entropies are the labels that are not ``ignore_index``, each with its class
     weight. With micro-batches or ranks, each such cell is therefore replaced by one that counts; see ``WeightedLoss``.
     The items of any other loss are its rows, unless the network returns the sum of the loss and the count to divide by.
 
