@@ -62,9 +62,9 @@ class TrainStep(TypedCell):
 
     The network keeps its cells, with one exception. The loss of a micro-batch or a rank is a mean over some items. It
     is weighed by their number, so that the step is the same as with the whole batch, of which all ranks have equally
-    many rows. The items of MindSpore's cross entropies are the labels that are not ``ignore_index``, each with its class
-    weight. With micro-batches or ranks, each such cell is therefore replaced by one that counts; see ``WeightedLoss``.
-    The items of any other loss are its rows, unless the network returns the sum of the loss and the count to divide by.
+    many rows. The items of MindSpore's cross entropies are the labels that are not ``ignore_index``, each with its
+    class weight. With micro-batches or ranks, each such cell is therefore replaced by one that counts; see
+    ``WeightedLoss``. The items of any other loss are its rows, unless the network returns (sum, count).
 
     Args:
         network: network and loss in one cell; returns the scalar mean loss of a batch, or a pair (sum, count).
