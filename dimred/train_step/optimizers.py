@@ -82,6 +82,8 @@ def make_optimizer(
     rates = rates if isinstance(rates, float | int) else [float(rate) for rate in rates]
     if factory is not None:
         return _own_optimizer(name, factory, groups, parameters, rates)
+    if name == "momentum":
+        settings.setdefault("momentum", 0.9)
     return _kind(name)(groups, rates, **settings)
 
 
@@ -94,11 +96,7 @@ def _kind(name: str) -> Callable[..., nn.Optimizer]:
         from dimred.train_step.schedule_free import ScheduleFree
 
         return ScheduleFree
-    return nn.SGD if name == "sgd" else _momentum
-
-
-def _momentum(groups: list[dict[str, Any]], rates: float | list[float], momentum: float = 0.9) -> nn.Optimizer:
-    return nn.Momentum(groups, rates, momentum)
+    return nn.SGD if name == "sgd" else nn.Momentum
 
 
 def _check_options(name: str, settings: dict[str, float | bool], options: Sequence[str]) -> None:
