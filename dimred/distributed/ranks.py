@@ -64,8 +64,7 @@ class Ranks:
     def separate_masks(self, network: nn.Cell) -> None:
         """Let MindSpore draw different dropout masks on each rank; rank 0 draws the masks of a process that is alone.
 
-        All ranks build a network under one seed, so that they begin with the same weights. Without this, the masks of
-        all ranks would be the same at each step, and R ranks would draw as much noise as one.
+        All ranks build a network under one seed, to begin with the same weights. Their masks would be the same, too.
 
         Args:
             network: the network, before its first call.

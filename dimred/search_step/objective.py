@@ -27,9 +27,8 @@ class Evaluation(NamedTuple):
 class Objective:
     """The loss f and its gradient, of one batch at the current weights.
 
-    Both are means over the whole batch: over all micro-batches of all ranks, weighed as in ``TrainStep``. The gradient
-    *and* every loss are averaged here, in the same way, so that the search compares like with like. No loss includes
-    the loss scale.
+    Both are means over all micro-batches of all ranks, weighed as in ``TrainStep``. The gradient *and* every loss are
+    averaged in the same way, so that the search compares like with like. No loss includes the loss scale.
 
     Args:
         network: network and loss in one cell.

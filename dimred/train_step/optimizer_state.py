@@ -50,9 +50,7 @@ def last_rate(optimizer: nn.Cell) -> float | None:
 
 
 def check_no_gradient_point(names: Collection[str], title: str) -> None:
-    """Check by the names in it that a checkpoint is not a full one of schedule-free training.
-
-    The weights of that one are not its network.
+    """Check that a checkpoint is not a full one of schedule-free training, whose weights are not its network.
 
     Args:
         names: names of its arrays.
