@@ -83,16 +83,10 @@ class SearchResult(NamedTuple):
 
     def record(self) -> dict[str, Any]:
         """Return a record of ``metrics.jsonl``, with plain numbers and texts."""
-        own = {name: value for name, value in self._asdict().items() if name != "telemetry"}
-        return (
-            own
-            | dict(self.telemetry)
-            | {
-                "loss": float(self.loss.asnumpy()),
-                "outcome": self.outcome.value,
-                "subspace_step": self.subspace_step.tolist(),
-            }
-        )
+        record = self._asdict()
+        telemetry = dict(record.pop("telemetry"))
+        record |= {"loss": float(self.loss.asnumpy()), "outcome": self.outcome.value}
+        return record | {"subspace_step": self.subspace_step.tolist()} | telemetry
 
 
 def search_line(records: Sequence[Mapping[str, Any]]) -> str:

@@ -158,7 +158,7 @@ def averages(ranks: Ranks) -> dict:
         series = CheckpointSeries(own) if ranks.is_rank_zero else None
         for step, row in enumerate(rows, start=1) if series is not None else ():
             series.append({"w": row}, step, step)
-        of_series = SnapshotAverages.of_series(series, layout, ranks)
+        of_series = SnapshotAverages(series, layout, ranks)
         found = [of_series.of(window) for window in (Window(2, 4), Window(0, 4), Window(0, 5, "linear"))]
     expected = [rows[2:4].mean(0), rows[:4].mean(0), np.arange(1, 6) @ rows / 15]
     return {

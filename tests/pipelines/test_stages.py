@@ -105,7 +105,7 @@ def _is_average(two_stages: TwoStages, weights: dict[str, np.ndarray], name: str
         last = read_checkpoint(two_stages.weights)
         return all(np.array_equal(last[key], weights[key]) for key in weights if not key.endswith(("mean", "variance")))
     layout = load_basis(two_stages.matrix).layout
-    averages = SnapshotAverages.of_series(CheckpointSeries.open(two_stages.snapshots), layout)
+    averages = SnapshotAverages(CheckpointSeries.open(two_stages.snapshots), layout)
     first, last = (averages.steps.index(int(step)) for step in re.findall(r"steps (\d+) to (\d+)", name)[0])
     expected = averages.of(Window(first, last + 1, name.partition(" ")[0]))
     return np.array_equal(layout.flatten(weights), expected)
