@@ -28,7 +28,7 @@ STAGE_1: dict[str, Any] = {
 }  # fmt: skip
 ONE = StageOneConfig.model_validate(TASK | STAGE_1)
 SMALLER = r"use --set search\.n_components=1, or make a larger basis: dimred pca --n-components 2$"
-SEARCH: dict[str, Any] = {"epochs": 1, "reestimate_batches": 1, "search": {"n_components": 2}}
+SEARCH: dict[str, Any] = {"epochs": 1, "search": {"n_components": 2}}
 
 
 @pytest.fixture(scope="module")
