@@ -19,7 +19,7 @@ import numpy as np
 from PIL import Image, PngImagePlugin
 
 from dimred.errors import DataError
-from dimred.io.atomic import atomic_folder, make_folder, writable
+from dimred.io.atomic import atomic_folder, make_folder, remove_leftovers, writable
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp")  # in lower or upper case
 # Folders that programs leave beside the classes, apart from hidden ones: of Synology, macOS, Python, file systems.
@@ -278,6 +278,7 @@ def write_image_tree(out: Path, images: Iterable[tuple[str, str, str, np.ndarray
     counts: Counter[str] = Counter()
     with writable("OUT", out):
         make_folder(out.parent)
+        remove_leftovers(out.parent)
         with atomic_folder(out) as folder:
             for split, class_name, name, pixels in images:
                 path = folder / split / class_name / f"{name}.png"
