@@ -20,7 +20,7 @@ from dimred.comparison.runs import DivergedRunError, checkpoint_of
 from dimred.comparison.summary import collect, markdown, read_row, title_of, write_comparison_page
 from dimred.config import StageOneConfig, StageTwoConfig, config_text, load_config
 from dimred.errors import ConfigError
-from dimred.io.atomic import atomic_write, make_folder, writable
+from dimred.io.atomic import atomic_write, make_folder, remove_leftovers, writable
 from dimred.io.checksums import write_checksummed
 from dimred.io.file_format import COMPARED
 from dimred.io.metrics_file import finite, json_text
@@ -31,6 +31,7 @@ from dimred.io.run_names import (
     STAGE_2_CHECKPOINTS,
     full_checkpoints,
     own_config,
+    results_in,
 )
 from dimred.runs.begun import Begun, pins_of_data
 from dimred.runs.device import set_up
@@ -265,9 +266,10 @@ def _claim_folder(out: Path, two: StageTwoConfig) -> None:
             raise ConfigError(
                 f"--out is {str(out)!r}, which holds a comparison with other settings of stage 2; name another folder"
             )
-    elif out.exists() and (not out.is_dir() or any(out.iterdir())):
+    elif out.exists() and (not out.is_dir() or results_in(out)):
         raise ConfigError(f"--out is {str(out)!r}, which holds something else; name another folder")
     else:
         with writable("--out", out):
             make_folder(out)
+            remove_leftovers(out)
             atomic_write(out / CONFIG, config_text(two))

@@ -12,7 +12,7 @@ import numpy as np
 from dimred.averaging.choice import in_words
 from dimred.config import StageOneConfig, StageTwoConfig
 from dimred.errors import ConfigError
-from dimred.io.atomic import atomic_write, make_folder, remove_leftovers, writable
+from dimred.io.atomic import atomic_write, is_temporary, make_folder, remove_leftovers, writable
 from dimred.io.metric import Metric, metrics_of
 from dimred.io.metrics_file import loss_text
 from dimred.io.run_names import CONFIG, METRICS, RESULT, VERSIONS
@@ -38,8 +38,8 @@ def make_report_folder(out: Path) -> None:
         make_folder(out)
         remove_leftovers(out)
         ours = (".png", ".svg") if (out / PAGE).exists() else ()
-        others = [path.name for path in out.iterdir() if path.suffix not in ours and path.name != PAGE]
-        if others:
+        names = [path.name for path in out.iterdir() if path.suffix not in ours and not is_temporary(path.name)]
+        if others := [name for name in names if name != PAGE]:
             raise ConfigError(
                 f"--out is {str(out)!r}, which holds more than a report ({others[0]}); name another folder"
             )
