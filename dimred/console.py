@@ -56,12 +56,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 def check_new_file(parameter: typer.CallbackParam, path: Path | None) -> Path | None:
     """Check, as a callback of Typer, that an argument names a new file in a writable folder, and return its path.
 
-    Args:
-        parameter: the argument or option, for the message.
-        path: the file; None if the option was not given.
-
-    Raises:
-        ConfigError: the file exists, or its folder is missing or can't be written to.
+    The path is None if an option was not given.
     """
     name = parameter.opts[0] if parameter.param_type_name == "option" else parameter.metavar
     if path is not None and path.exists():
@@ -167,27 +162,27 @@ class _Rate(ProgressColumn):
 
 
 def run_program(*programs: Callable[..., None], tell_refusal: Callable[[str], bool] = lambda why: False) -> None:
-    """Run a function as a program that logs to standard output, and exit, see ``run_app``.
+    """Run a function as a program that logs to standard output, and exit, see ``run_command``.
 
     Args:
         programs: the function; or several, of which the command line's first word names the one to run.
-        tell_refusal: as in ``run_app``.
+        tell_refusal: as in ``run_command``.
     """
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     for program in programs:
         app.command()(program)
-    run_app(app, tell_refusal, to_stdout=True)
+    run_command(with_plain_help(typer.main.get_command(app)), tell_refusal, to_stdout=True)
 
 
-def run_app(
-    app: typer.Typer, tell_refusal: Callable[[str], bool] = lambda why: False, *, to_stdout: bool = False
+def run_command(
+    command: Any, tell_refusal: Callable[[str], bool] = lambda why: False, *, to_stdout: bool = False
 ) -> NoReturn:
-    """Run the commands and exit; a DimredError becomes a line on standard error, with its own exit status.
+    """Run a command of Typer and exit; a DimredError becomes a line on standard error, with its own exit status.
 
     Any other error becomes one line too, with status 1. With ``show_tracebacks`` (``--debug``), tracebacks are printed.
 
     Args:
-        app: the commands.
+        command: the command, or the group of commands.
         tell_refusal: takes the text of an error that means bad input; returns whether another process will print it.
         to_stdout: see ``Lines``.
     """
@@ -197,40 +192,43 @@ def run_app(
     if isinstance(sys.stdout, TextIOWrapper):  # a path may have characters that its encoding lacks
         sys.stdout.reconfigure(errors="backslashreplace")
     with Lines(to_stdout=to_stdout):
-        sys.exit(_status(app, tell_refusal))
+        sys.exit(_status(command, tell_refusal))
 
 
-def _status(app: typer.Typer, tell_refusal: Callable[[str], bool]) -> int:
-    """Run the commands, log any error, and return the exit status."""
+def _status(command: Any, tell_refusal: Callable[[str], bool]) -> int:
+    """Run the command, log any error, and return the exit status."""
     try:
-        status = _with_plain_help(typer.main.get_command(app))(standalone_mode=False)
-        return status if isinstance(status, int) else 0
-    except _UsageError as error:
+        status = command(standalone_mode=False)
+    except KeyboardInterrupt:  # before Typer, which makes the same of it, has begun the command
+        return 128 + signal.SIGINT
+    except Exception as error:
+        return _status_of(error, tell_refusal)
+    return status if isinstance(status, int) else 0
+
+
+def _status_of(error: Exception, tell_refusal: Callable[[str], bool]) -> int:
+    """Log an error, and return the exit status that it stands for."""
+    if isinstance(error, _UsageError):
         if type(error).__name__ == "NoArgsIsHelpError":  # it prints the help
             error.show()
         else:
             _log.error(_in_our_words(error))
         return DimredError.exit_status
-    except KeyboardInterrupt:  # before Typer, which makes the same of it, has begun the command
-        return 128 + signal.SIGINT
-    except Exception as raised:
-        if _tracebacks:
-            traceback.print_exc()
-        reason = missing_package(raised) or raised
-        if isinstance(reason, OSError) and reason.filename is not None:  # a disk failed or is full
-            reason = FaultError(
-                f"{reason.filename}: {reason.strerror}; remove the cause, and run the same command again"
-            )
-        if not isinstance(reason, DimredError):
-            _log.error(f"{type(reason).__name__}: {reason} (dimred --debug COMMAND shows where)")
-            return 1
-        if reason.exit_status != DimredError.exit_status or not tell_refusal(str(reason)):
-            _log.error(str(reason))
-        return reason.exit_status
+    if _tracebacks:
+        traceback.print_exception(error)
+    reason = missing_package(error) or error
+    if isinstance(reason, OSError) and reason.filename is not None:  # a disk failed or is full
+        reason = FaultError(f"{reason.filename}: {reason.strerror}; remove the cause, and run the same command again")
+    if not isinstance(reason, DimredError):
+        _log.error(f"{type(reason).__name__}: {reason} (dimred --debug COMMAND shows where)")
+        return 1
+    if reason.exit_status != DimredError.exit_status or not tell_refusal(str(reason)):
+        _log.error(str(reason))
+    return reason.exit_status
 
 
-def _with_plain_help(command: Any) -> Any:
-    """Make the help of a command and its subcommands wrap paragraphs to the terminal, and show flags as typed.
+def plain_help(command: Any) -> Any:
+    """Make the help of a command wrap paragraphs to the terminal, and show flags as typed; return the command.
 
     Typer keeps the line breaks of a docstring, and shows ``<bool>`` behind a flag.
     """
@@ -239,9 +237,14 @@ def _with_plain_help(command: Any) -> Any:
     for one in command.get_params(command.context_class(command)):  # --help among them
         if getattr(one, "is_flag", False):
             one.metavar = ""
-    for subcommand in getattr(command, "commands", {}).values():
-        _with_plain_help(subcommand)
     return command
+
+
+def with_plain_help(command: Any) -> Any:
+    """Give a command and all below it ``plain_help``, and return the command."""
+    for subcommand in getattr(command, "commands", {}).values():
+        with_plain_help(subcommand)
+    return plain_help(command)
 
 
 def _in_our_words(error: Any) -> str:
@@ -259,7 +262,7 @@ def _in_our_words(error: Any) -> str:
 
 
 def show_tracebacks(wanted: bool) -> None:
-    """Set whether ``run_app`` prints tracebacks."""
+    """Set whether ``run_command`` prints tracebacks."""
     global _tracebacks
     _tracebacks = wanted
 

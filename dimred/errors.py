@@ -117,7 +117,7 @@ class Problems:
             self._reasons.append(str(error))
             return None
 
-    def refuse(self) -> None:
+    def check(self) -> None:
         """Raise a ConfigError with all problems noted, if there are any."""
         if len(self._reasons) == 1:
             raise ConfigError(self._reasons[0])

@@ -22,7 +22,7 @@ from dimred.io.metric import ACCURACY, REESTIMATED
 from dimred.io.metrics_file import read_metrics
 from dimred.io.run_names import METRICS, RESULT, SNAPSHOTS, STAGE_1_CHECKPOINTS
 from dimred.io.stage_two_result import AVERAGE, FINAL, START, StageTwoResult
-from dimred.launch.processes import start
+from dimred.launch.programs import start
 from dimred.launch.signals import StopSignals
 from dimred.report.page import Page, Picture, sentences, table
 from dimred.report.plots import plot_curve

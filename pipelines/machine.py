@@ -8,8 +8,6 @@ import math
 import os
 import resource
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,9 +30,6 @@ from dimred.train_step.step import TrainStep
 from dimred.vectors.parameters import to_arrays
 
 _STEPS, _WARM_UP = 50, 10
-# Methods of a tensor that read it.
-_READS = ("asnumpy", "numpy", "item", "tolist", "get_bytes", "__array__", "__float__", "__int__", "__bool__",
-            "__index__", "__complex__", "__contains__", "__iter__", "__str__", "__repr__")  # fmt: skip
 
 
 class _Timer(Observer):
@@ -73,23 +68,17 @@ def bench(
     set_precision(settings)
     task = build_task(settings, data, ranks, is_checked=False)
     check_stage_1(task, out)
-    step, reads = build_train_step(settings, task.network, task.steps_per_epoch, ranks), 0
-
-    def note() -> None:
-        nonlocal reads
-        reads += 1
-
+    step = build_train_step(settings, task.network, task.steps_per_epoch, ranks)
     with open_run(out, task) as run:
         runs, start = [], time.perf_counter()
         for n_steps in (1, _STEPS):
-            part, timer, reads = task.training_batches.shortened(n_steps), _Timer(), 0
+            part, timer = task.training_batches.shortened(n_steps), _Timer()
             loop = EpochLoop(
                 "stage 1", step, part, seed=settings.seed, n_epochs=math.ceil(n_steps / part.steps_per_epoch),
                 save_every_steps=settings.save_every_steps, ranks=ranks, signals=run.signals,
                 read_every_steps=min(settings.read_every_steps, _STEPS // 2),
             )  # fmt: skip
-            with watched_reads(note):
-                loop.run(Progress(), timer)
+            loop.run(Progress(), timer)
             runs.append(timer.done_at)
     first_result, done_at = runs[0][1], runs[1]
     first, last = min(n for n in done_at if n >= _WARM_UP), max(done_at)
@@ -112,7 +101,6 @@ def bench(
         "compile, s": f"{first_result - start:.1f}",
         "ms a step": f"{1000 * seconds / (last - first):.1f}",
         "images a second": f"{n_rows * ranks.group_size / seconds:,.0f}",
-        "reads a step": f"{reads / last:.2f}",
         "peak memory of rank 0, MB": f"{peak / 1e6:,.0f}",
     }
     print(json.dumps(row))
@@ -133,41 +121,6 @@ def doctor(out: Annotated[Path, typer.Option(help="Folder of the rank.")], devic
         raise DimredError(f"a training step had the loss {loss}, or changed no weight; reinstall mindspore")
     ranks.check_same("weights after a step", b"".join(array.tobytes() for array in after.values()))
     print(f"{seconds:.1f} s with compiling")
-
-
-@contextmanager
-def watched_reads(note: Callable[[], object]) -> Iterator[None]:
-    """Call ``note`` for each read of any tensor inside the block, at which the host waits for the device.
-
-    A read method that calls another one is one read.
-    """
-    is_inside = False
-
-    def watched(method: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **options: Any) -> Any:
-            nonlocal is_inside
-            if is_inside:
-                return method(*arguments, **options)
-            note()
-            is_inside = True
-            try:
-                return method(*arguments, **options)
-            finally:
-                is_inside = False
-
-        return call
-
-    methods = {name: getattr(Tensor, name) for name in _READS if hasattr(Tensor, name)}
-    of_bases = [name for name in methods if name not in vars(Tensor)]
-    try:
-        for name, method in methods.items():
-            setattr(Tensor, name, watched(method))
-        yield
-    finally:
-        for name, method in methods.items():
-            setattr(Tensor, name, method)
-        for name in of_bases:
-            delattr(Tensor, name)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from dimred.config import StageOneConfig, StageTwoConfig, load_config
 from dimred.io.run_names import RESULT, STAGE_1_CHECKPOINTS, own_config
 from dimred.io.stage_two_result import AVERAGE, START
 from dimred.report.plots import PlanePoints, PlaneView
-from dimred.report.record import StageTwoRecord, read_stage_1, read_stage_2
+from dimred.report.run_files import StageTwoRecord, read_stage_1, read_stage_2
 from dimred.report.run_page import make_report_folder, write_report, write_stage_1_report
 from dimred.runs.begun import pins_of_data
 from dimred.runs.device import set_up

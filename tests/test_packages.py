@@ -34,7 +34,7 @@ MAY_IMPORT = {
     "workarounds": ("errors",),
     "train_step": ("errors", "curves", "config", "vectors", "distributed", "workarounds"),  # config has the ranges
     "search_step": ("errors", "vectors", "distributed", "train_step", "workarounds"),
-    "evaluation": ("errors", "checkpoints", "averaging", "data", "vectors", "distributed", "train_step"),
+    "evaluation": ("errors", "io", "checkpoints", "averaging", "data", "vectors", "distributed", "train_step"),
 }
 # MindSpore's faults are mended in one room, which the packages that compute may enter.
 MAY_IMPORT["workarounds"] = ("errors",)

@@ -14,7 +14,7 @@ import numpy as np
 
 from dimred.averaging.windows import Window
 from dimred.errors import FaultError
-from dimred.io.metric import Metric
+from dimred.io.metric import Measurement, Metric
 from dimred.io.stage_two_result import ChoiceResult
 
 _log = logging.getLogger(__name__)
@@ -104,18 +104,6 @@ def standard_error(values: np.ndarray) -> float:
     """Return the standard error of the mean of ``values``, (n,); 0 for a single one."""
     with np.errstate(invalid="ignore"):  # of a loss that is not finite
         return float(values.astype(np.float64).std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else 0.0
-
-
-class Measurement(NamedTuple):
-    """Loss and metric of one network on ``val``.
-
-    Attributes:
-        losses: loss of each sample, (n,).
-        metric: mean over the split; None if only the losses were asked for.
-    """
-
-    losses: np.ndarray
-    metric: float | None = None
 
 
 class Choice:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dimred.checkpoints.checkpoint_io import Checkpoint, open_checkpoint, open_file
+from dimred.checkpoints.checkpoint_io import Checkpoint, open_checkpoint
 from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.stored_tensor import BFLOAT16, StoredTensor
 from dimred.errors import CheckpointError
@@ -98,7 +98,7 @@ def open_fitting(paths: Iterable[Path], layout: WeightLayout) -> list[Checkpoint
     Raises:
         CheckpointError: a file can't be read, or does not fit.
     """
-    checkpoints = [open_file(path) for path in paths]
+    checkpoints = [Checkpoint.open(path) for path in paths]
     for checkpoint in checkpoints:
         checkpoint.check_fit(layout)
     return checkpoints

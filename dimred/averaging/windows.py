@@ -1,4 +1,4 @@
-"""The averages to choose from: profiles, windows of a series of checkpoints, and the greedy soup.
+"""The averages to choose from: profiles, and windows of a series of checkpoints.
 
 A profile says how much each checkpoint counts in the average sum(c_i x_i) / sum(c_i), oldest first.
 """
@@ -179,26 +179,3 @@ def profiles_around(window: Window) -> list[Window]:
         if span < end:
             windows.append(Window(0, end, f"exponential={(span - 1) / (span + 1):.3f}"))
     return list(dict.fromkeys(windows))
-
-
-def greedy_soup(numbers: Sequence[int], loss: Callable[[Sequence[int]], float]) -> list[int]:
-    """Build the greedy soup of checkpoints (Wortsman et al., Model soups, 2022, recipe 1).
-
-    Checkpoints are tried from the best to the worst, the newer of equal ones first. Each is added if the mean with
-    it is no worse than without. ``loss`` is called at most 2 n - 1 times.
-
-    Args:
-        numbers: the n checkpoints' numbers, oldest first.
-        loss: returns the loss of the mean of some of them, lower is better.
-
-    Returns:
-        The numbers of those added, the best first.
-    """
-    alone = {number: loss([number]) for number in numbers}
-    members: list[int] = []
-    lowest = math.inf
-    for number in sorted(numbers, key=lambda one: (alone[one], -one)):
-        with_it = loss([*members, number]) if members else alone[number]
-        if with_it <= lowest:
-            members, lowest = [*members, number], with_it
-    return members

@@ -7,17 +7,14 @@ MindSpore is not needed. Reading unpickles nothing, checks sizes before it takes
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self
 
 import numpy as np
 
 from dimred.checkpoints.ckpt_format import LONGEST_NAME, check_ckpt_crc, read_ckpt_index, write_ckpt
 from dimred.checkpoints.layout import WeightLayout, as_array
-from dimred.checkpoints.safetensors_format import read_safetensors_index, write_safetensors
 from dimred.checkpoints.stored_tensor import StoredTensor, reading
-from dimred.checkpoints.trainable import is_counter, is_statistic, trainable_layout
 from dimred.errors import CheckpointError, ConfigError, shown
 from dimred.io.atomic import open_atomic
 
@@ -75,6 +72,8 @@ def _index(file: BinaryIO, path: Path, verify: bool) -> tuple[dict[str, StoredTe
         if os.pread(file.fileno(), len(_LFS_POINTER), 0) == _LFS_POINTER:
             raise CheckpointError(f"{path} is a pointer of Git LFS, not the file itself; fetch it with git lfs pull.")
         if path.suffix == ".safetensors":
+            from dimred.checkpoints.safetensors_format import read_safetensors_index
+
             return read_safetensors_index(file, path)
         index = read_ckpt_index(file, path)
         if verify:
@@ -116,8 +115,11 @@ def write_checkpoint(
         raise ConfigError("weights is empty; a checkpoint needs at least one array.")
     for name in values:
         _check_name(name, target.suffix)
+    write = write_ckpt
+    if target.suffix == ".safetensors":
+        from dimred.checkpoints.safetensors_format import write_safetensors as write
     with open_atomic(target) as file:
-        (write_safetensors if target.suffix == ".safetensors" else write_ckpt)(file, values)
+        write(file, values)
 
 
 def _check_name(name: object, suffix: str) -> None:
@@ -143,37 +145,18 @@ def _storable(name: str, value: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint of one network, in one file or in shards; a tensor is loaded when it is read."""
+    """A checkpoint of one network, in one file or in shards, whose tensors are not loaded."""
 
     path: Path  # the file, or the folder of the shards
     files: tuple[Path, ...]
     tensors: Mapping[str, StoredTensor]
-    step: int = 0  # of training; 0 if it isn't known
     stamps: Stamps = field(default=(), compare=False)  # of the files, from before their indices were read
-    given_layout: WeightLayout | None = None  # which entries are weights, if the user says it
 
-    @cached_property
-    def layout(self) -> WeightLayout:
-        """Return the layout of the weights: the user's, else that of ``trainable_layout``, which may raise."""
-        return self.given_layout or trainable_layout(self.tensors, self.path)
-
-    @cached_property
-    def statistics(self) -> tuple[str, ...]:
-        """Return the names of BatchNorm statistics, which are averaged but not trained.
-
-        If the user says which entries are weights, these are the statistics of the same modules.
-        """
-        tensors = self.tensors
-        names = [name for name, tensor in tensors.items() if tensor.is_float and is_statistic(name, tensors)]
-        if self.given_layout is not None:
-            modules = {name.rpartition(".")[0] for name in self.given_layout.names}
-            names = [name for name in names if name.rpartition(".")[0] in modules]
-        return tuple(names)
-
-    @cached_property
-    def integers(self) -> tuple[str, ...]:
-        """Return the names of integer and bool tensors other than counters and random states; they have no mean."""
-        return tuple(name for name, one in self.tensors.items() if one.is_integer and not is_counter(name, one))
+    @classmethod
+    def open(cls, path: Path, *, verify: bool = True) -> Self:
+        """Locate the tensors of a single checkpoint file; the arguments and errors are those of ``read_index``."""
+        stamps = stamps_of([path])
+        return cls(path, (path,), read_index(path, verify=verify), stamps=stamps)
 
     def check_fit(self, layout: WeightLayout) -> None:
         """Check that all weights of ``layout`` are there as floats, in its shapes; CheckpointError if one is not."""
@@ -193,26 +176,6 @@ class Checkpoint:
         """Check that no file was written or replaced since it was opened; CheckpointError if one was."""
         if stamps_of(self.files) != self.stamps:
             raise CheckpointError(f"{self.path} was written or replaced while it was read.")
-
-    def read(self, name: str) -> np.ndarray:
-        """Read a tensor, bfloat16 as float32; CheckpointError if its file can't be read."""
-        tensor = self.tensors[name]
-        with open_checkpoint(tensor.file) as file:
-            return tensor.read(file.fileno())
-
-
-def open_file(path: Path, *, verify: bool = True) -> Checkpoint:
-    """Locate the tensors of a single checkpoint file.
-
-    Args:
-        path: the file.
-        verify: whether to compare a ``.ckpt`` file with the checksum it may carry, which reads the whole file.
-
-    Raises:
-        CheckpointError: as ``read_checkpoint``.
-    """
-    stamps = stamps_of([path])
-    return Checkpoint(path, (path,), read_index(path, verify=verify), stamps=stamps)
 
 
 def stamps_of(files: Iterable[Path]) -> Stamps:

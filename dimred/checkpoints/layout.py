@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, zip_longest
 from typing import Any
 
 import numpy as np
@@ -167,23 +167,15 @@ class WeightLayout:
                 return f"its parameter {name!r} has shape {tensors[name].shape} instead of {shape}"
         return None
 
-    def first_difference(self, other: "WeightLayout") -> str | None:
-        """Describe the first difference from another layout; None if they are equal."""
-        if self == other:
-            return None
-        pairs = zip(self.names, self.shapes, other.names, other.shapes, strict=False)
-        for number, (name, shape, other_name, other_shape) in enumerate(pairs):
-            if name != other_name:
-                note = " (the same parameter stands elsewhere: the order differs)" if name in other.names else ""
-                return f"parameter {number} is {name!r} {shape} here and {other_name!r} {other_shape} there{note}"
-            if shape != other_shape:
-                return f"parameter {number}, {name!r}, has shape {shape} here and {other_shape} there"
-        longer, where = (self, "here") if len(self.names) > len(other.names) else (other, "there")
-        common = min(len(self.names), len(other.names))
-        return (
-            f"{len(self.names)} parameters here and {len(other.names)} there; {longer.names[common]!r} "
-            f"{longer.shapes[common]} is only {where}"
-        )
+    def first_difference(self, other: "WeightLayout") -> str:
+        """Describe the first difference from another layout, which is not equal to this one."""
+        pairs = [zip(one.names, one.shapes, strict=True) for one in (self, other)]
+        numbered = enumerate(zip_longest(*pairs))
+        number, (here, there) = next((number, pair) for number, pair in numbered if pair[0] != pair[1])
+        one, another = ("missing" if entry is None else f"{entry[0]!r} {entry[1]}" for entry in (here, there))
+        is_elsewhere = here and there and here[0] != there[0] and here[0] in other.names
+        note = " (the same parameter stands elsewhere: the order differs)" if is_elsewhere else ""
+        return f"parameter {number} is {one} here and {another} there{note}"
 
 
 def layout_of(network: Any, layout: WeightLayout | None) -> WeightLayout | None:

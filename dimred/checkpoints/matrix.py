@@ -12,14 +12,20 @@ from pathlib import Path
 
 import numpy as np
 
-from dimred.checkpoints.checkpoint_io import Checkpoint, open_checkpoint, open_file
+from dimred.checkpoints.checkpoint_io import Checkpoint, open_checkpoint
 from dimred.checkpoints.layout import CHUNK, WeightLayout, hash_columns
 from dimred.checkpoints.series import CheckpointSeries, SnapshotEntry
-from dimred.checkpoints.stored_tensor import reading
-from dimred.checkpoints.trainable import trainable_layout
 from dimred.errors import CheckpointError, SeriesError
 
 _log = logging.getLogger(__name__)
+
+
+class BadSnapshotError(CheckpointError):
+    """The snapshot of a row can't be used; the message begins with the reason, a whole sentence."""
+
+    def __init__(self, row: int, reason: str) -> None:
+        super().__init__(f"{reason} Restore it, or leave it out with skip_bad=True.")
+        self.row = row
 
 
 @dataclass(frozen=True)
@@ -55,17 +61,11 @@ class WeightMatrix:
         no_snapshot = SeriesError(f"None of the {len(series)} snapshots in {series.directory} can be used.")
         for entry, path in zip(series.entries, series.paths, strict=True):
             with self._leaving_out():
-                rows.append(_Row(entry, _open(entry, path)))
+                # If no manifest has the digest of the weights, a file is compared with its own checksum, if it has one.
+                rows.append(_Row(entry, Checkpoint.open(path, verify=not entry.digest)))
         if not rows:
             raise no_snapshot
-        layout = layout or series.layout
-        if layout is None:
-            # A snapshot that was cut between two tensors has fewer of them, and is refused below.
-            fullest = max((row.checkpoint for row in rows), key=lambda checkpoint: len(checkpoint.tensors))
-            layout = trainable_layout(fullest.tensors, fullest.path)
-            if left_out := [name for name in fullest.tensors if name not in layout.names]:
-                first = ", ".join(map(repr, left_out[:2]))
-                _log.info(f"{len(left_out)} entries of each snapshot are not weights and are left out, such as {first}")
+        layout = layout or series.layout or _layout_of_weights([row.checkpoint for row in rows])
         for row in rows:
             with self._leaving_out():
                 row.checkpoint.check_fit(layout)
@@ -109,9 +109,13 @@ class WeightMatrix:
         dtypes = (row.checkpoint.tensors[name].dtype for row in self._rows for name in self.layout.names)
         return np.dtype(np.float64 if any(dtype == np.float64 for dtype in dtypes) else np.float32)
 
-    def check_unchanged(self, number: int) -> None:
-        """Check that the files of the row of this number are as they were when opened; CheckpointError if not."""
-        self._rows[number].checkpoint.check_unchanged()
+    def check_unchanged(self) -> None:
+        """Check that the files are as they were when they were opened; BadSnapshotError if one is not."""
+        for number, row in enumerate(self._rows):
+            try:
+                row.checkpoint.check_unchanged()
+            except CheckpointError as error:
+                raise BadSnapshotError(number, str(error)) from None
 
     def leave_out(self, number: int) -> None:
         """Remove the row of this number, counted from 0."""
@@ -175,13 +179,14 @@ class WeightMatrix:
                 hash_task.result()  # before its buffer is filled again
 
 
-def _open(entry: SnapshotEntry, path: Path) -> Checkpoint:
-    with reading(path):
-        size = path.stat().st_size
-    if size != entry.bytes:
-        raise CheckpointError(
-            f"{path} has {size} bytes; the manifest says {entry.bytes}. It was truncated or replaced; restore it, or "
-            "leave it out with skip_bad=True."
-        )
-    # If no manifest has the digest of the weights, the file is compared with its own checksum, if it has one.
-    return open_file(path, verify=not entry.digest)
+def _layout_of_weights(checkpoints: Sequence[Checkpoint]) -> WeightLayout:
+    """Return the layout of the weights if neither the user nor a manifest says it; log what else the files have."""
+    from dimred.checkpoints.trainable import trainable_layout
+
+    # A snapshot that was cut between two tensors has fewer of them, and does not fit this layout.
+    fullest = max(checkpoints, key=lambda checkpoint: len(checkpoint.tensors))
+    layout = trainable_layout(fullest.tensors, fullest.path)
+    if left_out := [name for name in fullest.tensors if name not in layout.names]:
+        first = ", ".join(map(repr, left_out[:2]))
+        _log.info(f"{len(left_out)} entries of each snapshot are not weights and are left out, such as {first}")
+    return layout

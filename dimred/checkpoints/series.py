@@ -14,7 +14,7 @@ from dimred.checkpoints.checkpoint_io import SUFFIXES, write_checkpoint
 from dimred.checkpoints.layout import WeightLayout, as_weight, vector_digest
 from dimred.checkpoints.names import epochs_and_steps, network_of
 from dimred.checkpoints.stored_tensor import reading
-from dimred.errors import BasisMismatchError, ConfigError, SeriesError, check_number, check_type, shown
+from dimred.errors import BasisMismatchError, ConfigError, SeriesError, check_choice, check_number, check_type, shown
 from dimred.io.atomic import make_folder, remove_leftovers
 from dimred.io.checksums import read_checksummed, write_checksummed
 from dimred.io.file_format import SERIES
@@ -72,13 +72,12 @@ class CheckpointSeries:
         check_type("prefix", prefix, str, "a text, with which the file names begin")
         if not prefix or any(sign in prefix for sign in "/\\\0"):
             raise ConfigError(f"prefix is {prefix!r}; it begins the file names, so it can't be empty or have a slash.")
-        if (suffix := f".{format}") not in SUFFIXES:
-            raise ConfigError(f"format is {format!r}; allowed: ckpt, safetensors.")
+        check_choice("format", format, [suffix[1:] for suffix in SUFFIXES])
         self.directory = Path(directory)
-        if self.directory.exists() and not self.directory.is_dir():
+        if self.directory.is_file():
             raise ConfigError(f"directory is {str(directory)!r}, which is a file; name a folder for the snapshots.")
         self.keep = keep
-        self.prefix, self._suffix = prefix, suffix
+        self.prefix, self._suffix = prefix, f".{format}"
         self._writable = True
         make_folder(self.directory)
         remove_leftovers(self.directory, is_only_writer=True)
@@ -138,14 +137,6 @@ class CheckpointSeries:
         """Return the number of updates before each snapshot, oldest first."""
         return [entry.step for entry in self.entries]
 
-    def has_moved_on(self) -> bool:
-        """Return whether the folder's manifest no longer lists one of the snapshots, as a run at work replaces them."""
-        try:
-            _, entries = read_manifest(self.directory / MANIFEST)
-        except SeriesError:
-            return False
-        return not {*self.entries} <= {*entries}
-
     def __len__(self) -> int:
         return len(self.entries)
 
@@ -181,11 +172,10 @@ class CheckpointSeries:
             )
         arrays = {name: as_weight(name, value) for name, value in weights.items()}
         layout = WeightLayout.from_weights(arrays)
-        difference = None if self.layout is None else self.layout.first_difference(layout)
-        if difference:
+        if self.layout is not None and self.layout != layout:
             raise SeriesError(
-                f"The weights do not fit the snapshots in {self.directory} (here) any more: {difference}. Use another "
-                "folder for another network."
+                f"The weights do not fit the snapshots in {self.directory} (here) any more: "
+                f"{self.layout.first_difference(layout)}. Use another folder for another network."
             )
         path = self.directory / f"{self.prefix}-{epoch}_{place}{self._suffix}"
         if any(path.name == entry.file for entry in self.entries):
@@ -271,11 +261,9 @@ def read_manifest(path: Path) -> tuple[WeightLayout, tuple[SnapshotEntry, ...]]:
 
 def _entry(item: Any) -> SnapshotEntry:
     types = {field.name: field.type for field in fields(SnapshotEntry)}
-    if not isinstance(item, dict) or {key: type(value) for key, value in item.items()} != types:
+    has_types = isinstance(item, dict) and {key: type(value) for key, value in item.items()} == types
+    if not has_types or min(item["step"], item["epoch"], item["bytes"]) < 0:
         raise ValueError(f"an entry is {shown(item)}")
-    for key in ("step", "epoch", "bytes"):
-        if item[key] < 0:
-            raise ValueError(f"the {key} of {shown(item['file'])} is {item[key]}; it must be at least 0")
     name = item["file"]
     if any(sign in name for sign in "/\0") or Path(name).suffix not in SUFFIXES:
         raise ValueError(f"it lists {shown(name)}, which is not the name of a snapshot in the same folder")

@@ -4,7 +4,6 @@ All floats are weights then, except the running statistics of normalisations. A 
 state is refused, because each optimizer names its state in its own way.
 """
 
-import math
 import os
 import re
 from collections.abc import Mapping
@@ -22,15 +21,14 @@ _STATISTICS = re.compile(
 )
 _LAST = re.compile(r"(?P<above>(?:.*?[./])??)(?P<last>[^./:]+)(?P<ending>(?:[./](?:raw_)?value)?(?::\d+)?)")
 _PARTNERS = {"mean": "var", "var": "mean"}
-_RANDOM_STATE = re.compile(r"(?:^|[./_])(?:seed|rngs?|random|generator)(?=[./_:]|$)", re.IGNORECASE)
 # Each of MindSpore's optimizers counts its steps in one of these.
 _STEPS = frozenset({"global_step", "state_step", "step_t"})
 
 Index = Mapping[str, StoredTensor]
 
 
-def is_statistic(name: str, index: Index | None = None) -> bool:
-    """Return whether an entry is a running statistic of a normalisation, or the count of its batches.
+def is_statistic(name: str, index: Index) -> bool:
+    """Return whether an entry is a running statistic of a normalisation.
 
     Args:
         name: the entry's name, which may end as Keras's variables (``:0``) and those of Flax NNX (``.value``) do.
@@ -44,14 +42,7 @@ def is_statistic(name: str, index: Index | None = None) -> bool:
     if "batch_stats" in re.split("[./]", above):
         return True
     partner = f"{above}{_PARTNERS[last]}{ending}"
-    return index is not None and partner in index and index[partner].shape == index[name].shape != ()
-
-
-def is_counter(name: str, tensor: StoredTensor) -> bool:
-    """Return whether an entry of whole numbers counts something, or is the state of a random generator."""
-    is_vector = len(tensor.shape) < 2 and tensor.dtype != np.int8  # a matrix, or bytes, may be quantised weights
-    is_random_state = is_vector and _RANDOM_STATE.search(name) is not None
-    return is_statistic(name) or math.prod(tensor.shape) == 1 or is_random_state
+    return partner in index and index[partner].shape == index[name].shape != ()
 
 
 def trainable_layout(index: Index, path: str | os.PathLike[str]) -> WeightLayout:
@@ -78,7 +69,7 @@ def trainable_layout(index: Index, path: str | os.PathLike[str]) -> WeightLayout
     for name, tensor in weights.items():
         if 0 in tensor.shape:
             raise CheckpointError(
-                f"{path}: {shown(name)} has the shape {tensor.shape}, and so no numbers, as DeepSpeed's ZeRO-3 leaves "
-                f"weights; gather them first with its zero_to_fp32.py. If it is no weight, {say_it}."
+                f"{path}: {shown(name)} has the shape {tensor.shape} and so no numbers. DeepSpeed's ZeRO-3 leaves such "
+                f"placeholders; gather the weights first with its zero_to_fp32.py. If it is no weight, {say_it}."
             )
     return WeightLayout.from_weights(weights)

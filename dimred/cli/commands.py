@@ -1,43 +1,61 @@
-"""The commands of ``dimred``. None loads MindSpore before it needs it."""
+"""The commands of ``dimred``. The module of a command is imported when that command is called."""
 
-from importlib import metadata
+from functools import cache
+from importlib import import_module, metadata
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from dimred import __version__
-from dimred.cli.convert import convert
-from dimred.cli.init import data, init
-from dimred.cli.machine import bench, doctor
-from dimred.cli.measure import compare, evaluate, report, summary
-from dimred.cli.snapshots import merge, pca, show
-from dimred.cli.train import rank_table, train
-from dimred.console import show_tracebacks
+from dimred.console import plain_help, show_tracebacks, with_plain_help
 
-_PANELS: dict[str, dict[str, Any]] = {
+# Panel of the help -> command -> module and name in ``dimred.cli``.
+_PANELS = {
     "The main way: these train in two stages and show the result": {
-        "train": train, "pca": pca, "eval": evaluate, "report": report, "compare": compare,
+        "train": "train.train", "pca": "pca.pca", "eval": "measure.evaluate", "report": "measure.report",
+        "compare": "measure.compare",
     },
     "These make files out of checkpoints, and show what is in a basis": {
-        "merge": merge, "convert": convert, "show": show,
+        "merge": "merge.merge", "convert": "convert.convert", "show": "show.show",
     },
     "These set up a run, and check and measure this machine": {
-        "init": init, "data": data, "summary": summary, "doctor": doctor, "bench": bench, "rank-table": rank_table,
+        "init": "init.init", "data": "data.data", "summary": "measure.summary", "doctor": "machine.doctor",
+        "bench": "machine.bench", "rank-table": "rank_table.rank_table",
     },
 }  # fmt: skip
+_PANEL_OF = {name: panel for panel, commands in _PANELS.items() for name in commands}
 
 
-class _Commands(TyperGroup):
-    """A group that lists its commands in the order of the panels; Typer lists those with subcommands last."""
+@cache
+def _command(name: str) -> Any:
+    """Import the module of a command, and make the command."""
+    panel = _PANEL_OF[name]
+    module, _, attribute = _PANELS[panel][name].partition(".")
+    command, parent = getattr(import_module(f"dimred.cli.{module}"), attribute), typer.Typer()
+    if isinstance(command, typer.Typer):
+        parent.add_typer(command, name=name, rich_help_panel=panel)
+    else:
+        parent.command(name, rich_help_panel=panel)(command)
+    return with_plain_help(typer.main.get_group(parent).commands[name])
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        """Return the commands' names."""
-        return [name for commands in _PANELS.values() for name in commands]
+
+class _Group(TyperGroup):
+    """The group of all commands, which knows their names, and makes the one that is asked for."""
+
+    commands: Any
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands = dict.fromkeys(_PANEL_OF)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return the command of a name; None if there is none."""
+        return _command(cmd_name) if cmd_name in _PANEL_OF else None
 
 
 typer_app = typer.Typer(
-    cls=_Commands,
+    cls=_Group,
     help="""Two-stage dimension-reduction training on MindSpore.
 
     Stage 1 trains a network and keeps snapshots of its weights. Stage 2 goes on from its last weights: by a search in
@@ -76,9 +94,5 @@ def options(
     show_tracebacks(debug)
 
 
-for panel, commands in _PANELS.items():
-    for name, command in commands.items():
-        if isinstance(command, typer.Typer):
-            typer_app.add_typer(command, name=name, rich_help_panel=panel)
-        else:
-            typer_app.command(name, rich_help_panel=panel)(command)
+command_line = plain_help(typer.main.get_command(typer_app))
+"""The whole command line."""

@@ -8,16 +8,16 @@ from dimred.launch.environment import leave_cluster
 
 
 def app() -> None:
-    """Run ``dimred``; see ``run_app``. No command is a member of a cluster itself, whatever the environment says."""
+    """Run ``dimred``, see ``run_command``. No command joins a cluster itself, whatever the environment says."""
     leave_cluster()
     handler = signal.getsignal(signal.SIGINT)
     if handler is signal.default_int_handler:  # a shell's background jobs ignore it
         signal.signal(signal.SIGINT, _interrupt)
     try:
-        from dimred.cli.commands import typer_app
-        from dimred.console import run_app
+        from dimred.cli.commands import command_line
+        from dimred.console import run_command
 
-        run_app(typer_app)
+        run_command(command_line)
     finally:
         signal.signal(signal.SIGINT, handler)
 

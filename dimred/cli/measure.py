@@ -11,7 +11,15 @@ from dimred.console import AsJson, Overrides, check_new_file, print_table
 from dimred.errors import ConfigError, StoppedError
 from dimred.io.metric import AS_TRAINED, REESTIMATED, Figures
 from dimred.io.metrics_file import json_text
-from dimred.io.run_names import CONFIG, STAGE_2_CHECKPOINTS, named_weights, network_of_run, own_config, run_of
+from dimred.io.run_names import (
+    CONFIG,
+    STAGE_1_CHECKPOINTS,
+    STAGE_2_CHECKPOINTS,
+    full_checkpoints,
+    named_weights,
+    own_config,
+    without_dots,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -71,7 +79,7 @@ def evaluate(
     from dimred.checkpoints.checkpoint_io import check_ending, read_checkpoint, write_checkpoint
     from dimred.runs.device import set_up
     from dimred.runs.task import build_task
-    from dimred.train_step.schedule_free import check_no_gradient_point
+    from dimred.train_step.optimizer_state import check_no_gradient_point
     from dimred.train_step.statistics import moving_statistics
     from dimred.vectors.parameters import first_not_finite, from_arrays, to_arrays
 
@@ -118,6 +126,36 @@ def evaluate(
         print(result["warning"])
 
 
+def run_of(path: Path) -> Path | None:
+    """Return the folder of the run that a file or folder is in, or is itself; None if it is in none."""
+    path = without_dots(path)
+    for folder in (path, *path.parents[:3]):
+        is_run = any((folder / name).is_dir() for name in (STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS))
+        if is_run and (folder / CONFIG).is_file():
+            return folder
+    return None
+
+
+def network_of_run(folder: Path, run: Path | None) -> Path:
+    """Return the network that a run ended with: stage 2's, or stage 1's last full checkpoint.
+
+    Args:
+        folder: what the user gave as WEIGHTS.
+        run: the run's folder, see ``run_of``; None for none.
+
+    Raises:
+        ConfigError: there is no run, or no network in it yet.
+    """
+    if run is not None:
+        stage_1 = run / STAGE_1_CHECKPOINTS
+        final = [*(run / STAGE_2_CHECKPOINTS).glob("*-final.ckpt"), *stage_1.glob("*-final.ckpt")]
+        full = full_checkpoints(stage_1)
+        if final or full:
+            return final[0] if final else full[max(full)]
+    what = "no run's folder" if run is None else "a run that has not saved the network it ends with"
+    raise ConfigError(f"WEIGHTS is {str(folder)!r}, which is {what}; give a checkpoint or a finished run")
+
+
 def compare(
     data: Annotated[
         str, typer.Argument(metavar="DATA", help="Folder with train/, val/ and test/; {seed} stands for a run's seed.")
@@ -127,7 +165,7 @@ def compare(
     ],
     config: Annotated[
         Path | None,
-        typer.Option(help="YAML file, or a recipe such as digits, with stage 2; by default that in each RUN."),
+        typer.Option(help="YAML file, or a recipe such as digits, with stage 2; by default that in the first RUN."),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("comparison"),
     methods: Annotated[
@@ -160,7 +198,7 @@ def compare(
     except ValueError:
         raise ConfigError(f"--at is {at!r}; give whole numbers with commas between, such as 20,30,45") from None
     from dimred.comparison.compare import compare as make_comparison
-    from dimred.comparison.summary import markdown
+    from dimred.comparison.results import markdown
     from dimred.launch.signals import StopSignals
 
     try:

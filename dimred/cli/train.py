@@ -1,6 +1,5 @@
-"""``dimred train`` starts the ranks of a stage (``scripts/run_stage_{1,2}.sh`` call it); also ``dimred rank-table``."""
+"""``dimred train`` starts the ranks of a stage (``scripts/run_stage_{1,2}.sh`` call it)."""
 
-import json
 import secrets
 import shutil
 import sys
@@ -12,23 +11,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from dimred.console import (
-    Data,
-    DeviceTargetIfGiven,
-    FastDevRun,
-    Overrides,
-    Resume,
-    check_new_file,
-)
+from dimred.console import Data, DeviceTargetIfGiven, FastDevRun, Overrides, Resume
 from dimred.errors import ConfigError
-from dimred.io.run_names import (
-    SNAPSHOTS,
-    STAGE_1_CHECKPOINTS,
-    STATES,
-    full_checkpoint_beside,
-    named_weights,
-    without_dots,
-)
+from dimred.io.run_names import FULL_CHECKPOINT, SNAPSHOTS, STATES, named_weights, without_dots
 
 _HOSTS = "Options for several hosts"
 
@@ -143,7 +128,7 @@ def train(
     # The other hosts read WEIGHTS and PCA_MAT under host 0's paths.
     _check_paths(data, *((None, None) if node_rank else (weights, pca_mat)))
     if is_for_imagenet:
-        from dimred.data.image_tree import check_is_imagenet
+        from dimred.data.image_checks import check_is_imagenet
 
         check_is_imagenet(data, recipe_names())
     if rank_table is None:
@@ -176,8 +161,7 @@ def _check_paths(data: Path, weights: Path | None, pca_mat: Path | None) -> None
     if weights.suffix in (".npy", ".h5"):
         raise ConfigError(f"WEIGHTS is {str(weights)!r}, a basis; give a full checkpoint, and the basis after it")
     if weights.is_dir():
-        inside = full_checkpoint_beside(weights / STAGE_1_CHECKPOINTS / "any")
-        raise ConfigError(f"WEIGHTS is {str(weights)!r}, which is a folder; give a full checkpoint, such as {inside}")
+        raise ConfigError(f"WEIGHTS is {str(weights)!r}, which is a folder; give a full checkpoint, {FULL_CHECKPOINT}")
     if weights.parent.name in (SNAPSHOTS, STATES):
         raise ConfigError(f"{named_weights('WEIGHTS', weights)} can't start stage 2")
 
@@ -211,42 +195,3 @@ def _try_out(job: Any, stall_timeout: float) -> int:
             "kept. Without --fast-dev-run the same command makes the whole run"
         )
     return status
-
-
-rank_table = typer.Typer(no_args_is_help=True, help="Make or check the table of ranks that Ascend hosts use.")
-
-
-@rank_table.command("make")
-def make_table(
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="File to write; must not exist.", callback=check_new_file)],
-    device_ips: Annotated[
-        str, typer.Option(help="The devices' addresses, separated by commas, server by server (hccn_tool shows them).")
-    ],
-    servers: Annotated[str, typer.Option(help="The servers' addresses, separated by commas.")] = "127.0.0.1",
-) -> None:
-    """Write a rank table.
-
-    Example: dimred rank-table make table.json --servers 10.0.0.1 --device-ips 192.168.1.1,...
-    """
-    from dimred.io.atomic import atomic_write
-    from dimred.launch.rank_table import make_rank_table
-
-    hosts, devices = ([part.strip() for part in text.split(",")] for text in (servers, device_ips))
-    table = make_rank_table(hosts, devices)
-    atomic_write(out, json.dumps(table, indent=2) + "\n")
-    print(f"{out}: ranks: {len(devices)}, servers: {len(hosts)}")
-
-
-@rank_table.command("check")
-def check_table(
-    table: Annotated[Path, typer.Argument(metavar="TABLE", help="The JSON file.", exists=True, dir_okay=False)],
-    devices: Annotated[int | None, typer.Option(min=1, help="How many devices the job is to have.")] = None,
-) -> None:
-    """List the devices of a rank table, or everything that is wrong with it; exit status 0 if it can be used.
-
-    Example: dimred rank-table check rank_tables/rank_table_8pcs.json
-    """
-    from dimred.launch.rank_table import read_rank_table
-
-    for device in read_rank_table(table, devices):
-        print(f"rank {device.rank}: device {device.device_id} ({device.device_ip}) of server {device.server_id}")

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from dimred.comparison.methods import AFTER_STAGE_2, METHODS, SPLITS, Comparison
+from dimred.comparison.results import collect, markdown, read_row, title_of, write_comparison_page
 from dimred.comparison.runs import DivergedRunError, checkpoint_of
-from dimred.comparison.summary import collect, markdown, read_row, title_of, write_comparison_page
 from dimred.config import StageOneConfig, StageTwoConfig, config_text, load_config
 from dimred.errors import ConfigError
 from dimred.io.atomic import atomic_write, make_folder, remove_leftovers, writable
@@ -37,6 +37,7 @@ from dimred.runs.begun import Begun, pins_of_data
 from dimred.runs.device import set_up
 from dimred.runs.splits import build_splits
 from dimred.stages.checks import snapshots_in_the_end
+from dimred.stages.cooldown import last_rate
 from dimred.stages.parent import StageOneRun
 from dimred.subspace.spectrum import check_enough
 
@@ -59,7 +60,7 @@ def compare(
     Args:
         data: folder with train/, val/ and test/; ``{seed}`` in it stands for a run's seed.
         runs: folders of stage 1 runs, one for each seed.
-        config: a YAML file with stage 2, or the name of a recipe; None for that in each run, which must be the same.
+        config: a YAML file with stage 2, or the name of a recipe; None for that in the first run.
         out: folder for the results, ``compare.json``, ``compare.md`` and ``compare.html``.
         methods: names from ``METHODS``; by default all that apply. Those whose result they need are run too.
         at: epochs at which to treat stage 1 as ended; by default its last.
@@ -67,7 +68,7 @@ def compare(
         resume: whether to go on with the rows in ``out`` of an earlier call.
 
     Returns:
-        The contents of ``compare.json``, see ``dimred.comparison.summary.collect``.
+        The contents of ``compare.json``, see ``dimred.comparison.results.collect``.
 
     Raises:
         DataError: a split is missing.
@@ -85,20 +86,18 @@ def compare(
     runs = [runs] if isinstance(runs, str | os.PathLike) else list(runs)
     if not runs:
         raise ConfigError("no RUN is given; give folders of finished stage 1 runs, one for each seed")
-    two, folder = _stage_2_of([Path(run) for run in runs], config, overrides), Path(out)
-    if (folder / CONFIG).exists():
-        n_rows = len(list(folder.glob("seed_*/at_*/*.json")))
-        if not resume:
-            raise ConfigError(
-                f"--out is {str(out)!r}, which holds an earlier comparison of {n_rows} rows; go on with it by "
-                "--resume, or name another folder"
-            )
-        _log.info(f"{n_rows} rows of an earlier call are taken over")
+    two = load_config(StageTwoConfig, Path(config) if config else _config_of(Path(runs[0])), overrides)
+    two, folder = two.model_copy(update={"seed": 1}), Path(out)  # each run's own seed takes its place
+    _check_folder(folder, two, resume=resume)
     if "cooldown" in (methods or ()) and two.method == "cooldown":
         raise ConfigError("--methods has 'cooldown', which takes the place of a search, but method is cooldown")
     seeds = dict[int, Path]()
     jobs = [job for run in runs for job in _jobs(str(data), Path(run), two, epochs, folder, methods, seeds)]
-    _claim_folder(folder, two)
+    if not (folder / CONFIG).exists():
+        with writable("--out", folder):
+            make_folder(folder)
+            remove_leftovers(folder)
+            atomic_write(folder / CONFIG, config_text(two))
     for job in jobs:
         job()
     summary = collect(folder)
@@ -108,28 +107,12 @@ def compare(
     return summary
 
 
-def _stage_2_of(
-    runs: Sequence[Path], config: str | os.PathLike[str] | None, overrides: Sequence[str]
-) -> StageTwoConfig:
-    """Return the configuration of stage 2, from ``config`` or else from the folders of all runs, with the seed 1."""
-    settings: StageTwoConfig | None = None
-    for run in runs:
-        if (run / STAGE_2_CHECKPOINTS).is_dir():
-            remedy = "give the folder of the stage 1 that it began from"
-            raise ConfigError(f"RUN is {str(run)!r}, a run of stage 2; {remedy}")
-        if not (run / CONFIG).is_file():
-            remedy = "give the folder of a finished stage 1 run"
-            raise ConfigError(f"RUN is {str(run)!r}, which has no {CONFIG}; {remedy}")
-        of_run = load_config(StageTwoConfig, Path(config or own_config(run)), overrides)
-        of_run = of_run.model_copy(update={"seed": 1})  # each run's own takes its place
-        if settings not in (None, of_run):
-            raise ConfigError(
-                f"RUN is {str(run)!r}, whose {CONFIG} gives another stage 2 than {str(runs[0])!r}; give one for all by "
-                "--config"
-            )
-        settings = of_run
-    assert settings is not None, "compare refuses a call without runs"
-    return settings
+def _config_of(run: Path) -> Path:
+    """Return the path of the configuration of a stage 1; ConfigError if ``run`` is no folder of one."""
+    if (run / STAGE_2_CHECKPOINTS).is_dir() or not (run / CONFIG).is_file():
+        what = "a run of stage 2" if (run / STAGE_2_CHECKPOINTS).is_dir() else f"which has no {CONFIG}"
+        raise ConfigError(f"RUN is {str(run)!r}, {what}; give the folder of a finished stage 1")
+    return own_config(run)
 
 
 def _jobs(
@@ -142,7 +125,7 @@ def _jobs(
     seeds: dict[int, Path],
 ) -> Iterator[Callable[[], None]]:
     """Check a stage 1, and yield a job for each epoch at which it is treated as ended, if a row is missing there."""
-    one = load_config(StageOneConfig, own_config(run))
+    one = load_config(StageOneConfig, _config_of(run))
     if one.optimizer.name == "schedule_free":
         raise ConfigError(
             f"RUN is {str(run)!r}, trained with schedule_free, which leaves stage 2 nothing to do; give a run with "
@@ -198,7 +181,7 @@ def _run(begin: Callable[[], Comparison], missing: Sequence[str], seed: int, dig
 def _check_comparable(
     data: Path, run: Path, one: StageOneConfig, two: StageTwoConfig, at: int, methods: Collection[str]
 ) -> dict[str, str]:
-    """Check that stage 1 kept what the methods need at epoch ``at``, and that stage 2 has the same model and task.
+    """Check that stage 1 kept what the methods need at epoch ``at``, and that stage 2 goes on with its task.
 
     Returns:
         The digest of stage 1's full checkpoint, and those of the splits, by what they are of.
@@ -213,13 +196,11 @@ def _check_comparable(
             "later epochs with --at, or train it with an earlier snapshots.first_epoch"
         )
     images = build_splits(one, data, SPLITS, val_chooses=True)
-    if two.model != one.model:
-        raise ConfigError(f"--config is for the model {two.model}, but {str(run)!r} trained {one.model}")
     parent = StageOneRun.open(checkpoint)
     parent.check_continued_by(two)
     cools_down = "cooldown" in methods or ("stage_2" in methods and two.method == "cooldown")
     if cools_down and two.cooldown.rate is None:
-        parent.last_rate()
+        last_rate(parent)
     snapshots = parent.snapshots()
     n_snapshots = len(snapshots)
     would_have = snapshots_in_the_end(one.model_copy(update={"epochs": at}), parent.steps_per_epoch)
@@ -258,18 +239,20 @@ def _check_digests(folder: Path, digests: Mapping[str, str]) -> None:
                 )
 
 
-def _claim_folder(out: Path, two: StageTwoConfig) -> None:
-    """Make the folder of a comparison, or check that the one in it was made with the same configuration."""
-    if (out / CONFIG).exists():
-        before = load_config(StageTwoConfig, out / CONFIG)
-        if before != two:
-            raise ConfigError(
-                f"--out is {str(out)!r}, which holds a comparison with other settings of stage 2; name another folder"
-            )
-    elif out.exists() and (not out.is_dir() or results_in(out)):
-        raise ConfigError(f"--out is {str(out)!r}, which holds something else; name another folder")
-    else:
-        with writable("--out", out):
-            make_folder(out)
-            remove_leftovers(out)
-            atomic_write(out / CONFIG, config_text(two))
+def _check_folder(out: Path, two: StageTwoConfig, *, resume: bool) -> None:
+    """Check that a folder is new, or holds a comparison with the same stage 2, which is to be gone on with."""
+    if not (out / CONFIG).exists():
+        if out.exists() and (not out.is_dir() or results_in(out)):
+            raise ConfigError(f"--out is {str(out)!r}, which holds something else; name another folder")
+        return
+    n_rows = len(list(out.glob("seed_*/at_*/*.json")))
+    if not resume:
+        raise ConfigError(
+            f"--out is {str(out)!r}, which holds an earlier comparison of {n_rows} rows; go on with it by --resume, or "
+            "name another folder"
+        )
+    if load_config(StageTwoConfig, out / CONFIG) != two:
+        raise ConfigError(
+            f"--out is {str(out)!r}, which holds a comparison with other settings of stage 2; name another folder"
+        )
+    _log.info(f"{n_rows} rows of an earlier call are taken over")

@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 
 from dimred.averaging.choice import Choice
 from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
+from dimred.comparison.results import read_row
 from dimred.comparison.runs import DivergedRunError, checkpoint_of, on_one_process, run_stage
-from dimred.comparison.summary import read_row
 from dimred.config import PARTS_OF_STEP, OptimizerConfig, StageOneConfig, StageTwoConfig
 from dimred.evaluation.averages import SnapshotAverages, choose_average
 from dimred.io.atomic import make_folder
 from dimred.io.run_names import RESULT, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS
 from dimred.io.stage_two_result import FORWARD, StageTwoResult
-from dimred.report.record import read_stage_1
+from dimred.report.run_files import read_stage_1
 from dimred.report.words import kept_in_words
 from dimred.runs.task import build_task
 from dimred.stages.parent import StageOneRun

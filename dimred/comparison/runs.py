@@ -11,7 +11,7 @@ from dimred.config import DataConfig, StageOneConfig, StageTwoConfig, config_tex
 from dimred.errors import ConfigError, DivergedError, FaultError
 from dimred.io.atomic import atomic_write, make_folder
 from dimred.io.run_names import STAGE_1_CHECKPOINTS, full_checkpoints
-from dimred.launch.processes import start
+from dimred.launch.programs import start
 
 _log = logging.getLogger(__name__)
 

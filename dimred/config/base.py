@@ -1,8 +1,7 @@
-"""The base of every section of a configuration, types with a range, and messages about wrong keys and values."""
+"""The base of every section of a configuration, and types with a range."""
 
-import difflib
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from ctypes import c_float
 from fractions import Fraction as ExactFraction
 from typing import Annotated, Any, Self, get_args
@@ -18,9 +17,8 @@ from pydantic import (
     ValidationInfo,
     field_validator,
 )
-from pydantic.fields import FieldInfo
 
-from dimred.errors import ConfigError, shown
+from dimred.errors import ConfigError
 
 NO_DECAY_PATTERNS = ("*gamma", "*beta", "*bias")
 """Name patterns of the parameters without weight decay: normalisation's gamma and beta, and biases."""
@@ -35,15 +33,7 @@ _FACTORY = r"^[\w.]+:[\w.]+$"
 
 
 def known_or_own(names: Sequence[str], name: str) -> str:
-    """Return a name that is known, or of the form ``package.module:factory``.
-
-    Args:
-        names: the known names.
-        name: the name to check.
-
-    Raises:
-        ValueError: it is neither.
-    """
+    """Return a name that is one of ``names``, or of the form ``package.module:factory``; ValueError for any other."""
     if name not in names and not re.match(_FACTORY, name):
         raise ValueError(f"allowed: {', '.join(names)}, or your own by package.module:factory")
     return name
@@ -106,14 +96,9 @@ class Strict(BaseModel):
         try:
             return cls.model_validate(values, strict=exact or None)
         except ValidationError as error:
-            keys = [*keys_of(cls), *other_keys]
-            lines: dict[str, list[str]] = {}  # what is wrong -> what is allowed; a union has one entry for each type
-            for problem in error.errors():
-                line, alternatives = _in_words(cls, keys, values, problem)
-                lines[line] = list(dict.fromkeys([*lines.get(line, []), *alternatives]))
-            raise ConfigError(
-                "\n".join(line + " or ".join(alternatives) for line, alternatives in lines.items())
-            ) from error
+            from dimred.config.messages import message_of
+
+            raise ConfigError(message_of(cls, values, error, other_keys)) from error
 
     @classmethod
     def check_arguments(cls, **values: Any) -> None:
@@ -134,95 +119,6 @@ class Strict(BaseModel):
             cls.checked(values | floats, exact=True)
         except ConfigError as error:
             raise ConfigError(f"rounded to float32, as a graph gets it, {error}") from None
-
-
-def _in_words(model: type[BaseModel], keys: Sequence[str], values: Any, problem: Any) -> tuple[str, list[str]]:
-    """Return the beginning of a problem's line, and what is allowed unless the line already says so.
-
-    Where pydantic's message names its own types, ours replaces it.
-    """
-    kind, message = problem["type"], problem["msg"]
-    if kind == "extra_forbidden":
-        unknown = ".".join(str(part) for part in problem["loc"])
-        return "\n".join(lines_of_unknown(unknown, problem["input"], keys, getattr(model, "NEW_KEYS", {}))), []
-    # The location may go on below the key, for example to an element of a list.
-    parts = [str(part) for part in problem["loc"]]
-    key = next((key for n in range(len(parts), 0, -1) if (key := ".".join(parts[:n])) in keys), "")
-    for name in filter(None, key.split(".")):
-        values = values.get(name, problem["input"]) if isinstance(values, Mapping) else problem["input"]
-    start = f"{key or 'the configuration'} is {shown(values)}; "
-    if kind == "value_error":
-        message, is_section = message.removeprefix("Value error, "), any(one.startswith(f"{key}.") for one in keys)
-        return (start + message if key and not is_section else message), []
-    if kind == "missing":
-        is_key = isinstance(problem["loc"][-1], str)  # not a part of a list
-        return (f"{key} is missing" if is_key else f"{start}the list must be longer"), []
-    if kind == "model_type":
-        return f"{start}it must be a section of keys and values", []
-    message = message.replace("Tuple should have", "Input should be a list of").partition(", unable to ")[0]
-    return f"{start}it must be ", [message.removeprefix("Input should be ")]
-
-
-def lines_of_unknown(unknown: str, value: Any, keys: Sequence[str], new_keys: Mapping[str, str]) -> Iterator[str]:
-    """Yield a line about an unknown key, or about each key in a section that no known one resembles.
-
-    Args:
-        unknown: the dotted key.
-        value: its value.
-        keys: the dotted names of all keys.
-        new_keys: a dotted key, or its last parts -> what to do instead.
-    """
-    parts = unknown.split(".")
-    if new := next(filter(None, (new_keys.get(".".join(parts[n:])) for n in range(len(parts)))), None):
-        yield f"{unknown} is no key: {new}"
-    elif isinstance(value, Mapping) and value and not _similar_keys(unknown, keys):
-        for name, inner in value.items():
-            yield from lines_of_unknown(f"{unknown}.{name}", inner, keys, new_keys)
-    else:
-        yield unknown_key(unknown, keys)
-
-
-def unknown_key(unknown: str, keys: Sequence[str]) -> str:
-    """Return a message about an unknown key, which suggests a similar one, or else lists the allowed ones.
-
-    Args:
-        unknown: the dotted key that is not known; a similar one may be in another section.
-        keys: the dotted names of all keys.
-    """
-    if near := _similar_keys(unknown, keys):
-        return f"unknown key {shown(unknown)}; did you mean {' or '.join(map(repr, near))}?"
-    section = unknown[:80].rpartition(".")[0]
-    beside = [key.rpartition(".")[2] for key in keys if key.rpartition(".")[0] == section]
-    where = f" in {section}" if section and beside else ""
-    return f"unknown key {shown(unknown)}; allowed{where}: {', '.join(beside or keys)}"
-
-
-def _similar_keys(unknown: str, keys: Sequence[str]) -> list[str]:
-    """Return the key of the same section that is most like an unknown one, or else those of other sections."""
-    section, _, last = unknown[:80].rpartition(".")
-    places: dict[str, list[str]] = {}  # the last part of a key -> the sections that have it
-    for key in keys:
-        places.setdefault(key.rpartition(".")[2], []).append(key.rpartition(".")[0])
-    beside = [name for name, sections in places.items() if section in sections]
-    if near := difflib.get_close_matches(last, beside, n=1):
-        return [f"{section}.{near[0]}".lstrip(".")]
-    elsewhere = difflib.get_close_matches(last, places, n=1, cutoff=0.75)
-    return [f"{place}.{name}".lstrip(".") for name in elsewhere for place in places[name]]
-
-
-def _section(field: FieldInfo) -> type[BaseModel] | None:
-    """Return the model of the section that a key holds, or None if it holds a value."""
-    kinds = (field.annotation, *get_args(field.annotation))
-    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
-
-
-def keys_of(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """Yield the dotted name of every key of a model."""
-    for name, field in model.model_fields.items():
-        yield prefix + name
-        section = _section(field)
-        if section is not None:
-            yield from keys_of(section, f"{prefix}{name}.")
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 
 import yaml
 
-from dimred.config.base import keys_of, lines_of_unknown
 from dimred.config.search import N_COMPONENTS_NAMES
 from dimred.config.stages import OTHER_METHOD, StageConfig, StageOneConfig, StageTwoConfig, lay_over
 from dimred.errors import ConfigError
@@ -78,6 +77,8 @@ def _misplaced(whole: Mapping[str, Any]) -> Iterator[str]:
         elif sections := [section for section, stage in SECTIONS.items() if key in stage.model_fields]:
             yield f"{key} is no shared key; write it below {' or '.join(sections)}"
         else:
+            from dimred.config.messages import keys_of, lines_of_unknown
+
             yield from lines_of_unknown(str(key), value, [*keys_of(StageConfig), *SECTIONS], StageConfig.NEW_KEYS)
 
 
@@ -108,6 +109,9 @@ def _has_other_method(section: Mapping[str, Any], overrides: Sequence[str]) -> b
 
 
 def _override(stage: type[StageConfig], values: dict[str, Any], overrides: Sequence[str]) -> None:
+    typed = {one.partition("=")[0] for one in overrides} & {f"search.{name}" for name in N_COMPONENTS_NAMES}
+    if len(typed) > 1:
+        raise ConfigError(f"--set has {' and '.join(sorted(typed))}, two names of one key; leave one out")
     for override in overrides:
         key, _, inner = override.partition("=")[0].partition(".")
         if key in SECTIONS:
@@ -234,7 +238,7 @@ def _apply(values: dict[str, Any], override: str) -> None:
         values = values[parent]
         if not isinstance(values, dict):
             raise ConfigError(f"--set {override!r}: {parent!r} is a value and has no keys below it")
-    if name in N_COMPONENTS_NAMES:  # the file may have the other one
+    if name in N_COMPONENTS_NAMES:  # the file may have it by its other name
         for either in N_COMPONENTS_NAMES:
             values.pop(either, None)
     values[name] = _parse(text, f"--set {key}")

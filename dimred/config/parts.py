@@ -175,11 +175,7 @@ class ScheduleConfig(Strict):
         return self.name not in ("step", "constant")
 
     def horizon(self, n_epochs: int) -> int:
-        """Return for how many epochs rates are made: total_epochs, or max(warmup_epochs + 1, n_epochs) if constant.
-
-        Args:
-            n_epochs: epochs of the run.
-        """
+        """Return for how many epochs rates are made: total_epochs, or max(warmup_epochs + 1, n_epochs) if constant."""
         return max(self.warmup_epochs + 1, n_epochs) if self.name == "constant" else self.total_epochs
 
 

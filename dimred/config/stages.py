@@ -32,7 +32,7 @@ _EPOCHS: dict[str, int | str] = {"search": 2, "cooldown": "10%"}
 
 
 def lay_over(shared: Mapping[str, Any], section: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of the shared keys with those of a stage over them; of a section of keys, key by key."""
+    """Lay a stage's values over the shared ones, a section of keys key by key."""
     values = dict(shared)
     for name, value in section.items():
         below = values.get(name)
@@ -106,6 +106,11 @@ class StageConfig(Strict):
         """Return the names of the splits that a run reads, sorted."""
         return sorted({"train", self.data.eval_split} | ({"val"} if self.uses_val else set()))
 
+    @property
+    def has_own_parts(self) -> bool:
+        """Return whether network, data, loss or metric are the user's own."""
+        return ":" in self.model.name or not self.data.dataset is self.loss is self.metric is None
+
     def eval_split_warning(self) -> str | None:
         """Return a warning if the split of the reported metric also chose the network; otherwise None."""
         if self.data.eval_split != "val" or not self.uses_val:
@@ -136,7 +141,7 @@ class StageOneConfig(StageConfig):
     stop: StopConfig | None = None
     """End stage 1 early if its averaged weights no longer improve: averaged, or a section; null for never."""
     stage_2: dict[str, Any] = Field(default_factory=dict)
-    """What the file has below stage_2, for the stage 2 that follows; see ``StageTwoConfig``."""
+    """The file's section stage_2, for the stage 2 that follows; see ``StageTwoConfig``."""
 
     @field_validator("stop", mode="before", json_schema_input_type=StopConfig | Literal["averaged"] | None)
     @classmethod
@@ -166,26 +171,25 @@ class StageOneConfig(StageConfig):
 
     @model_validator(mode="after")
     def _sections_fit(self) -> "StageOneConfig":
-        schedule, end = self.schedule, self.schedule.last_epoch
-        if end is not None and self.epochs > end:
-            raise ValueError(f"epochs is {self.epochs}, past schedule.total_epochs, {end}; raise that, or train fewer")
-        if schedule.name != "constant" and schedule.warmup_epochs >= schedule.total_epochs:
-            raise ValueError(
-                f"schedule.warmup_epochs is {schedule.warmup_epochs}; it must be below schedule.total_epochs"
-            )
-        if (schedule.name == "step") != bool(schedule.milestones):
-            raise ValueError("schedule.milestones goes with schedule.name step: give both, or neither")
-        if self.optimizer.name == "schedule_free" and schedule.name != "constant":
-            raise ValueError(
-                f"schedule.name is {schedule.name}, but optimizer.name is schedule_free, whose average takes the place "
-                "of a falling rate; set schedule.name to constant"
-            )
-        if self.stop and (self.snapshots.keep < 2 or self.snapshots.first_epoch > self.epochs):
-            raise ValueError(
-                f"stop averages snapshots, but snapshots.keep is {self.snapshots.keep} and snapshots.first_epoch "
-                f"{self.snapshots.first_epoch}, and epochs is {self.epochs}; keep at least two and begin by then, or "
-                "set stop to null"
-            )
+        schedule, snapshots, end = self.schedule, self.snapshots, self.schedule.last_epoch
+        has_series = snapshots.keep > 1 and snapshots.first_epoch <= self.epochs
+        rules = (
+            (end is None or self.epochs <= end,
+             f"epochs is {self.epochs}, past schedule.total_epochs, {end}; raise that, or train fewer"),
+            (end is None or schedule.warmup_epochs < end,
+             f"schedule.warmup_epochs is {schedule.warmup_epochs}; it must be below schedule.total_epochs"),
+            ((schedule.name == "step") == bool(schedule.milestones),
+             "schedule.milestones goes with schedule.name step: give both, or neither"),
+            (self.optimizer.name != "schedule_free" or schedule.name == "constant",
+             f"schedule.name is {schedule.name}, but optimizer.name is schedule_free, whose average takes the place of "
+             "a falling rate; set schedule.name to constant"),
+            (self.stop is None or has_series,
+             f"stop averages snapshots, but snapshots.keep is {snapshots.keep} and snapshots.first_epoch "
+             f"{snapshots.first_epoch}, and epochs is {self.epochs}; keep at least two and begin by then, or set stop "
+             "to null"),
+        )  # fmt: skip
+        if broken := [message for holds, message in rules if not holds]:
+            raise ValueError("\n".join(broken))
         return self
 
 
@@ -243,15 +247,17 @@ class StageTwoConfig(StageConfig):
         """
         if isinstance(self.epochs, int):
             return self
-        if stage_1_epochs == 0:
-            raise ConfigError(
-                f"epochs is {self.epochs!r} of all passes, but WEIGHTS are of epoch 0, before stage 1's first pass; "
-                "name a later full checkpoint, or set epochs to a number"
-            )
-        if stage_1_epochs is None:
-            raise ConfigError(
-                f"epochs is {self.epochs!r} of all passes, but the name of WEIGHTS does not say how many stage 1 made; "
-                "name one of stage 1's full checkpoints, NAME-EPOCH_STEPS.ckpt, or set epochs to a number"
-            )
-        percent = ExactFraction(self.epochs.rstrip("%"))
-        return self.model_copy(update={"epochs": max(1, math.ceil(percent / (100 - percent) * stage_1_epochs))})
+        return self.model_copy(update={"epochs": _epochs_of(self.epochs, stage_1_epochs)})
+
+
+def _epochs_of(fraction: str, stage_1_epochs: int | None) -> int:
+    """Return how many epochs are a fraction of the epochs of both stages."""
+    if not stage_1_epochs:
+        unknown = "the name of WEIGHTS does not say how many stage 1 made"
+        none = "WEIGHTS are of epoch 0, before stage 1's first pass"
+        raise ConfigError(
+            f"epochs is {fraction!r} of all passes, but {unknown if stage_1_epochs is None else none}; name one of "
+            "stage 1's later full checkpoints, NAME-EPOCH_STEPS.ckpt, or set epochs to a number"
+        )
+    percent = ExactFraction(fraction.rstrip("%"))
+    return max(1, math.ceil(percent / (100 - percent) * stage_1_epochs))

@@ -11,9 +11,8 @@ import mindspore.dataset as ds
 import numpy as np
 
 from dimred.data.batches import Batches, is_spare
+from dimred.data.labels import check_labels
 from dimred.errors import ConfigError, DataError, shown
-
-IGNORED = -100  # the label of what does not count, as in MindSpore's cross entropy
 
 # A sequence of samples. Each is a tuple of the network's inputs, one or several, and last the label. The same number
 # must give the same sample each time. One thread reads it, unless the user sets ``data.workers``.
@@ -162,19 +161,4 @@ def _check_number(label: np.ndarray, where: str) -> None:
         raise DataError(
             f"{where} the label {shown(label.tolist())}, which is not a number that NumPy has a type for; number the "
             "classes from 0"
-        )
-
-
-def check_labels(labels: np.ndarray, n_classes: int, where: str) -> None:
-    """Check that whole numbers are classes of a network, or ``IGNORED``.
-
-    Raises:
-        DataError: one is not; the message begins with ``where``.
-    """
-    wrong = labels[((labels < 0) | (labels >= n_classes)) & (labels != IGNORED)]
-    if wrong.size:
-        raise DataError(
-            f"{where} the label {wrong[0]}, but the network has {n_classes} outputs, for the classes 0 to "
-            f"{n_classes - 1}; correct the label, or mark what is to be ignored with {IGNORED}; for a new network "
-            f"raise model.n_classes; if WEIGHTS were trained with {n_classes}, these data do not belong to them"
         )

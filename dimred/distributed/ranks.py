@@ -1,29 +1,19 @@
-"""The ranks of a data-parallel job and their collectives.
+"""The ranks of a data-parallel job, as one process sees them that is alone."""
 
-On CPU, MindSpore's collectives can only sum float32 numbers, and fail if a rank is more than 30 seconds late.
-So work that one rank does alone goes through ``run_on_rank_zero``, where the others wait in many short turns.
-"""
-
-import hashlib
-import sys
-import threading
-import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, wait
 from enum import IntEnum
-from typing import TypeVar, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-from mindspore import Parameter, Tensor, nn, ops
+from mindspore import Parameter, nn
 
-from dimred.distributed.in_step import AllReduce, Ballot
-from dimred.errors import DataError, DimredError, FaultError
-from dimred.io.atomic import describe_os_error
+from dimred.errors import DimredError
+
+if TYPE_CHECKING:
+    from dimred.distributed.in_step import Ballot
 
 Result = TypeVar("Result")
-_LONGEST_TURN_SECONDS = 0.5
-_LONGEST_REASON = 1_000  # bytes of a fault's text that the other ranks get
-_KINDS = (DataError, FaultError, DimredError)
 
 
 class Intent(IntEnum):
@@ -57,7 +47,7 @@ class Ranks:
         """Return a cell that maps float32 tensors to a tuple of their means over all ranks; None for one process."""
         return None
 
-    def ballot(self) -> Ballot | None:
+    def ballot(self) -> "Ballot | None":
         """Return a new ballot, for a step that is made only if every rank votes for it; None for one process."""
         return None
 
@@ -70,6 +60,16 @@ class Ranks:
 
     def broadcast(self, parameters: Sequence[Parameter]) -> None:
         """Set parameters of any type to rank 0's values, bit for bit, on each rank."""
+
+    def separate_masks(self, network: nn.Cell) -> None:
+        """Let MindSpore draw other dropout masks on each rank; on rank 0 those of a process that is alone.
+
+        All ranks build a network under one seed, so that they begin with the same weights. Without this, the masks of
+        all ranks would be the same at each step, and R ranks would draw as much noise as one.
+
+        Args:
+            network: the network, before its first call.
+        """
 
     def gather(self, numbers: Sequence[float] | np.ndarray) -> np.ndarray:
         """Return the numbers of all ranks, bit for bit, the same on each: (R, n) float64, row r from rank r.
@@ -104,7 +104,7 @@ class Ranks:
         return work()
 
     def first_fault(self, fault: BaseException | None) -> DimredError | None:
-        """Return, on every rank, an error that describes the fault of the first rank with one; None if there is none.
+        """Return, on every rank, an error that describes the fault of the first rank that has one; None without any.
 
         A DataError stays a DataError on every rank, a fault of a file or a disk becomes a FaultError, and any other a
         DimredError.
@@ -112,19 +112,7 @@ class Ranks:
         Args:
             fault: what this rank failed with; None if it did not fail.
         """
-        faults = np.zeros(self.group_size)
-        faults[self.rank] = fault is not None
-        faults = self.sum(faults)
-        if not faults.any():
-            return None
-        first, message = int(np.argmax(faults)), np.zeros(1 + _LONGEST_REASON)
-        if fault is not None and first == self.rank:
-            ours = _as_ours(fault)
-            text = str(ours).encode()[:_LONGEST_REASON]
-            message[: 1 + len(text)] = [next(n for n, kind in enumerate(_KINDS) if isinstance(ours, kind)), *text]
-        kind, *characters = self.sum(message).astype(np.uint8)
-        reason = bytes(characters).rstrip(b"\0").decode(errors="replace")
-        return _KINDS[kind](f"rank {first} could not go on: {reason}")
+        return None if fault is None else DimredError(str(fault))
 
     def any(self, claim: bool) -> bool:
         """Return whether the claim is true on any rank; every rank gets the same answer."""
@@ -153,128 +141,21 @@ class Ranks:
         Raises:
             DimredError: on every rank, if the content differs on any; the message names it by ``what``.
         """
-        digest = np.frombuffer(hashlib.sha256(content).digest(), np.uint8).astype(np.float32)
-        if self.any(not np.array_equal(self.sum(digest), digest * self.group_size)):
-            raise DimredError(
-                f"the ranks do not have the same {what}; give every host the same files and the same options"
-            )
 
+    def share(self, original: Any, read: Callable[[Path], Any]) -> Any:
+        """Read on every rank the file that rank 0 has read, under the same path.
 
-class Group(Ranks):
-    """The ranks of a job of several processes, all of which call the same methods in the same order; see ``Ranks``."""
+        Args:
+            original: on rank 0, what it has read, an object whose ``path`` is the file, or None; None elsewhere.
+            read: returns the content of a file, like ``original``; called on the other ranks with rank 0's path.
 
-    def __init__(self, rank: int, group_size: int):
-        self.rank = rank
-        self.group_size = group_size
-        self._sum = AllReduce(1.0)
+        Returns:
+            The content on every rank, or None on every rank.
 
-    def mean(self) -> nn.Cell:
-        return AllReduce(1.0 / self.group_size)
-
-    def ballot(self) -> Ballot:
-        return Ballot()
-
-    def sum(self, numbers: Sequence[float] | np.ndarray) -> np.ndarray:
-        (total,) = self._sum(Tensor(np.asarray(numbers, np.float32)))
-        return np.asarray(total.asnumpy())
-
-    def agree(self, intent: Intent) -> Intent:
-        votes = np.zeros(len(Intent), np.float32)
-        votes[intent] = 1
-        return Intent(int(np.flatnonzero(self.sum(votes))[-1]))
-
-    def all_reduce_mean(self, parameters: Sequence[Parameter]) -> None:
-        total, first = self.sum(_flat(parameters) / np.float32(self.group_size)), 0
-        for parameter in parameters:
-            _put(parameter, total[first : first + parameter.size].reshape(parameter.shape))
-            first += parameter.size
-
-    def broadcast(self, parameters: Sequence[Parameter]) -> None:
-        values = [parameter.asnumpy() for parameter in parameters]
-        message, first = self.broadcast_bytes(b"".join(value.tobytes() for value in values)), 0
-        for parameter, value in zip(parameters, values, strict=True):
-            new_value = np.frombuffer(message, value.dtype, value.size, first).reshape(value.shape)
-            _put(parameter, new_value)
-            first += new_value.nbytes
-
-    def gather(self, numbers: Sequence[float] | np.ndarray) -> np.ndarray:
-        pieces = _pieces(np.array(numbers, np.float64).tobytes())
-        of_all = np.zeros((self.group_size, len(pieces)), np.float32)
-        of_all[self.rank] = pieces
-        return self.sum(of_all).astype(np.uint16).view(np.float64)
-
-    def broadcast_bytes(self, message: bytes) -> bytes:
-        size = np.zeros(len(_pieces(bytes(8))), np.float32)
-        if self.is_rank_zero:
-            size[:] = _pieces(len(message).to_bytes(8, sys.byteorder))
-        n_bytes = int.from_bytes(self.sum(size).astype(np.uint16).tobytes(), sys.byteorder)
-        pieces = np.zeros(-(-n_bytes // 2), np.float32)
-        if self.is_rank_zero:
-            pieces[:] = _pieces(message)
-        return self.sum(pieces).astype(np.uint16).tobytes()[:n_bytes] if n_bytes else b""
-
-    def run_together(self, work: Callable[[], Result]) -> Result:
-        result, fault = None, None
-        try:
-            result = work()
-        except Exception as error:
-            fault = error
-        fault_of_all = self.first_fault(fault)
-        if (first := fault or fault_of_all) is not None:
-            raise first
-        return cast(Result, result)
-
-    def run_on_rank_zero(self, work: Callable[[], Result]) -> Result | None:
-        """Run ``work`` in a thread of rank 0; the ranks meet in short turns until it is done."""
-        outcome: Future[Result] = Future()
-
-        def attempt() -> None:
-            try:
-                outcome.set_result(work())
-            except BaseException as error:
-                outcome.set_exception(error)
-
-        if self.is_rank_zero:
-            threading.Thread(target=attempt, daemon=True).start()
-        pause = 0.001
-        while True:
-            if self.is_rank_zero:
-                wait([outcome], pause)
-            is_done = outcome.done()  # true on rank 0 only
-            error = outcome.exception() if is_done else None
-            any_done, any_failed = self.sum([is_done, error is not None])
-            if any_failed and (fault := self.first_fault(error)) and not is_done:
-                raise fault
-            if is_done:
-                return outcome.result()  # or raises what the work raised
-            if any_done:
-                return None
-            pause = min(2 * pause, _LONGEST_TURN_SECONDS)
-            if not self.is_rank_zero:
-                time.sleep(pause / 2)
+        Raises:
+            DimredError: on every rank, if one of them can't read the file or has a different one under that path.
+        """
+        return original
 
 
 ALONE = Ranks()
-
-
-def _as_ours(fault: BaseException) -> DimredError:
-    """Convert a fault to the error that the other ranks get."""
-    if isinstance(fault, OSError):
-        return FaultError(describe_os_error(fault))
-    return fault if isinstance(fault, DimredError) else DimredError(repr(fault))
-
-
-def _pieces(message: bytes) -> np.ndarray:
-    """Cut bytes into numbers of 16 bits, float32 (n,); a sum in which all other ranks give zeros is exact."""
-    return np.frombuffer(message + bytes(len(message) % 2), np.uint16).astype(np.float32)
-
-
-def _put(parameter: Parameter, values: np.ndarray) -> None:
-    ops.assign(parameter, Tensor(values, parameter.dtype))  # its own memory, which compiled graphs know
-
-
-def _flat(parameters: Sequence[Parameter]) -> np.ndarray:
-    """Return the parameters' values as one float32 vector, with a 0 at its end so that it is never empty."""
-    return np.concatenate(
-        [*(parameter.asnumpy().astype(np.float32).ravel() for parameter in parameters), [0]], dtype=np.float32
-    )

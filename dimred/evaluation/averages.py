@@ -6,12 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
-from dimred.averaging.choice import Candidate, Choice, Measurement, choose
+from dimred.averaging.choice import Candidate, Choice, choose
 from dimred.averaging.mean import mean_vector, open_fitting
 from dimred.averaging.windows import Window, effective_size, newest_windows
 from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.distributed.ranks import ALONE, Ranks
+from dimred.io.metric import Measurement
 
 
 class SnapshotAverages:

@@ -45,7 +45,7 @@ class _Recorder(nn.Cell):
         axes = (0, *range(2, len(x.shape)))
         mean = values.mean(axes, keep_dims=True)
         centered = values - mean
-        rest = centered.mean(axes, keep_dims=True)  # rounding has left it in the mean of many elements
+        rest = centered.mean(axes, keep_dims=True)  # what rounding lost in the mean of many elements
         mean = (mean + rest).reshape((-1,))
         m2 = ops.square(centered - rest).sum(axes)
         n = x.size // x.shape[1]

@@ -7,7 +7,6 @@ from itertools import islice
 import numpy as np
 from mindspore import Tensor, nn
 
-from dimred.averaging.choice import Measurement
 from dimred.checkpoints.layout import WeightLayout
 from dimred.data.batches import Batches, read_batches
 from dimred.distributed.ranks import ALONE, Ranks
@@ -23,6 +22,7 @@ from dimred.evaluation.scores import (
     means_of_samples,
     score_batches,
 )
+from dimred.io.metric import Measurement
 from dimred.train_step.statistics import moving_statistics
 from dimred.vectors.parameters import from_arrays
 

@@ -14,7 +14,7 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
-from dimred.data.own_dataset import IGNORED, check_labels
+from dimred.data.labels import IGNORED, check_labels
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError, DataError
 from dimred.train_step.modes import evaluating

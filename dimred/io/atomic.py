@@ -74,7 +74,7 @@ def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
 def _unfinished(target: Path, make: Callable[[Path], object]) -> Iterator[Path]:
     """Make a file or folder beside the target, and hold a lock on it inside the block; after an error, remove it.
 
-    The lock is for ``remove_leftovers``. The name does not have the target's name, which may already be as long as the
+    The lock is for ``remove_leftovers``. The name does not contain the target's, which may already be as long as the
     file system allows.
     """
     temporary = _unused_name(target.parent)
@@ -122,8 +122,8 @@ def atomic_write(path: str | os.PathLike[str], data: bytes | str) -> None:
 def rename(path: Path, target: Path) -> None:
     """Flush a file, or a folder and all that is in it, rename it, and flush the folder around it.
 
-    After that, a power failure can't undo the renaming. If the folder can't be flushed, a new name is taken back, so
-    that the same call can be made again.
+    After that, a power failure can't undo the renaming. If the folder can't be flushed, a file or folder that is new
+    there is renamed back, so that the same call can be made again.
 
     Args:
         path: the file or folder.
@@ -204,7 +204,7 @@ def remove_leftovers(directory: str | os.PathLike[str], *, is_only_writer: bool 
     Args:
         directory: the folder.
         is_only_writer: whether nobody else may write there, as in the folder of a run, which is locked; then nothing
-            stays, also not what a power failure has left.
+            stays, not even what a power failure has left.
     """
     boot = "*" if is_only_writer else BOOT
     for path in Path(directory).glob(f".writing-{boot}-*.tmp"):
@@ -221,13 +221,7 @@ def _opened(path: Path, stack: ExitStack) -> int:
 
 
 def remove(path: Path) -> None:
-    """Remove a file or folder, if it exists.
-
-    What can't be removed inside a folder stays, without an error.
-
-    Raises:
-        OSError: a file can't be removed.
-    """
+    """Remove a file or folder, if it exists; what can't be removed inside a folder stays, without an error."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -294,21 +288,9 @@ class FolderLock:
             stack.callback(os.close, descriptor)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                note = os.pread(descriptor, 200, 0).decode(errors="replace")
-                holder = note if note.startswith("process ") and note.isprintable() else "another process"
-                raise RunError(
-                    f"{self._what}, where {holder} is at work; wait for it, end it, or name another"
-                ) from None
             except OSError as error:
-                if error.errno not in {errno.ENOLCK, *_WITHOUT_SUPPORT}:
-                    raise
-                self.remove()
-                raise RunError(
-                    f"{self._what}, but files can't be locked there ({error.strerror}), which keeps two processes from "
-                    "writing the same files; name a folder on a local disk, or mount that disk with locks (for NFS, "
-                    "start its lock daemon or use the option local_lock=flock; for Lustre, flock)"
-                ) from error
+                self._check_lock_error(error, descriptor)
+                raise
             if os.path.samestat(os.fstat(descriptor), self._path.stat()):
                 note = f"process {os.getpid()} on {socket.gethostname()} (since {time.strftime('%Y-%m-%d %H:%M:%S')})"
                 os.ftruncate(descriptor, 0)
@@ -316,6 +298,20 @@ class FolderLock:
                 self._stack = stack.pop_all()
                 return True
         return False
+
+    def _check_lock_error(self, error: OSError, descriptor: int) -> None:
+        """Raise RunError if the file is locked, or can't be."""
+        if isinstance(error, BlockingIOError):
+            note = os.pread(descriptor, 200, 0).decode(errors="replace")
+            holder = note if note.startswith("process ") and note.isprintable() else "another process"
+            raise RunError(f"{self._what}, where {holder} is at work; wait for it, end it, or name another") from None
+        if error.errno in {errno.ENOLCK, *_WITHOUT_SUPPORT}:
+            self.remove()
+            raise RunError(
+                f"{self._what}, but files can't be locked there ({error.strerror}), which keeps two processes from "
+                "writing the same files; name a folder on a local disk, or mount that disk with locks (for NFS, start "
+                "its lock daemon or use the option local_lock=flock; for Lustre, flock)"
+            ) from error
 
 
 _Result = TypeVar("_Result")
@@ -335,32 +331,31 @@ def retry(action: Callable[[], _Result]) -> _Result:
     """Call ``action``, and again after a pause if the disk fails in a way that may pass.
 
     On a full disk it waits until there is room or ``stop_waiting`` is set, and logs that once a minute. After any
-    other failure that may pass, it tries again up to three times.
-
-    Args:
-        action: a function that may be called again after an OSError.
-
-    Returns:
-        What ``action`` returned.
+    other failure that may pass, it tries again up to three times. ``action`` must bear to be called again.
 
     Raises:
-        OSError: an error that will not pass, or that of the last attempt.
+        OSError: an error that will not pass, or the error of the last attempt.
     """
     pauses, since_line = iter(WAITS_SECONDS), _SECONDS_BETWEEN_LINES
     while True:
         try:
             return action()
         except OSError as error:
-            is_full = error.errno in _FULL
-            pause = SECONDS_UNTIL_ROOM if is_full else next(pauses, None) if error.errno in _TRANSIENT else None
-            if pause is None or (is_full and stop_waiting.is_set()):
-                raise
-            if not is_full or since_line >= _SECONDS_BETWEEN_LINES:
-                then = "waiting until there is room" if is_full else f"trying again in {pause:.0f} s"
-                _log.warning(f"{describe_os_error(error)}; {then}")
-                since_line = 0.0
-            (stop_waiting.wait if is_full else time.sleep)(pause)
-            since_line += pause
+            since_line = _pause_after(error, pauses, since_line)
+
+
+def _pause_after(error: OSError, pauses: Iterator[float], since_line: float) -> float:
+    """Pause, or raise the error again if it will not pass; return the seconds since the last line in the log."""
+    is_full = error.errno in _FULL
+    pause = SECONDS_UNTIL_ROOM if is_full else next(pauses, None) if error.errno in _TRANSIENT else None
+    if pause is None or (is_full and stop_waiting.is_set()):
+        raise error
+    if not is_full or since_line >= _SECONDS_BETWEEN_LINES:
+        then = "waiting until there is room" if is_full else f"trying again in {pause:.0f} s"
+        _log.warning(f"{describe_os_error(error)}; {then}")
+        since_line = 0.0
+    (stop_waiting.wait if is_full else time.sleep)(pause)
+    return since_line + pause
 
 
 def describe_os_error(error: OSError) -> str:

@@ -72,7 +72,7 @@ def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-# Of every run. Nothing in metrics.jsonl says a version: that of the pins beside it holds for it too.
+# Of every run. metrics.jsonl states no version; the version of the pins beside it holds for it too.
 CONFIGURATION = FileFormat("dimred run configuration", 1)
 PINNED = FileFormat("dimred run pins", 1)
 STATE = FileFormat("dimred run state", 1)

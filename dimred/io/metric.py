@@ -1,9 +1,12 @@
-"""What a metric is: its name, how its values are shown, and which of two is better."""
+"""A metric has a name, a way to show its values, and a better end; a measurement has losses and a metric."""
 
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
-MANY_CLASSES = 100  # from which on the built-in metrics include ``TOP5``
+import numpy as np
+
+MANY_CLASSES = 100  # with so many or more, the built-in metrics include ``TOP5``
 
 # The kinds of a figure: with BatchNorm's statistics as trained, with re-estimated ones, and with the EMA's weights.
 AS_TRAINED, REESTIMATED, EMA = "as_trained", "reestimated", "ema"
@@ -39,6 +42,18 @@ class Metric:
     def axis(self) -> tuple[str, float]:
         """Return the label of an axis in a picture, and the factor by which values are multiplied there."""
         return (f"{self.name}, %", 100.0) if self.is_fraction else (self.name, 1.0)
+
+
+class Measurement(NamedTuple):
+    """Loss and metric of one network on ``val``.
+
+    Attributes:
+        losses: loss of each sample, (n,).
+        metric: mean over the split; None if only the losses were asked for.
+    """
+
+    losses: np.ndarray
+    metric: float | None = None
 
 
 ACCURACY = Metric("accuracy", is_fraction=True, higher_is_better=True)

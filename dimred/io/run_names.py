@@ -1,6 +1,5 @@
 """Name the files and folders of a run, and find checkpoints and snapshots by their names."""
 
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import NamedTuple
 
 from dimred.errors import ConfigError
 from dimred.io.atomic import LOCK, is_temporary
-from dimred.io.file_format import CONFIGURATION, MERGE
+from dimred.io.file_format import CONFIGURATION
 
 # Of every run.
 CONFIG = "config.yaml"
@@ -30,6 +29,7 @@ NOT_RESULTS = frozenset({LOCK, MINDSPORE_LOG, RANK_LOG, ENVIRONMENT_LOG, SCHEDUL
 
 # Of stage 1.
 STAGE_1_CHECKPOINTS = "checkpoint_stage_1"
+FULL_CHECKPOINT = f"{STAGE_1_CHECKPOINTS}/NAME-EPOCH_STEPS.ckpt"  # as a user finds it in the run's folder
 SNAPSHOTS = "checkpoint_pca"  # inside it
 MANIFEST = "manifest.json"  # of a folder of snapshots
 # Where snapshots are, seen from the folders above them.
@@ -46,9 +46,6 @@ BASIS_METADATA = "pca_mat.h5"
 # Of stage 2.
 STAGE_2_CHECKPOINTS = "checkpoint_stage_2"
 RESULT = "result.json"
-
-# Of a merge.
-MERGE_FOLDER = ".merge"  # ends the name of the folder with the scores
 
 
 def results_in(folder: Path) -> bool:
@@ -85,16 +82,6 @@ def without_dots(path: Path) -> Path:
     return path.resolve() if path.name == ".." else path.parent.resolve() / path.name
 
 
-def run_of(path: Path) -> Path | None:
-    """Return the folder of the run that a file or folder is in, or is itself; None if it is in none."""
-    path = without_dots(path)
-    for folder in (path, *path.parents[:3]):
-        is_run = any((folder / name).is_dir() for name in (STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS))
-        if is_run and (folder / CONFIG).is_file():
-            return folder
-    return None
-
-
 def own_config(run: Path) -> Path:
     """Return the path of the configuration that a run has written into its folder.
 
@@ -111,54 +98,17 @@ def own_config(run: Path) -> Path:
     return path
 
 
-def network_of_run(folder: Path, run: Path | None) -> Path:
-    """Return the network that a run ended with: stage 2's, or stage 1's last full checkpoint.
-
-    Args:
-        folder: what the user gave as WEIGHTS.
-        run: the run's folder, see ``run_of``; None for none.
-
-    Raises:
-        ConfigError: there is no run, or no network in it yet.
-    """
-    if run is not None:
-        stage_1 = run / STAGE_1_CHECKPOINTS
-        final = [*(run / STAGE_2_CHECKPOINTS).glob("*-final.ckpt"), *stage_1.glob("*-final.ckpt")]
-        full = full_checkpoints(stage_1)
-        if final or full:
-            return final[0] if final else full[max(full)]
-    what = "no run's folder" if run is None else "a run that has not saved the network it ends with"
-    raise ConfigError(f"WEIGHTS is {str(folder)!r}, which is {what}; give a checkpoint or a finished run")
-
-
 def named_weights(argument: str, path: Path) -> str:
     """Return the beginning of a message about a checkpoint: the argument, its value, and the kind of file if known.
 
-    An example is ``WEIGHTS is 'a/b.ckpt', a network of stage 2, which``.
-
-    Args:
-        argument: the argument that names the checkpoint, as the user typed it.
-        path: its value, whose folder may tell the kind of checkpoint.
+    An example is ``WEIGHTS is 'a/b.ckpt', a network of stage 2, which``. The folder tells the kind.
     """
     kinds = {
-        SNAPSHOTS: "a snapshot (trainable weights alone; a full checkpoint is {}), ",
+        SNAPSHOTS: f"a snapshot (trainable weights alone; a full checkpoint is {FULL_CHECKPOINT}), ",
         STAGE_2_CHECKPOINTS: "a network of stage 2, ",
-        STATES: "a state for --resume (a full checkpoint is {}), ",
+        STATES: f"a state for --resume (a full checkpoint is {FULL_CHECKPOINT}), ",
     }
-    kind = kinds.get(path.parent.name, "")
-    if "{}" in kind:
-        kind = kind.format(full_checkpoint_beside(path))
-    return f"{argument} is {str(path)!r}, {kind}which"
-
-
-def full_checkpoint_beside(weights: Path) -> str:
-    """Return the path of the full checkpoint to suggest in place of these weights, or a pattern if there is none."""
-    folder = next((path for path in weights.parents if path.name == STAGE_1_CHECKPOINTS), None)
-    if weights.parent.name == STATES:
-        folder = weights.parent.with_name(STAGE_1_CHECKPOINTS)
-    checkpoints = {} if folder is None else full_checkpoints(folder)
-    others = {epoch: path for epoch, path in checkpoints.items() if path != weights}
-    return str(others[max(others)]) if others else f"{STAGE_1_CHECKPOINTS}/NAME-EPOCH_STEPS.ckpt of stage 1"
+    return f"{argument} is {str(path)!r}, {kinds.get(path.parent.name, '')}which"
 
 
 def snapshots_below(folder: Path, patterns: Sequence[str] = (f"{STAGE_1_CHECKPOINTS}/{SNAPSHOTS}",)) -> str:
@@ -170,17 +120,3 @@ def snapshots_below(folder: Path, patterns: Sequence[str] = (f"{STAGE_1_CHECKPOI
     """
     places = sorted(place for pattern in patterns for place in folder.glob(pattern) if place.is_dir())
     return f"; the snapshots of this run are in {str(places[0])!r}" if places else ""
-
-
-def record_path(out: Path) -> Path:
-    """Return the path of the record beside the result of a merge."""
-    return out.with_name(out.name + ".json")
-
-
-def has_record(out: Path) -> bool:
-    """Return whether a file or folder has the record of a merge beside it."""
-    try:
-        record = json.loads(record_path(out).read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(record, dict) and record.get("format") == MERGE.name

@@ -1,11 +1,11 @@
 """The result of a stage 2, which stands in ``result.json`` and, until then, in its saved states."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from dimred.errors import ConfigError, check_number
+from dimred.errors import ConfigError
 from dimred.io.checksums import read_checksummed, write_checksummed
 from dimred.io.file_format import RESULT_OF_STAGE_2
 from dimred.io.metric import AS_TRAINED, REESTIMATED, Figures, Metric
@@ -17,7 +17,7 @@ START, FINAL, AVERAGE = "start", "final", "average"  # points that are no epoch
 
 @dataclass
 class ChoiceResult:
-    """What a choice on ``val`` has chosen and measured.
+    """The outcome of a choice on ``val``, with the measurements of all candidates.
 
     Attributes:
         name: name of the candidate with the lowest loss.
@@ -57,7 +57,7 @@ class MetricResult:
 
 @dataclass
 class StageTwoResult:
-    """What stage 2 has done, measured and chosen.
+    """The result of a stage 2: its cost, its measurements and its choices.
 
     Attributes:
         epochs: number of epochs, a fraction if the search ended within one.
@@ -109,12 +109,7 @@ class StageTwoResult:
         return all(REESTIMATED in values for values in self.main.by_point.values())
 
     def put(self, point: str | int, figures: Figures) -> None:
-        """Add what was measured at a point.
-
-        Args:
-            point: the number of an epoch, or a name as in ``MetricResult.by_point``.
-            figures: the values of every metric.
-        """
+        """Add what was measured at a point of ``MetricResult.by_point``."""
         for one in self.metrics:
             one.by_point[str(point)] = dict(figures[one.metric.name])
 
@@ -149,31 +144,10 @@ class StageTwoResult:
         return values
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any], source: str) -> Self:
-        """Rebuild a result from the values that ``as_json`` returned.
-
-        Args:
-            values: what ``as_json`` returned.
-            source: the file that the values are from, for the error.
-
-        Raises:
-            ConfigError: they have another layout.
-        """
-        try:
-            names = {one.name for one in fields(cls)}
-            if strangers := {*values} ^ names:
-                raise KeyError(min(strangers))
-            metrics = [MetricResult(Metric(**one["metric"]), one["by_point"]) for one in values["metrics"]]
-            choices = {what: ChoiceResult(**choice) for what, choice in values["choices"].items()}
-            for name in ("epochs", "steps", "training_seconds"):
-                check_number(name, values[name], at_least=0)
-            for one in metrics:
-                _check_figures(one)
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise ConfigError(
-                f"{source} can't be used: it does not hold what a stage 2 has found ({type(error).__name__}: {error}); "
-                "restore it, or run stage 2 again in a new folder"
-            ) from None
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Rebuild a result from the values that ``as_json`` returned."""
+        metrics = [MetricResult(Metric(**one["metric"]), one["by_point"]) for one in values["metrics"]]
+        choices = {what: ChoiceResult(**choice) for what, choice in values["choices"].items()}
         return cls(**{**values, "metrics": metrics, "choices": choices})
 
     def write(self, path: Path) -> None:
@@ -195,12 +169,4 @@ class StageTwoResult:
             values = read_checksummed(path, RESULT_OF_STAGE_2)
         except (OSError, ValueError) as error:
             raise ConfigError(f"{path} is damaged: {error}; stage 2's --resume writes it again") from None
-        return cls.from_json(values, str(path))
-
-
-def _check_figures(result: MetricResult) -> None:
-    """Raise ConfigError if a value of a fraction is not from 0 to 1; None stands for one that was not finite."""
-    for point, values in result.by_point.items():
-        for kind, value in values.items():
-            if result.metric.is_fraction and value is not None and not 0 <= value <= 1:
-                raise ConfigError(f"{result.metric.name} {kind} at {point!r} is {value}, but it is a fraction")
+        return cls.from_json(values)

@@ -59,11 +59,9 @@ def tell_refusal(why: str) -> bool:
 
 
 def tell_position(activity: str, step: int) -> None:
-    """Report what this rank is about to do, so that the launcher can name a rank that stalls.
+    """Report what this rank is about to do in a step, counted from 1 over all epochs, such as ``READING``.
 
-    Args:
-        activity: words before the step's number, such as ``READING`` or ``COMPUTING``.
-        step: number of the step, from 1, over all epochs.
+    The launcher can then name a rank that stalls.
     """
     _tell("at", activity, step)
 
@@ -180,6 +178,9 @@ class StallDetector:
         silence = now - self._last
         if not self._activities or not self._seconds or silence <= self._seconds:
             return None
+        return self._stall(silence)
+
+    def _stall(self, silence: float) -> Stall:
         behind = sorted(rank for rank, far in self._far.items() if far == min(self._far.values()))
         others = sorted(set(self._far) - set(behind))
         verb = "is" if len(behind) == 1 else "are"

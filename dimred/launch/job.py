@@ -8,12 +8,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dimred.errors import ConfigError, MissingPackageError
 from dimred.io.run_names import RANK_LOG, results_in
 from dimred.launch.devices import ASCEND_DEVICE, Target
 from dimred.launch.environment import COMMAND, words_of_dimred
-from dimred.launch.rank_table import Device, read_rank_table
+
+if TYPE_CHECKING:
+    from dimred.launch.rank_table import Device
 
 _LOOPBACK = "127.0.0.1"
 _USUAL_PORT = 8118  # MindSpore's own launcher uses it too
@@ -37,7 +40,7 @@ class Job:
     master_port: int
     device_target: Target
     rank_table: Path | None = None
-    table: tuple[Device, ...] = ()  # the rank table's rows by rank; empty without one
+    table: "tuple[Device, ...]" = ()  # the rank table's rows by rank; empty without one
 
     @property
     def local_ranks(self) -> range:
@@ -77,25 +80,28 @@ class Job:
             "PYTHONUNBUFFERED": "1",
             "GLOG_v": outer.get("GLOG_v", "3"),
         }
-        if self.device_target == "CPU" and len(self.local_ranks) > 1:
-            threads = max(1, (os.cpu_count() or 1) // len(self.local_ranks))
-            mine["OMP_NUM_THREADS"] = outer.get("OMP_NUM_THREADS", str(threads))
-            # By default MindSpore's ranks look for each other every 3 to 5 s; with 1 s, two ranks start 5 s sooner.
-            for bound in ("MS_RETRY_INTERVAL_LOWER", "MS_RETRY_INTERVAL_UPPER"):
-                mine[bound] = outer.get(bound, "1")
         if self.joins_ranks:
-            mine |= {
-                "MS_WORKER_NUM": str(self.devices),
-                "MS_SCHED_HOST": self.master_addr,
-                "MS_SCHED_PORT": str(self.master_port),
-                "MS_TOPO_TIMEOUT": outer.get("MS_TOPO_TIMEOUT", str(_SECONDS_TO_JOIN)),
-            }
-            if self.device_target == "Ascend":
-                # Ranks that list a large image folder reach the first collective minutes apart; HCCL waits 120 s.
-                mine["HCCL_CONNECT_TIMEOUT"] = outer.get("HCCL_CONNECT_TIMEOUT", "600")
+            mine |= self._environment_of_cluster()
         if self.rank_table is not None:
             mine["RANK_TABLE_FILE"] = str(self.rank_table)
         return mine
+
+    def _environment_of_cluster(self) -> dict[str, str]:
+        """Return the variables by which the ranks find each other, and share the cores of a host."""
+        usual = {"MS_TOPO_TIMEOUT": str(_SECONDS_TO_JOIN)}
+        if self.device_target == "Ascend":
+            # Ranks that list a large image folder reach the first collective minutes apart; HCCL waits 120 s.
+            usual["HCCL_CONNECT_TIMEOUT"] = "600"
+        elif len(self.local_ranks) > 1:
+            usual["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // len(self.local_ranks)))
+            # By default MindSpore's ranks look for each other every 3 to 5 s; with 1 s, two ranks start 5 s sooner.
+            usual |= {"MS_RETRY_INTERVAL_LOWER": "1", "MS_RETRY_INTERVAL_UPPER": "1"}
+        return {
+            "MS_WORKER_NUM": str(self.devices),
+            "MS_SCHED_HOST": self.master_addr,
+            "MS_SCHED_PORT": str(self.master_port),
+            **{name: os.environ.get(name, value) for name, value in usual.items()},
+        }
 
     def rank_environment(self, rank: int) -> dict[str, str]:
         """Return the variables that one rank gets in addition to ``environment``."""
@@ -119,9 +125,6 @@ class Job:
     def check(self, resume: bool) -> None:
         """Check what can be checked before any rank is started.
 
-        Args:
-            resume: whether the ranks' folders may hold earlier results.
-
         Raises:
             MissingPackageError: MindSpore is not installed.
             ConfigError: the devices or CANN's module ``hccl`` are missing, the port can't be used, or a folder holds
@@ -129,16 +132,8 @@ class Job:
         """
         if find_spec("mindspore") is None:
             raise MissingPackageError("mindspore")
-        if self.device_target == "Ascend" and not ASCEND_DEVICE.exists():
-            raise ConfigError(
-                f"--device-target is Ascend, but this host has no Ascend device ({ASCEND_DEVICE} is missing); use "
-                "--device-target CPU, or --dry-run to see what would run"
-            )
-        if self.device_target == "Ascend" and self.joins_ranks and find_spec("hccl") is None:
-            raise ConfigError(
-                f"--devices is {self.devices}, but {sys.executable} has no module 'hccl', with which MindSpore joins "
-                "Ascend devices; source CANN's set_env.sh, or install CANN's hccl-*.whl for this Python"
-            )
+        if self.device_target == "Ascend":
+            self._check_ascend()
         if self.has_scheduler:
             _check_port(self.master_addr, self.master_port)
         for folder in map(self.folder, self.local_ranks):
@@ -146,6 +141,18 @@ class Job:
                 raise ConfigError(
                     f"{str(folder)!r} holds earlier results; --resume goes on with them, --out starts in another folder"
                 )
+
+    def _check_ascend(self) -> None:
+        if not ASCEND_DEVICE.exists():
+            raise ConfigError(
+                f"--device-target is Ascend, but this host has no Ascend device ({ASCEND_DEVICE} is missing); use "
+                "--device-target CPU, or --dry-run to see what would run"
+            )
+        if self.joins_ranks and find_spec("hccl") is None:
+            raise ConfigError(
+                f"--devices is {self.devices}, but {sys.executable} has no module 'hccl', with which MindSpore joins "
+                "Ascend devices; source CANN's set_env.sh, or install CANN's hccl-*.whl for this Python"
+            )
 
 
 def make_job(
@@ -183,24 +190,15 @@ def make_job(
     """
     table: list[Device] = []
     if rank_table is not None:
+        from dimred.launch.rank_table import read_rank_table
+
         table = read_rank_table(rank_table, devices)
-        servers = list(dict.fromkeys(device.server_id for device in table))  # in the order of their ranks
-        if nodes not in (None, len(servers)):
-            raise ConfigError(f"--nodes is {nodes}, but --rank-table has {len(servers)} servers")
-        devices, nodes, master_addr = len(table), len(servers), master_addr or table[0].host
+        devices, nodes, master_addr = len(table), _servers(table, nodes), master_addr or table[0].host
     if devices is None:
         raise ConfigError("--devices is missing, and no --rank-table lists the devices; give one of them")
     nodes = nodes or 1
-    if devices % nodes:
-        raise ConfigError(f"--devices is {devices}, all nodes together; it must be a multiple of --nodes {nodes}")
-    if nodes > 1 and (node_rank is None or master_addr is None):
-        option = "--node-rank" if node_rank is None else "--master-addr"
-        raise ConfigError(
-            f"{option} is missing: with {nodes} nodes, start the same command on each, with --node-rank 0 to "
-            f"{nodes - 1} and node 0's address as --master-addr"
-        )
-    if not 0 <= (node_rank or 0) < nodes:
-        raise ConfigError(f"--node-rank is {node_rank}; with {nodes} nodes it must be 0 to {nodes - 1}")
+    if nodes > 1 or node_rank is not None:
+        _check_hosts(devices, nodes, node_rank, master_addr)
     return Job(
         program=program,
         stage=stage,
@@ -215,6 +213,28 @@ def make_job(
         rank_table=None if rank_table is None else rank_table.absolute(),
         table=tuple(table),
     )
+
+
+def _servers(table: "list[Device]", nodes: int | None) -> int:
+    """Return the number of servers in a rank table; refuse another number of nodes."""
+    n_servers = len({device.server_id for device in table})
+    if nodes not in (None, n_servers):
+        raise ConfigError(f"--nodes is {nodes}, but --rank-table has {n_servers} servers")
+    return n_servers
+
+
+def _check_hosts(devices: int, nodes: int, node_rank: int | None, master_addr: str | None) -> None:
+    """Check the options of several hosts against each other."""
+    if devices % nodes:
+        raise ConfigError(f"--devices is {devices}, all nodes together; it must be a multiple of --nodes {nodes}")
+    if nodes > 1 and (node_rank is None or master_addr is None):
+        option = "--node-rank" if node_rank is None else "--master-addr"
+        raise ConfigError(
+            f"{option} is missing: with {nodes} nodes, start the same command on each, with --node-rank 0 to "
+            f"{nodes - 1} and node 0's address as --master-addr"
+        )
+    if not 0 <= (node_rank or 0) < nodes:
+        raise ConfigError(f"--node-rank is {node_rank}; with {nodes} nodes it must be 0 to {nodes - 1}")
 
 
 def _assignments(environment: Mapping[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""Start the processes of a job, which never outlive the launcher, in folders with logs; also start other programs."""
+"""Start the processes of a job, which never outlive the launcher, in folders with logs."""
 
 import ctypes
 import errno
@@ -18,11 +18,10 @@ from dimred.errors import ConfigError, RunError
 from dimred.io.atomic import LOCK, FolderLock, make_folder, remove, writable
 from dimred.io.run_names import NOT_RESULTS, RANK_LOG
 from dimred.launch.channel import LAUNCHER
-from dimred.launch.environment import without_cluster
 from dimred.launch.job import Job
-from dimred.launch.signals import postponed, stop_signals
+from dimred.launch.signals import stop_signals
 
-_PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG = 1
 _LONGEST_MESSAGE = 65_536  # bytes
 _SECONDS_TO_DIE = 10.0
 # Lines of MindSpore's C++ code, and an epoch's line for programs: the next line tells people the same.
@@ -30,16 +29,6 @@ _NOT_SHOWN = re.compile(rb"^(\[(INFO|WARNING)\] [A-Z_]+\(\d+,.*|epoch: \d+ step:
 _TAIL_LINES = 20
 _TAIL_BYTES = 64_000
 _libc = ctypes.CDLL(None, use_errno=True)  # must be loaded before a fork
-
-# Becomes the program in its arguments, which gets SIGTERM when the process that its first argument numbers ends. Code
-# that runs between fork and exec could do that too, but might deadlock on a lock that a thread of MindSpore held.
-_ENDS_WITH = f"""
-import ctypes, os, signal, sys
-ctypes.CDLL(None).prctl({_PR_SET_PDEATHSIG}, signal.SIGTERM)
-if os.getppid() != int(sys.argv[1]):
-    sys.exit(1)
-os.execvp(sys.argv[2], sys.argv[2:])
-"""
 
 
 class Child:
@@ -67,7 +56,7 @@ class Child:
         launcher, self.is_open = os.getpid(), True
 
         def before_exec() -> None:
-            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != launcher:  # it ended before the request above, so no signal would come
                 os._exit(1)
             for number in stop_signals() if ignores_stop_signals else ():
@@ -125,26 +114,6 @@ class Child:
         self._socket.close()
 
 
-def start(programs: ExitStack, command: Sequence[object], log: Path | None = None) -> subprocess.Popen[bytes]:
-    """Start and return a program that is not a rank, in its own session, so that ctrl-C reaches this process alone.
-
-    However this process ends, the kernel sends the program SIGTERM when the thread that started it ends, so start it
-    from the main thread.
-
-    Args:
-        programs: the stack on whose exit the program gets SIGTERM and is waited for, so that it can save.
-        command: program and arguments.
-        log: file to append its output to; None for the output of this process.
-    """
-    file, environment = None if log is None else programs.enter_context(log.open("a")), without_cluster(os.environ)
-    with postponed():  # a signal between the start and the callbacks would leave the program running
-        bound = [sys.executable, "-I", "-S", "-c", _ENDS_WITH, str(os.getpid()), *map(str, command)]
-        process = subprocess.Popen(bound, env=environment, stdout=file, stderr=file, start_new_session=True)
-        programs.callback(process.wait)
-        programs.callback(process.terminate)
-    return process
-
-
 def show(text: str, stream: TextIO) -> None:
     """Write a text without buffering; if nobody reads the stream any more, discard this text and all that follow.
 
@@ -159,14 +128,7 @@ def show(text: str, stream: TextIO) -> None:
 
 
 class LogTail:
-    """The text that another process appends to a log from now on; the file need not exist yet.
-
-    Args:
-        path: path of the log.
-
-    Attributes:
-        path: the same path.
-    """
+    """The text that another process appends to a log from now on; the file need not exist yet."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -175,8 +137,7 @@ class LogTail:
     def show(self, *, to_the_end: bool = False) -> None:
         """Copy new lines to standard output, except those for programs and MindSpore's own INFO and WARNING lines.
 
-        Args:
-            to_the_end: whether to include a last line that is not complete.
+        A last line that is not complete is copied only with ``to_the_end``.
         """
         try:
             with self.path.open("rb") as file:
@@ -203,9 +164,6 @@ class LogTail:
 def make_folders(job: Job) -> list[Path]:
     """Make the folders of this host's ranks, and return those that are new, parents included.
 
-    Args:
-        job: the job, see ``make_job``.
-
     Raises:
         ConfigError: a folder can't be made or written to; new ones are removed again.
     """
@@ -223,10 +181,10 @@ def make_folders(job: Job) -> list[Path]:
 
 
 def remove_folders(folders: Iterable[Path]) -> None:
-    """Remove those of the folders that hold nothing but logs, and the logs; others stay as they are.
+    """Remove the folders that hold nothing but logs; others stay as they are.
 
-    So do those where another process holds the lock: of two jobs that are started at once, one is refused, while the
-    other may not have written anything yet.
+    A folder whose lock another process holds stays too: of two jobs that are started at once, one is refused, while
+    the other may not have written anything yet.
     """
     for folder in sorted(folders, reverse=True):
         names = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from dimred.checkpoints.checkpoint_io import SUFFIXES, Checkpoint, read_index
+from dimred.checkpoints.checkpoint_io import SUFFIXES, read_index
 from dimred.checkpoints.stored_tensor import reading
 from dimred.io.atomic import is_temporary
-from dimred.io.run_names import MANIFEST, MERGE_FOLDER, has_record
+from dimred.io.run_names import MANIFEST
 from dimred.merging.folder import INDEX, index_files
 from dimred.merging.pickles import PICKLES
-from dimred.merging.record import CARD, INPUT_CARD
+from dimred.merging.record import CARD, INPUT_CARD, MERGE_FOLDER, has_record
+from dimred.merging.saved_network import SavedNetwork
 
 _log = logging.getLogger(__name__)
 
@@ -24,7 +25,7 @@ _OF_WEIGHTS = (
 )  # fmt: skip
 
 
-def copy_companions(template: Checkpoint, folder: Path) -> None:
+def copy_companions(template: SavedNetwork, folder: Path) -> None:
     """Copy into a folder all files beside the template's weights that are no weights; its model card gets another name.
 
     Raises:
@@ -56,7 +57,7 @@ def _files_below(folder: Path) -> Iterator[Path]:
                 yield from _files_below(path)
 
 
-def write_index(template: Checkpoint, folder: Path) -> None:
+def write_index(template: SavedNetwork, folder: Path) -> None:
     """Write the index of the new shards in a folder: the template's, if it has one, with the new number of bytes."""
     for index in index_files(template.files[0].parent) if len(template.files) > 1 else ():
         with reading(index):

@@ -4,15 +4,18 @@ import json
 import logging
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
+from glob import escape
 from pathlib import Path
 
-from dimred.checkpoints.checkpoint_io import SUFFIXES, Checkpoint, Stamps, open_file, read_index, stamps_of
+from dimred.checkpoints.checkpoint_io import SUFFIXES, Stamps, read_index, stamps_of
 from dimred.checkpoints.stored_tensor import StoredTensor, reading
 from dimred.errors import CheckpointError, ConfigError, shown
-from dimred.io.run_names import MERGE_FOLDER, has_record, snapshots_below
+from dimred.io.run_names import snapshots_below
 from dimred.merging.pickles import PICKLES, converted_path, is_pickle, refusal
+from dimred.merging.record import MERGE_FOLDER, has_record
+from dimred.merging.saved_network import SavedNetwork
 
 _log = logging.getLogger(__name__)
 
@@ -54,7 +57,8 @@ def checkpoints_in(folder: Path, order: str, argument: str) -> list[Path]:
     elif len(groups) == 1:
         chosen = entries
     else:
-        globs = {str(folder / NUMBER.sub("*", group[0].name)) for group in series or groups.values()}
+        names = {NUMBER.sub("*", group[0].name) for group in series or groups.values()}
+        globs = [f"{escape(str(folder))}/{name}" for name in names]
         some = " or ".join(map(repr, sorted(globs)[:_MOST_GLOBS]))
         what = "several series or kinds of checkpoints" if series else "none whose names differ in numbers alone"
         remedy = "" if series else ", or use order='name' or order='mtime'"
@@ -104,25 +108,24 @@ def weight_files(path: Path) -> list[Path]:
     return sorted(file for file in path.iterdir() if file.suffix in SUFFIXES) if path.is_dir() else [path]
 
 
-def read_one(path: Path) -> Checkpoint:
-    """Open a checkpoint: a file, the index of shards, or a folder with one of either. Its step is left at 0.
+def read_one(path: Path) -> SavedNetwork:
+    """Open a checkpoint: a file, or a folder with one file or shards. Its step is left at 0.
 
     Raises:
         CheckpointError: a file is damaged or a pickle, or ``path`` is not a single checkpoint.
     """
     if path.is_dir():
         return _read_folder(path)
-    if path.name.endswith(INDEX):
-        return _sharded(path)
     if is_pickle(path):
         raise refusal([path])
-    if _SHARD.search(path.stem):
-        raise CheckpointError(f"{path} is one of several shards; give the folder with their model{INDEX}")
-    return open_file(path)
+    if _SHARD.search(path.stem) or path.name.endswith(INDEX):
+        raise CheckpointError(f"{path} is one of several shards, or their index; give their folder")
+    return SavedNetwork.open(path)
 
 
-def _read_folder(folder: Path) -> Checkpoint:
-    files: Sequence[Path] = index_files(folder) or [path for path in weight_files(folder) if not is_pickle(path)]
+def _read_folder(folder: Path) -> SavedNetwork:
+    indices = index_files(folder)
+    files = indices or [path for path in weight_files(folder) if not is_pickle(path)]
     if not files and (pickles := sorted(path for path in folder.iterdir() if path.name.endswith((*PICKLES, ".ckpt")))):
         raise refusal(pickles)
     if len(files) != 1:
@@ -131,10 +134,10 @@ def _read_folder(folder: Path) -> Checkpoint:
             f"{folder} has {len(files)} files of weights; a folder that is one checkpoint has one, or shards "
             f"and their model{INDEX}{each}"
         )
-    return replace(read_one(files[0]), path=folder)
+    return _sharded(files[0]) if indices else replace(read_one(files[0]), path=folder)
 
 
-def _sharded(index: Path) -> Checkpoint:
+def _sharded(index: Path) -> SavedNetwork:
     try:
         weight_map = json.loads(index.read_bytes())["weight_map"]
         names = list(dict.fromkeys(weight_map.values()))
@@ -160,4 +163,4 @@ def _sharded(index: Path) -> Checkpoint:
     absent = next((name for name in weight_map if name not in tensors), None)
     if absent is not None:
         raise CheckpointError(f"{index} says {shown(absent)} is in {weight_map[absent]}, which does not have it")
-    return Checkpoint(index.parent, files, tensors, stamps=stamps)
+    return SavedNetwork(index.parent, files, tensors, stamps=stamps)

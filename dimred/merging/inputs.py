@@ -8,20 +8,19 @@ from glob import glob
 from pathlib import Path
 
 from dimred.averaging.mean import is_constant
-from dimred.checkpoints.checkpoint_io import Checkpoint
 from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.series import CheckpointSeries, read_manifest
 from dimred.checkpoints.stored_tensor import reading
 from dimred.errors import CheckpointError, ConfigError, SeriesError, check_choice, check_number, check_type, shown
-from dimred.io.run_names import MANIFEST, has_record
-from dimred.merging.folder import INDEX, checkpoints_in, distinct, index_files, read_one, weight_files
+from dimred.io.run_names import MANIFEST
+from dimred.merging.folder import checkpoints_in, distinct, index_files, read_one, weight_files
 from dimred.merging.lora import check_adapters
 from dimred.merging.order import ORDERS, steps_of
+from dimred.merging.saved_network import SavedNetwork
 
 _log = logging.getLogger(__name__)
 
 Sources = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
-_OF_FOLDERS = ("model", "adapter_model", "diffusion_pytorch_model")  # only the names of their folders say more
 
 
 def open_checkpoints(
@@ -32,7 +31,7 @@ def open_checkpoints(
     from_step: int | None = None,
     to_step: int | None = None,
     layout: WeightLayout | None = None,
-) -> list[Checkpoint]:
+) -> list[SavedNetwork]:
     """Open the checkpoints in ``sources``, and check that they are of one network.
 
     Args:
@@ -58,22 +57,18 @@ def open_checkpoints(
     steps: list[int] | None = None
     with reading(texts[0]):
         paths = distinct(path for source in texts for path in find_paths(source))
-        _log_results(paths)
         if len(paths) == 1 and paths[0].is_dir() and not index_files(paths[0]):
             if (paths[0] / MANIFEST).exists():
                 series = CheckpointSeries.open(paths[0])
                 paths, steps = list(series.paths), series.steps
             else:
                 paths = checkpoints_in(paths[0], order, "CHECKPOINTS")
-        # Shards are known by their folder, whichever of the two was given.
-        by_name = {path.parent if path.name.endswith(INDEX) else path: path for path in paths}
-        if len(by_name) < 2:
+        if len(paths) < 2:
             read_one(paths[0])  # its error, if there is one, says more
             raise SeriesError(f"CHECKPOINTS is {texts[0]!r}, which is one checkpoint; give two or more")
         if steps is None or order != "step":
-            files = {name: weight_files(name) for name in by_name}
-            steps = steps_of(files, order)
-    in_order = sorted(zip(steps, by_name.values(), strict=True), key=lambda pair: pair[0])
+            steps = steps_of({path: weight_files(path) for path in paths}, order)
+    in_order = sorted(zip(steps, paths, strict=True), key=lambda pair: pair[0])
     selected = _select(in_order, last, from_step, to_step)
     with reading(texts[0]):
         checkpoints = [replace(read_one(path), step=step, given_layout=layout) for step, path in selected]
@@ -86,15 +81,6 @@ def open_checkpoints(
         if difference:
             raise CheckpointError(f"The checkpoints are of different networks: {difference}.")
     return checkpoints
-
-
-def _log_results(paths: Sequence[Path]) -> None:
-    """Log which of the inputs are results of merges, unless all are: a glob may have matched them by accident."""
-    results = [path for path in paths if has_record(path)]
-    for path in results if len(results) < len(paths) else ():
-        _log.info(
-            f"{path} is the result of a merge, and counts like a checkpoint; name the others alone to leave it out"
-        )
 
 
 def list_sources(sources: Sources) -> list[str]:
@@ -126,7 +112,7 @@ def _select(
     return in_range if last is None else in_range[-last:]
 
 
-def first_difference(one: Checkpoint, other: Checkpoint) -> str | None:
+def first_difference(one: SavedNetwork, other: SavedNetwork) -> str | None:
     """Describe the first name, shape or type in which two checkpoints differ, naming both; None if there is none."""
     entries = [{*it.layout.names, *it.statistics, *it.integers} for it in (one, other)]
     for name in sorted(entries[0] | entries[1]):
@@ -141,7 +127,7 @@ def first_difference(one: Checkpoint, other: Checkpoint) -> str | None:
     return None
 
 
-def check_integers(checkpoints: Sequence[Checkpoint]) -> None:
+def check_integers(checkpoints: Sequence[SavedNetwork]) -> None:
     """Check that integer tensors are equal in all checkpoints: they have no mean, and are copied from one of them.
 
     Raises:
@@ -165,7 +151,7 @@ def layout_from(path: Path) -> WeightLayout:
     return read_manifest(path)[0] if path.suffix == ".json" else read_one(path).layout
 
 
-def log_copied(template: Checkpoint, weights: Collection[str]) -> None:
+def log_copied(template: SavedNetwork, weights: Collection[str]) -> None:
     """Log which arrays of floats are copied from the template: those that are neither weights nor statistics."""
     averaged = {*weights, *template.statistics}
     names = [name for name, one in template.tensors.items() if one.is_float and name not in averaged]
@@ -173,31 +159,14 @@ def log_copied(template: Checkpoint, weights: Collection[str]) -> None:
         _log.info(f"copied from {template.path} and not averaged: {len(names)} arrays, such as {names[0]!r}")
 
 
-def label(checkpoint: Checkpoint) -> str:
-    """Return a short name for a checkpoint: its file's, or its folder's."""
-    return checkpoint.path.parent.name if checkpoint.path.stem in _OF_FOLDERS else checkpoint.path.name
-
-
-def is_folder(checkpoint: Checkpoint) -> bool:
-    """Return whether frameworks load the checkpoint as a folder, with a configuration beside the weights."""
-    return checkpoint.path.is_dir() or checkpoint.path.stem in _OF_FOLDERS
-
-
 def find_paths(source: str) -> list[Path]:
     """Return ``source`` as a path, or the paths that match it as a glob; ConfigError if there are none.
 
-    Folders at its beginning that exist are taken by their names, which may have brackets. As in a shell, ``*`` matches
-    nothing that is hidden.
+    As in a shell, ``*`` matches nothing that is hidden.
     """
     path = Path(source)
-    folder, parts = Path(path.anchor), list(path.parts[bool(path.anchor) :])
-    while parts and (folder / parts[0]).exists():
-        folder /= parts.pop(0)
-    paths = [] if parts else [folder]
-    if parts:
-        # Path.glob would match what is hidden, too.
-        matches = glob(str(Path(*parts)), root_dir=folder, recursive=True)  # noqa: PTH207
-        paths = sorted(folder / match for match in matches)
+    # Path.glob would match what is hidden, too.
+    paths = [path] if path.exists() else sorted(map(Path, glob(source, recursive=True)))  # noqa: PTH207
     if not paths:
         raise ConfigError(f"CHECKPOINTS is {source!r}: there is no such file or folder, and nothing matches it")
     return paths

@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from dimred.checkpoints.checkpoint_io import Checkpoint
 from dimred.checkpoints.stored_tensor import reading
 from dimred.errors import CheckpointError, shown
 from dimred.merging.folder import ADAPTER_CONFIG
+from dimred.merging.saved_network import SavedNetwork
 
 # As PEFT, kohya, diffusers and MindFormers name the two factors of a product. A network's own module may be called
 # lora, too, so a name is a factor's only beside its partner. LyCORIS has up to four factors, by names of its own.
@@ -43,7 +43,7 @@ _NOT_A_PRODUCT = (
 _INITIALISATIONS = (None, True, False, "gaussian", "eva", "orthogonal")  # the others change the base network
 
 
-def adapter_config(checkpoint: Checkpoint) -> dict[str, Any] | None:
+def adapter_config(checkpoint: SavedNetwork) -> dict[str, Any] | None:
     """Read the configuration beside an adapter's weights; None if there is none.
 
     Raises:
@@ -69,7 +69,7 @@ def adapter_config(checkpoint: Checkpoint) -> dict[str, Any] | None:
     return config
 
 
-def check_adapters(checkpoints: Sequence[Checkpoint]) -> None:
+def check_adapters(checkpoints: Sequence[SavedNetwork]) -> None:
     """Check that checkpoints are free of LoRA factors, or are adapters whose products can be averaged.
 
     Raises:
@@ -96,7 +96,7 @@ def check_adapters(checkpoints: Sequence[Checkpoint]) -> None:
                 )
 
 
-def _is_factor(name: str, checkpoint: Checkpoint) -> bool:
+def _is_factor(name: str, checkpoint: SavedNetwork) -> bool:
     """Return whether an entry is one of the factors of a product, by its name and that of its partner."""
     match = _FACTOR.search(name)
     if match is None:
@@ -104,7 +104,7 @@ def _is_factor(name: str, checkpoint: Checkpoint) -> bool:
     return name[: match.start(2)] + _PARTNERS.get(match[2], "") + name[match.end(2) :] in checkpoint.tensors
 
 
-def _check_adapter(checkpoint: Checkpoint, config: dict[str, Any]) -> None:
+def _check_adapter(checkpoint: SavedNetwork, config: dict[str, Any]) -> None:
     if config["peft_type"] != "LORA":
         wrong = f"peft_type is {shown(config['peft_type'])}; allowed: 'LORA'"
     elif key := next((key for key in _NOT_A_PRODUCT if config.get(key)), None):
@@ -128,7 +128,7 @@ def _comparable(value: object) -> object:
     return sorted(value, key=str) if isinstance(value, list) else value or None
 
 
-def factors_of(checkpoint: Checkpoint) -> dict[str, str]:
+def factors_of(checkpoint: SavedNetwork) -> dict[str, str]:
     """Pair the factors: name of A, with shape (r, ...), -> name of B, with shape (n, r) or (n, r, 1, 1)."""
     pairs, tensors = {}, checkpoint.tensors
     for name in filter(_A.search, tensors):
@@ -155,7 +155,7 @@ class LowRankMean:
             ``factors`` is exhausted.
     """
 
-    def __init__(self, checkpoints: Sequence[Checkpoint], coefficients: np.ndarray, largest_rank: int | None) -> None:
+    def __init__(self, checkpoints: Sequence[SavedNetwork], coefficients: np.ndarray, largest_rank: int | None) -> None:
         self._terms = [(one, float(c)) for one, c in zip(checkpoints, coefficients, strict=True) if c != 0]
         self._largest_rank = largest_rank
         self._pairs, tensors = factors_of(checkpoints[-1]), checkpoints[-1].tensors
@@ -228,7 +228,7 @@ class LowRankMean:
         return f"the mean of {n} products B A, {how}: rank {r}, lora_alpha {self.config['lora_alpha']:g}"
 
 
-def _read(checkpoint: Checkpoint, name: str) -> np.ndarray:
+def _read(checkpoint: SavedNetwork, name: str) -> np.ndarray:
     values = checkpoint.read(name).astype(np.float64)
     if not np.isfinite(values).all():
         raise CheckpointError(f"{checkpoint.path}: {name!r} holds an infinite number or NaN; leave it out")

@@ -18,24 +18,23 @@ from typing import Any
 import numpy as np
 
 from dimred.averaging.windows import profile_coefficients
-from dimred.checkpoints.checkpoint_io import Checkpoint
 from dimred.errors import ConfigError, SearchError, SeriesError, StoppedError, check_number, check_type
 from dimred.io.atomic import FolderLock, discard, remove, remove_leftovers, rename
-from dimred.merging.candidates import Average, ScoreLog, choose_winner, score_candidates, table
 from dimred.merging.folder import read_one
 from dimred.merging.inputs import (
     Sources,
     check_integers,
-    label,
     layout_from,
     list_sources,
     log_copied,
     open_checkpoints,
 )
 from dimred.merging.lora import adapter_config
-from dimred.merging.metric import FunctionMetric, ProcessMetric, Score
 from dimred.merging.output import check_target, write_network
 from dimred.merging.record import check_is_new, describe, name_faults, record_of, sample_digests, work_folder
+from dimred.merging.saved_network import SavedNetwork
+from dimred.merging.score_log import Average, ScoreLog, choose_winner, score_candidates, table
+from dimred.merging.user_metric import FunctionMetric, ProcessMetric, Score
 
 _log = logging.getLogger(__name__)
 
@@ -173,7 +172,7 @@ def merge(
                 return score
 
             about = {
-                "metric": _name_of(source),  # without digests of files: who mends a metric and resumes knows why
+                "metric": _name_of(source),  # who mends its file and resumes knows why
                 "better": better,
                 "dtype": dtype,
                 "lora_rank": lora_rank,
@@ -187,10 +186,10 @@ def merge(
                 option = "metric" if metric_command is None else "metric_command"
                 judge = ProcessMetric(option, source, timeout, work / "metric.log")
                 stack.callback(judge.close)
-            names = ", ".join(f"{checkpoint.step} ({label(checkpoint)})" for checkpoint in inputs)
+            names = ", ".join(f"{one.step} ({'/'.join(one.path.parts[-2:])})" for one in inputs)
             _log.info(f"{len(inputs)} checkpoints, the oldest first: {names}")
             try:
-                why_ended = score_candidates(scores, steps, judge.has_splits)
+                why_ended = score_candidates(scores, steps)
                 winner, finalists, why = choose_winner(scores, steps, judge.has_splits)
                 rows = table(scores, winner, finalists, judge)
             except SearchError as error:
@@ -201,7 +200,7 @@ def merge(
                 raise StoppedError(2, f"{n} scores are in {work}{then}") from None
             coefficients = np.array(winner.coefficients)
             result, notes = make(coefficients)
-            notes |= {"metric": _identity(source), "better": better}
+            notes |= {"metric": _name_of(source), "better": better}
             if judge.reestimates:
                 judge.reestimate(result)
                 notes["batch_norm"] = "statistics re-estimated by the metric's hook"
@@ -226,13 +225,13 @@ def _command(arguments: Mapping[str, Any]) -> str:
     return shlex.join(words)
 
 
-def _digest_of(checkpoints: Sequence[Checkpoint]) -> str:
+def _digest_of(checkpoints: Sequence[SavedNetwork]) -> str:
     """Compute one digest for all files of the checkpoints, in order."""
     digests = [digest for checkpoint in checkpoints for digest in sample_digests(checkpoint)]
     return hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
-def _open_rest(path: Path, inputs: Sequence[Checkpoint]) -> Checkpoint:
+def _open_rest(path: Path, inputs: Sequence[SavedNetwork]) -> SavedNetwork:
     """Open the checkpoint that all but the weights comes from: one of the inputs, if it is one by any name."""
     rest = read_one(path)
     files = [*map(os.path.realpath, rest.files)]
@@ -242,10 +241,3 @@ def _open_rest(path: Path, inputs: Sequence[Checkpoint]) -> Checkpoint:
 def _name_of(metric: str | Callable[..., Any]) -> str:
     """Return a metric as the user typed it, or a function's name."""
     return metric if isinstance(metric, str) else getattr(metric, "__qualname__", repr(metric))
-
-
-def _identity(metric: str | Callable[..., Any]) -> str:
-    """Return a text that identifies a metric: its name, with the digests of the files in it."""
-    words = [metric.rpartition(":")[0], *metric.split()] if isinstance(metric, str) else []
-    digests = [hashlib.sha256(Path(word).read_bytes()).hexdigest()[:16] for word in words if Path(word).is_file()]
-    return f"{_name_of(metric)} ({', '.join(digests)})" if digests else _name_of(metric)

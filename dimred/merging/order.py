@@ -2,17 +2,15 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from itertools import islice, pairwise
+from itertools import pairwise
 from pathlib import Path
 
 from dimred.checkpoints.checkpoint_io import SUFFIXES
 from dimred.checkpoints.names import epochs_and_steps, network_of
 from dimred.errors import ConfigError, check_choice
-from dimred.io.run_names import without_dots
-from dimred.merging.folder import INDEX, NUMBER
+from dimred.merging.folder import NUMBER
 
 ORDERS = ("step", "name", "mtime")
-_LEVELS_ABOVE = 2  # folders around a file whose names may tell what its own does not
 # A number behind these counts the slices of one network, or its layers, which have no mean.
 _SLICE = re.compile(r"(?<![a-z])(?:rank|mp|tp|pp|shard|part|slice|layer|consolidated)[=_.-]?$", re.IGNORECASE)
 
@@ -53,24 +51,21 @@ def _natural(path: Path) -> list[tuple[str, int]]:
 
 
 def _from_names(paths: Sequence[Path]) -> list[int]:
-    file_names = [_name_of(path) for path in paths]
-    folders = zip(*([folder.name for folder in without_dots(path).parents] for path in paths), strict=False)
-    # Files named alike, such as model.safetensors, are told apart by their folders.
-    names = next((names for names in (file_names, *islice(folders, _LEVELS_ABOVE)) if len(set(names)) > 1), file_names)
-    if len(names) == 1:
+    if len(paths) == 1:
         return [1]
+    names = [_name_of(path) for path in paths]
     if None not in map(network_of, names):
         return [step for _, step in epochs_and_steps(names)]
-    return _steps_in(names)
+    # Files named alike, such as model.safetensors, are told apart by their folders.
+    return _steps_in([str(path.parent / name) for path, name in zip(paths, names, strict=True)])
 
 
 def _name_of(path: Path) -> str:
-    ending = next((ending for ending in (INDEX, *SUFFIXES) if path.name.endswith(ending)), "")
-    return path.name.removesuffix(ending)
+    return path.stem if path.suffix in SUFFIXES else path.name
 
 
 def _steps_in(names: Sequence[str]) -> list[int]:
-    """Return the last whole number that grows from each name to the next, in names that differ in numbers alone.
+    """Return the last whole number that grows from each path to the next, in paths that differ in numbers alone.
 
     No other whole number may fall; decimals, such as a loss, are no steps.
     """
@@ -87,7 +82,7 @@ def _steps_in(names: Sequence[str]) -> list[int]:
             raise _doubt("the numbers in the names don't grow together", names)
     growing = [column for column in columns if len({*column}) == len(column)]
     if not growing:
-        raise _doubt("the names don't tell it", names)
+        raise _doubt("no whole number grows from each name to the next", names)
     return growing[-1]
 
 

@@ -11,15 +11,15 @@ import numpy as np
 from safetensors import safe_open
 
 from dimred.averaging.mean import BLOCK, buffer, stream_mean
-from dimred.checkpoints.checkpoint_io import Checkpoint, open_checkpoint
+from dimred.checkpoints.checkpoint_io import open_checkpoint
 from dimred.checkpoints.ckpt_format import renew_ckpt_crc
 from dimred.checkpoints.safetensors_format import safetensors_header
 from dimred.checkpoints.stored_tensor import BFLOAT16, TEXT, StoredTensor, reading, write_exactly
 from dimred.errors import CheckpointError, ConfigError, check_choice, shown
 from dimred.merging.companions import copy_companions, copy_file, write_index
 from dimred.merging.folder import read_one
-from dimred.merging.inputs import is_folder
 from dimred.merging.lora import LowRankMean, adapter_config, write_config
+from dimred.merging.saved_network import SavedNetwork
 
 DTYPES: dict[str, np.dtype | str] = {
     "float64": np.dtype("<f8"), "float32": np.dtype("<f4"), "float16": np.dtype("<f2"), "bfloat16": BFLOAT16
@@ -35,7 +35,7 @@ _TOO_LARGE: dict[np.dtype | str, float] = {
 }  # fmt: skip
 
 
-def check_target(out: Path, template: Checkpoint, dtype: str | None) -> None:
+def check_target(out: Path, template: SavedNetwork, dtype: str | None) -> None:
     """Check that ``out`` can hold a network like ``template`` with this type of weights; ConfigError if not."""
     suffix = template.files[0].suffix
     if dtype is not None:
@@ -43,9 +43,10 @@ def check_target(out: Path, template: Checkpoint, dtype: str | None) -> None:
     if not out.parent.is_dir():
         raise ConfigError(f"out is {str(out)!r}, in a folder that does not exist; make it first")
     kind = "LoRA adapters" if adapter_config(template) else "in several files" if len(template.files) > 1 else ""
+    is_folder = kind or template.path.is_dir()
     if kind and out.suffix:
         raise ConfigError(f"out is {str(out)!r}, but the checkpoints are {kind}; name a folder, without an ending")
-    if out.suffix not in (".safetensors", suffix, *([""] if is_folder(template) else [])):
+    if out.suffix not in (".safetensors", suffix, *([""] if is_folder else [])):
         endings = " or ".join(dict.fromkeys([suffix, ".safetensors"]))
         raise ConfigError(f"out is {str(out)!r}; its name must end in {endings}, for checkpoints in {suffix}")
     if dtype is not None and (out.suffix or suffix) != ".safetensors":
@@ -53,10 +54,10 @@ def check_target(out: Path, template: Checkpoint, dtype: str | None) -> None:
 
 
 def write_network(
-    checkpoints: Sequence[Checkpoint],
+    checkpoints: Sequence[SavedNetwork],
     coefficients: np.ndarray,
     out: Path,
-    template: Checkpoint,
+    template: SavedNetwork,
     dtype: str | None = None,
     *,
     lora_rank: int | None = None,
@@ -148,7 +149,7 @@ def write_network(
     return notes
 
 
-def _unit_vectors(checkpoint: Checkpoint) -> set[str]:
+def _unit_vectors(checkpoint: SavedNetwork) -> set[str]:
     """Return the names of the vectors u and v of norm 1 by which a spectral norm estimates a weight's largest value."""
 
     def is_unit_vector(name: str) -> bool:

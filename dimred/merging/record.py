@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from dimred.checkpoints.checkpoint_io import Checkpoint
 from dimred.checkpoints.stored_tensor import reading
 from dimred.errors import ConfigError, FaultError
 from dimred.io.atomic import atomic_write, describe_os_error
 from dimred.io.checksums import sample_digest
 from dimred.io.file_format import MERGE
-from dimred.io.run_names import MERGE_FOLDER, has_record, record_path
+from dimred.merging.saved_network import SavedNetwork
 
+MERGE_FOLDER = ".merge"  # ends the name of the folder that a merge works in
 CARD = "README.md"  # a model's card, named as hubs expect
 INPUT_CARD = "README.input.md"  # a copy of the last input's card
 _LIBRARIES = ("dimred", "numpy", "safetensors")
@@ -26,6 +26,31 @@ _REMEDY = (
     "reestimate(candidate) in its file"
 )
 SPLITS = ("search", "select", "test")  # of the metric's samples
+
+
+def record_path(out: Path) -> Path:
+    """Return the path of the record beside the result of a merge."""
+    return out.with_name(out.name + ".json")
+
+
+def has_record(out: Path) -> bool:
+    """Return whether a file or folder has the record of a merge beside it.
+
+    Raises:
+        ConfigError: it has one, of a version that this dimred does not read.
+    """
+    path = record_path(out)
+    try:
+        record = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False
+    if not isinstance(record, dict) or record.get("format") != MERGE.name:
+        return False
+    try:
+        MERGE.content_of(record)
+    except ValueError as error:
+        raise ConfigError(f"{path} is the record of a merge that can't be used: {error}") from None
+    return True
 
 
 def work_folder(out: Path) -> Path:
@@ -55,9 +80,9 @@ def check_is_new(out: Path) -> None:
 
 
 def record_of(
-    checkpoints: Sequence[Checkpoint],
+    checkpoints: Sequence[SavedNetwork],
     coefficients: np.ndarray,
-    template: Checkpoint,
+    template: SavedNetwork,
     order: str,
     dtype: str | None,
     command: str,
@@ -114,7 +139,7 @@ def describe(result: Path, out: Path, record: dict[str, Any]) -> None:
     atomic_write(record_path(out), json.dumps(record, indent=1, allow_nan=False) + "\n")
 
 
-def sample_digests(checkpoint: Checkpoint) -> list[str]:
+def sample_digests(checkpoint: SavedNetwork) -> list[str]:
     """Compute the ``sample_digest`` of each file of a checkpoint; CheckpointError if one can't be read."""
     digests = []
     for file in checkpoint.files:

@@ -221,25 +221,6 @@ def distances(values: np.ndarray) -> str:
     return " to ".join(dict.fromkeys(f"{value:.2g}" for value in (values.min(), values.max())))
 
 
-def plot_comparison(rows: Sequence[tuple[str, float, float | None]], metric: Metric = ACCURACY) -> Figure:
-    """Draw a metric on test for each method, one below the other.
-
-    Args:
-        rows: (name, mean, spread over the seeds) of each method, from the top; the spread is None for one seed.
-        metric: the metric; a fraction is drawn in percent.
-    """
-    label, factor = metric.axis
-    figure, axes = new_figure((4.8, 1.2 + 0.3 * len(rows)))
-    for height, (name, mean, spread) in enumerate(reversed(rows)):
-        colour = STAGE_2 if name.startswith("stage 2") else PLAIN
-        bar = None if spread is None else factor * spread
-        axes.errorbar(factor * mean, height, xerr=bar, fmt="o", color=colour, capsize=3)
-    axes.set_yticks(range(len(rows)), [name for name, _, _ in reversed(rows)], fontsize=8)
-    axes.set(xlabel=f"test {label}", axisbelow=True)
-    axes.grid(axis="x", color="#e5e5e5")
-    return figure
-
-
 def plot_curve(
     curves: Mapping[str, Sequence[Mapping[str, Any]]], metric: Metric = ACCURACY, size: Size = NARROW
 ) -> Figure:

@@ -20,8 +20,8 @@ from dimred.io.stage_two_result import AVERAGE, FINAL, START, StageTwoResult
 from dimred.report import plots
 from dimred.report.page import Page, Picture, details, key_figures, sentences, table
 from dimred.report.plots import PlaneView, distances, plot_plane
-from dimred.report.record import StageOneRecord, StageTwoRecord, on_equal_terms
-from dimred.report.search_page import add_search, search_options
+from dimred.report.run_files import StageOneRecord, StageTwoRecord, on_equal_terms
+from dimred.report.search_page import add_search
 from dimred.report.trend import column, trend_in_words
 from dimred.report.words import duration, kept_in_words, run_verdict, start_in_words
 
@@ -139,7 +139,7 @@ def _summary(run: StageTwoRecord, settings: StageTwoConfig) -> str:
     if run.stage_1 is not None:
         durations = f"stage 1 {duration(run.stage_1.seconds_until(run.stage_1_epochs))}, {durations}"
     where = {"run": str(run.folder.resolve()), "data": str(result.sources["data"]), "ended": _when(run.folder / RESULT)}
-    where |= {"took": durations} | search_options(settings, result)
+    where["took"] = durations
     head = sentences(run_verdict(run, split), "verdict") + table((), where.items(), kind="names")
     return head + key_figures(facts) + sentences(words)
 

@@ -1,33 +1,11 @@
-"""The part of a page that is about a search: its options, and its steps one by one."""
+"""The part of a page that is about a search: its steps one by one."""
 
 import numpy as np
 
-from dimred.config import StageTwoConfig
-from dimred.io.stage_two_result import StageTwoResult
 from dimred.report import search_plots
 from dimred.report.page import Page, Picture
-from dimred.report.record import StageTwoRecord
+from dimred.report.run_files import StageTwoRecord
 from dimred.report.trend import column, mean_width, running_mean, trend_in_words
-
-
-def search_options(settings: StageTwoConfig, result: StageTwoResult) -> dict[str, str]:
-    """Return the options of a search for the first table of a page: heading -> text; {} without a search.
-
-    Args:
-        settings: stage 2's configuration.
-        result: its result, which knows the size of the basis.
-    """
-    search, basis = settings.search, result.basis
-    if basis is None:
-        return {}
-    size = f"k = {basis['n_components']} of {basis['n_weights']:,} dimensions (n_components)"
-    rows = {"search": f"rule {search.rule}, {size}"}
-    if search.rule == "bfgs":
-        rows["line search"] = f"rho {search.rho:g}, sigma {search.sigma:g}, max_trials {search.max_trials}"
-    else:
-        rate = f"learning_rate {search.learning_rate:g}, {search.learning_rate_schedule}"
-        rows["rate"] = f"{rate}; momentum {search.momentum:g}"
-    return rows | {"outside": f"gamma {search.gamma:g}, alpha {search.alpha:g}"}
 
 
 def add_search(page: Page, run: StageTwoRecord) -> None:

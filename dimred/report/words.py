@@ -3,7 +3,7 @@
 from dimred.averaging.choice import in_words
 from dimred.io.metric import REESTIMATED
 from dimred.io.stage_two_result import AVERAGE, FINAL, START, StageTwoResult
-from dimred.report.record import StageTwoRecord
+from dimred.report.run_files import StageTwoRecord
 
 
 def kept_in_words(result: StageTwoResult) -> str:

@@ -1,4 +1,4 @@
-"""What a run has begun with: its configuration, and pins of what it depends on outside its folder."""
+"""The configuration that a run has begun with, and pins of everything else that it depends on."""
 
 import json
 import logging
@@ -28,8 +28,8 @@ class Pin(NamedTuple):
     """Something that a run depends on and that is not in its folder.
 
     Attributes:
-        digest: what identifies the content; two are equal if the contents are.
-        path: where it was when the run began; None if it is no file, or has come into the run's folder.
+        digest: stands for the content; two are equal if the contents are.
+        path: where it was when the run began; None if it is no file, or has been written into the run's folder.
     """
 
     digest: str
@@ -47,7 +47,7 @@ def pins_of_data(data: Path, images: Mapping[str, Batches]) -> dict[str, Pin]:
 
 @dataclass(frozen=True)
 class Begun(Generic[Settings]):
-    """A run that has begun, as its folder tells: ``config.yaml`` and ``pins.json``.
+    """A run that has begun, as described by ``config.yaml`` and ``pins.json`` in its folder.
 
     Attributes:
         config: the configuration to go on with.
@@ -108,7 +108,7 @@ class Begun(Generic[Settings]):
         return cls(stage.checked(values), pins)
 
     def check(self, pins: Mapping[str, Pin]) -> None:
-        """Check that the run still depends on the same, wherever it is.
+        """Check that everything that the run depends on is what it was, wherever it is now.
 
         Args:
             pins: what it depends on now. A split that is read only then or only now is no difference.
@@ -136,20 +136,12 @@ def _in_words(pin: Pin | None) -> str:
 
 
 def write_pins(out: Path, pins: Mapping[str, Pin]) -> None:
-    """Write ``pins.json``. Where it is, a run has begun, and rank 0 has a state to go on from.
-
-    Raises:
-        OSError: the file can't be written.
-    """
+    """Write ``pins.json``. Where it is, a run has begun, and rank 0 has a state to go on from."""
     write_checksummed(out / PINS, PINNED, {"pins": {name: list(pin) for name, pin in pins.items()}})
 
 
 def _read_pins(path: Path) -> dict[str, Pin] | None:
-    """Read the pins of a run; return None if there are none.
-
-    Raises:
-        RunError: the file is damaged, or of an unknown version.
-    """
+    """Read the pins of a run, None if there are none; RunError if they are damaged, or of an unknown version."""
     try:
         content = read_checksummed(path, PINNED)
     except FileNotFoundError:
@@ -169,7 +161,7 @@ def _free_keys(config: StageConfig) -> frozenset[str]:
 
 
 def _differences(own: Any, given: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Yield (key, old, new) for each given value that differs; where one side is null, a whole section is one value."""
+    """Yield (key, old, new) for each given value that differs; a section against null counts as one value."""
     if isinstance(own, Mapping) and isinstance(given, Mapping):
         for name, value in given.items():
             yield from _differences(own.get(name), value, f"{key}.{name}".lstrip("."))

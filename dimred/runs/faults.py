@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from dimred.checkpoints.states import RunStates
-from dimred.errors import DataError, DivergedError, FaultError, StoppedError
+from dimred.errors import DataError, DimredError, DivergedError, FaultError, StoppedError
 from dimred.io.atomic import describe_os_error
 
 
@@ -19,37 +19,43 @@ def translate_errors(states: RunStates | None, *, is_kept: bool = True) -> Itera
         is_kept: whether the run's files are kept; otherwise there is nothing to resume.
 
     Raises:
-        FaultError: in place of an OSError, a DataError, or MindSpore's error for lack of memory. A FaultError, such as
-            a DivergedError, becomes one whose message names the last good state.
-        StoppedError: raised again, with the last good state in its message.
+        FaultError: in place of an OSError, a DataError, or MindSpore's error for lack of memory. To the message of a
+            FaultError, such as a DivergedError, or of a StoppedError, the last good state is added.
     """
+    try:
+        yield
+    except Exception as error:
+        if (fault := _fault_of(error, states, is_kept)) is None:
+            raise
+        raise fault from error
+
+
+def _fault_of(error: Exception, states: RunStates | None, is_kept: bool) -> DimredError | None:
+    """Return the error to raise in place of one; None for that one itself."""
     go_on = "run the same command with --resume" if is_kept else "run the same command again"
 
-    def state_in_words() -> str:
+    def kept() -> str:
         if not is_kept:
             return "nothing of this trial is kept"
         return "rank 0 has the last good state, if any" if states is None else states.newest_in_words()
 
-    try:
-        yield
-    except DivergedError as error:
-        raise DivergedError(
-            f"{error}; {state_in_words()}, but the same steps would diverge again: train in a new folder with a lower "
+    if isinstance(error, StoppedError):
+        return StoppedError(error.number, f"{kept()}; {go_on}")
+    if isinstance(error, DivergedError):
+        return DivergedError(
+            f"{error}; {kept()}, but the same steps would diverge again: train in a new folder with a lower "
             "schedule.peak (in stage 2, cooldown.factor), a longer schedule.warmup_epochs, clipping.norm, or a "
             "loss_scale that drops overflows"
-        ) from error
-    except (OSError, DataError, FaultError) as error:
+        )
+    if isinstance(error, OSError | DataError | FaultError):
         what = describe_os_error(error) if isinstance(error, OSError) else error
-        raise FaultError(f"{what}; {state_in_words()}: once the cause is gone, {go_on}") from error
-    except RuntimeError as error:
-        if not (line := _NO_MEMORY.search(str(error))):
-            raise
-        raise FaultError(
-            f"a step needs more memory than there is ({line[0].strip()}); {state_in_words()}: lower "
-            "data.batch_size, and raise accumulation and data.multiple_of by the same factor to train as before"
-        ) from error
-    except StoppedError as stop:
-        raise StoppedError(stop.number, f"{state_in_words()}; {go_on}") from None
+        return FaultError(f"{what}; {kept()}: once the cause is gone, {go_on}")
+    if isinstance(error, RuntimeError) and (line := _NO_MEMORY.search(str(error))):
+        return FaultError(
+            f"a step needs more memory than there is ({line[0].strip()}); {kept()}: lower data.batch_size, and raise "
+            "accumulation and data.multiple_of by the same factor to train as before"
+        )
+    return None
 
 
 # MindSpore's words on CPU and on devices; the pattern finds the one of its many lines that has the size.

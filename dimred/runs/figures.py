@@ -7,7 +7,7 @@ from typing import Any
 
 from dimred.io.metric import AS_TRAINED, EMA, REESTIMATED, Figures
 from dimred.runs.task import Task
-from dimred.train_step.optimizers import weights_to_use
+from dimred.train_step.optimizer_state import weights_to_use
 from dimred.train_step.protocol import Step
 from dimred.train_step.statistics import moving_statistics
 from dimred.vectors.parameters import preserved
@@ -73,11 +73,7 @@ class RunFigures:
             self.values.setdefault(metric.name, {})[kind] = value
 
     def text(self, decimals: int) -> str:
-        """Format the metrics, and in brackets the re-estimated ones, if there are any; "" if nothing was measured.
-
-        Args:
-            decimals: digits behind the point of a metric that is a percentage, see ``Metric.text``.
-        """
+        """Format the metrics by ``Metric.text``, in brackets the re-estimated ones; "" if nothing was measured."""
         texts = []
         for metric in self.metrics:
             if (values := self.values.get(metric.name)) is not None:

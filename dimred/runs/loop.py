@@ -59,11 +59,8 @@ class Observer(Protocol):
     def after_step(self, result: Result, progress: Progress) -> str | None:
         """Record a step that was made, and return a new status for the progress bar, or None to leave it.
 
-        It is called up to ``read_every_steps`` steps later, when the host waits for the device anyway.
-
-        Args:
-            result: what the step returned.
-            progress: how far the run is after the step.
+        It is called up to ``read_every_steps`` steps later, when the host waits for the device anyway. ``progress`` is
+        that after the step.
         """
 
     def save(self, progress: Progress) -> None:
@@ -111,10 +108,6 @@ class EpochLoop:
 
     def run(self, progress: Progress, observer: Observer) -> None:
         """Run from ``progress`` to the end of the last epoch, or until ``observer.has_ended``; update ``progress``.
-
-        Args:
-            progress: how far the run is.
-            observer: the stage, whose hooks are called beside the steps.
 
         Raises:
             DataError: a rank could not read its batch; the state was saved.

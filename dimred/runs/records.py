@@ -1,29 +1,25 @@
-"""Write metrics as JSON lines, one object a line, during the run, and pass them to listeners such as TensorBoard."""
+"""Write metrics as JSON lines, one object a line, during the run, and pass them to listeners."""
 
 import hashlib
 import json
 import logging
-import math
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, Self
 
 from dimred.distributed.ranks import ALONE, Ranks
-from dimred.errors import ConfigError, RunError, shown
+from dimred.errors import RunError
 from dimred.io.atomic import atomic_write, flush_to_disk, retry
 from dimred.io.metrics_file import finite
-from dimred.models.factory import call_factory
 
 _log = logging.getLogger(__name__)
 
 Record = dict[str, Any]
 Mark = dict[str, Any]
-"""What was in a metrics file when a state was saved: its length in ``bytes``, and the ``sha256`` of these."""
+"""The length in ``bytes`` that a metrics file had when a state was saved, and the ``sha256`` of these bytes."""
 _LONGEST_RECORD = 1 << 20  # bytes that are written as one
-_SECONDS_BETWEEN_FLUSHES = 10.0  # of TensorBoard's files
 
 
 class MetricsLog:
@@ -50,7 +46,7 @@ class MetricsLog:
         self._file.write(json.dumps(finite_record, allow_nan=False).encode() + b"\n")
         retry(self._flush)
         for listener in list(self._listeners):
-            self._call(listener, listener, deepcopy(finite_record))  # which is the listener's own
+            self._call(listener, listener, deepcopy(finite_record))  # the listener may change its copy
         return finite_record
 
     def _flush(self) -> None:
@@ -83,78 +79,12 @@ class MetricsLog:
             self._call(listener, getattr(listener, "close", lambda: None))
 
 
-def make_callback(name: str, folder: Path) -> Callable[[Record], object]:
-    """Make a user's own listener.
-
-    Args:
-        name: its factory, ``package.module:factory``.
-        folder: the run's folder, with which the factory is called.
-
-    Raises:
-        ConfigError: the factory can't be found, fails, or does not return a function.
-    """
-    listener = call_factory(name, folder, key="callback")
-    if not callable(listener):
-        raise ConfigError(
-            f"callback is {name!r}, which returned {shown(listener)}; it must return a function of a record"
-        )
-    return listener
-
-
-class TensorBoard:
-    """A listener that writes every number of a record at its ``step`` into TensorBoard's event files.
-
-    It does not use ``SummaryWriter``, whose thread dies on a full disk, so that the run would wait for it for ever.
-
-    Args:
-        folder: folder of the files.
-        records: the run's records so far; events of later steps, which a killed run has left, are hidden.
-    """
-
-    def __init__(self, folder: Path, records: Sequence[Record]):
-        from tensorboardX.event_file_writer import EventsWriter  # MindSpore's own forks, and can wait for ever, too
-        from tensorboardX.proto.event_pb2 import Event, SessionLog
-        from tensorboardX.summary import scalar
-
-        self._event, self._scalar, self._flushed_at = Event, scalar, -math.inf
-        first = int(records[-1]["step"]) + 1 if records else 0
-        # The suffix keeps two files that are begun within one second apart.
-        folder.mkdir(exist_ok=True)
-        self._events = EventsWriter(str(folder / "events"), f".{first}")
-        if first:
-            self._write(first, session_log=SessionLog(status=SessionLog.START))
-        self.close = self._events.close
-
-    def __call__(self, record: Record) -> None:
-        for name, value in _numbers(record):
-            self._write(int(record["step"]), summary=self._scalar(name, value))
-        if time.monotonic() - self._flushed_at > _SECONDS_BETWEEN_FLUSHES:  # each waits for the disk
-            self._events.flush()
-            self._flushed_at = time.monotonic()
-
-    def _write(self, step: int, **content: Any) -> None:
-        self._events.write_event(self._event(step=step, wall_time=time.time(), **content))
-
-
-def _numbers(record: Record, prefix: str = "") -> Iterator[tuple[str, float]]:
-    """Yield the numbers of a record by name; those of an object within it are named KEY/NAME."""
-    for key, value in record.items():
-        if isinstance(value, dict):
-            yield from _numbers(value, f"{prefix}{key}/")
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            yield prefix + key, value
-
-
 def _mark_of(content: bytes) -> Mark:
     return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
 def read_beginning(path: Path, mark: Mark) -> bytes:
-    """Read the beginning of a metrics file, up to a mark.
-
-    Args:
-        path: the file, which need not exist.
-        mark: see ``MetricsLog.mark``.
+    """Read the beginning of a metrics file, which need not exist, up to a mark.
 
     Raises:
         RunError: the file is shorter, or another byte is in it.

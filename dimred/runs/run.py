@@ -1,17 +1,17 @@
 """A run of a stage in its folder: lock, states, records, measurements and log lines. Nothing derives from it."""
 
 import logging
+import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Generic
+from typing import TYPE_CHECKING, Any, Generic
 
 import numpy as np
 
 from dimred.checkpoints.states import RunState, RunStates, check_finite, read_state
 from dimred.config import StageOneConfig, config_text
-from dimred.distributed.share import share
-from dimred.errors import ConfigError, RunError
+from dimred.errors import ConfigError
 from dimred.io.atomic import atomic_write, retry
 from dimred.io.file_format import CONFIGURATION
 from dimred.io.metrics_file import loss_text, read_metrics
@@ -19,18 +19,20 @@ from dimred.io.run_names import CONFIG, METRICS, MINDSPORE_LOG, PROFILE, TENSORB
 from dimred.launch.channel import tell_position
 from dimred.launch.signals import StopSignals
 from dimred.runs.begun import Begun, Pin, pins_of_data, write_pins
-from dimred.runs.device import StepProfiler
 from dimred.runs.faults import DivergenceDetector, translate_errors
 from dimred.runs.figures import RunFigures
 from dimred.runs.loop import EpochLoop, Progress
-from dimred.runs.records import Mark, MetricsLog, TensorBoard, cut_metrics, make_callback, read_beginning
+from dimred.runs.records import Mark, MetricsLog, Record, cut_metrics, read_beginning
 from dimred.runs.run_folder import run_folder, write_versions
 from dimred.runs.task import Settings, Task
-from dimred.train_step.optimizers import last_rate
+from dimred.train_step.optimizer_state import last_rate
 from dimred.train_step.protocol import Result, Step
 from dimred.train_step.statistics import moving_statistics
 from dimred.vectors.parameters import to_arrays
-from dimred.workarounds.native_messages import redirect_native_stderr
+
+if TYPE_CHECKING:
+    from dimred.config.parts import ProfileConfig
+    from dimred.runs.profiler import StepProfiler
 
 _log = logging.getLogger(__name__)
 
@@ -41,7 +43,7 @@ class Run(Generic[Settings]):
     Args:
         task: the task of the stage.
         folder: the run's folder.
-        signals, profiler: entered by the caller.
+        signals, profiler: entered by the caller; no profiler if no steps are to be profiled.
         begun: what a run that is resumed has begun with; None for a new one.
         is_kept: whether the run's files are to be used; otherwise no next command is named.
 
@@ -58,7 +60,7 @@ class Run(Generic[Settings]):
         task: Task[Settings],
         folder: Path,
         signals: StopSignals,
-        profiler: StepProfiler,
+        profiler: "StepProfiler | None",
         begun: Begun[Settings] | None = None,
         is_kept: bool = True,
     ) -> None:
@@ -98,11 +100,7 @@ class Run(Generic[Settings]):
         )  # fmt: skip
 
     def restore(self, step: Step, n_epochs: int) -> RunState | None:
-        """Restore the newest state of a run that has begun, on every rank; return None if the run is new.
-
-        Args:
-            step: the step, which is restored.
-            n_epochs: the last epoch.
+        """Restore the step from the newest state of a run that has begun, on every rank; return None for a new run.
 
         Raises:
             ConfigError: something that the run depends on has changed, or ``epochs`` is below what the run has done.
@@ -110,9 +108,12 @@ class Run(Generic[Settings]):
             CheckpointError: the state belongs to a different network.
         """
         newest = self.ranks.run_on_rank_zero(self._newest_state)
-        state: RunState | None = share(newest, self.ranks, read_state)
-        if state is None:
-            return None
+        state: RunState | None = self.ranks.share(newest, read_state)
+        if state is not None:
+            self._restore_from(state, step, n_epochs)
+        return state
+
+    def _restore_from(self, state: RunState, step: Step, n_epochs: int) -> None:
         self._records_mark = state.values["metrics"]
         progress = self.progress
         progress.epoch, progress.done, progress.seconds = (state.values[key] for key in ("epoch", "done", "seconds"))
@@ -125,29 +126,17 @@ class Run(Generic[Settings]):
         _log.info(f"going on after step {progress.done} of epoch {progress.epoch}, from {state.path}")
         self.last = state.values["last"]
         self.divergence = DivergenceDetector(state.values["first_loss"])
-        return state
 
     def _newest_state(self) -> RunState | None:
         if self.begun is None:
             return None
         self.begun.check(self.pins)
         state = self.states.newest(_log.info)
-        epoch, done, per_epoch = state.values["epoch"], state.values["done"], self.task.steps_per_epoch
-        if epoch < 0 or not 0 <= done <= per_epoch:
-            raise RunError(
-                f"{state.path} can't be used: it was saved after step {done} of epoch {epoch}, and an epoch has "
-                f"{per_epoch} steps; restore it, or begin a new run with another --out"
-            )
         read_beginning(self.folder / METRICS, state.values["metrics"])
         return state
 
     def save(self, arrays: Mapping[str, np.ndarray], **values: Any) -> None:
-        """Save a state, on rank 0.
-
-        Args:
-            arrays: the step's arrays, and others.
-            values: plain JSON values in addition to those of every run.
-        """
+        """Save a state, on rank 0: arrays, and JSON values in addition to those of every run."""
         progress = self.progress
         known = {
             "epoch": progress.epoch, "done": progress.done, "seconds": progress.seconds,
@@ -204,13 +193,19 @@ class Run(Generic[Settings]):
         """
         file = self.folder / METRICS
         cut_metrics(file, self._records_mark, self.ranks)
-        listeners: list[Any] = []
-        if self.settings.tensorboard and self.ranks.is_rank_zero:
-            listeners.append(TensorBoard(self.folder / TENSORBOARD, read_metrics(file)))
-        if self.settings.callback is not None and self.ranks.is_rank_zero:
-            listeners.append(make_callback(self.settings.callback, self.folder))
-        with MetricsLog(file, listeners) as self.records:
+        is_heard = self.settings.tensorboard or self.settings.callback is not None
+        with MetricsLog(file, self._listeners() if is_heard and self.ranks.is_rank_zero else ()) as self.records:
             yield
+
+    def _listeners(self) -> list[Callable[[Record], object]]:
+        from dimred.runs.listeners import TensorBoard, make_callback
+
+        listeners = list[Callable[[Record], object]]()
+        if self.settings.tensorboard:
+            listeners.append(TensorBoard(self.folder / TENSORBOARD, read_metrics(self.folder / METRICS)))
+        if self.settings.callback is not None:
+            listeners.append(make_callback(self.settings.callback, self.folder))
+        return listeners
 
     def measure(self, step: Step, choose: Callable[[], object] | None = None) -> None:
         """Tell the launcher that the run evaluates, and measure the network; see ``RunFigures.measure``."""
@@ -264,13 +259,27 @@ def open_run(
     with (
         _marked_lines() if fast_dev_run else nullcontext(),
         run_folder(folder),
-        redirect_native_stderr(folder / MINDSPORE_LOG),
+        _native_messages_in(folder / MINDSPORE_LOG) if sys.stderr.isatty() else nullcontext(),
         StopSignals() as signals,
         translate_errors(RunStates(folder) if task.ranks.is_rank_zero else None, is_kept=not fast_dev_run),
-        StepProfiler(task.settings.profile, folder / PROFILE) as profiler,
+        _profiled(task.settings.profile, folder / PROFILE) as profiler,
     ):
         _log.debug("preparing the run")
         yield Run(task, folder, signals, profiler, begun, is_kept=not fast_dev_run)
+
+
+def _native_messages_in(file: Path) -> AbstractContextManager[None]:
+    from dimred.workarounds.native_messages import redirect_native_stderr
+
+    return redirect_native_stderr(file)
+
+
+def _profiled(options: "ProfileConfig | None", folder: Path) -> "AbstractContextManager[StepProfiler | None]":
+    if options is None:
+        return nullcontext()
+    from dimred.runs.profiler import StepProfiler
+
+    return StepProfiler(options, folder)
 
 
 @contextmanager

@@ -17,12 +17,9 @@ _BEGINNINGS = (CONFIG, BASIS_METADATA)  # what a run writes first; the basis may
 
 @contextmanager
 def run_folder(out: Path) -> Iterator[Path]:
-    """Make and lock a run's folder inside the block, which gets its path.
+    """Make a run's folder, and hold its lock inside the block, which gets the path.
 
     If the block fails without results, the lock is removed, and the folder if it is empty.
-
-    Args:
-        out: the folder.
 
     Raises:
         ConfigError: the folder can't be made.
@@ -41,11 +38,9 @@ def run_folder(out: Path) -> Iterator[Path]:
 
 
 def check_run_folder(out: Path, *, resume: bool) -> None:
-    """Raise ConfigError if a run may not use ``out`` because of what is in it.
+    """Raise ConfigError if a run may not use ``out``, because of what is in it.
 
-    Args:
-        out: the folder, which need not exist.
-        resume: whether a run that was begun there may be continued.
+    With ``resume`` it may hold the earlier part of a run.
     """
     if not out.exists():
         return

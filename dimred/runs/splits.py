@@ -12,10 +12,8 @@ from dimred.config import DataConfig, StageConfig
 from dimred.data.batches import Batches
 from dimred.data.image_folder import ImageFolder, check_classes, check_splits, split_folder
 from dimred.data.image_tree import IMAGE_SUFFIXES, count_in_words
-from dimred.data.own_dataset import OwnDataset
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError, DataError
-from dimred.models.factory import load_factory
 
 _log = logging.getLogger(__name__)
 
@@ -47,10 +45,14 @@ def build_splits(
         check_classes(data, {split: part.classes for split, part in images.items()}, n_classes)
     for part in images.values():
         if isinstance(part, ImageFolder):
-            _check_images(config.data, part)
-        if isinstance(part, OwnDataset) and None in (config.loss, config.metric):
-            part.check_classes(n_classes)
-            part.n_classes = n_classes if config.loss is None else None
+            if part.passed_over:
+                _warn_of_passed_over(part)
+            if not config.data.resize:
+                _check_sizes(config.data, part)
+        elif None in (config.loss, config.metric):
+            own: Any = part  # an OwnDataset
+            own.check_classes(n_classes)
+            own.n_classes = n_classes if config.loss is None else None
     if val_chooses:
         _check_size_of_val(images["val"].n_images)
     if (config.data.workers or 0) > (most := _most_workers()):
@@ -63,24 +65,25 @@ def _check_size_of_val(n_samples: int) -> None:
     if n_samples < _FEWEST_TO_CHOOSE:
         raise DataError(
             f"the split 'val' chooses between networks by their losses, but has {n_samples} sample: chance alone would "
-            f"choose. Give it {_FEWEST_TO_CHOOSE} at least, better some hundreds"
+            f"choose. Give it at least {_FEWEST_TO_CHOOSE}, better some hundreds"
         )
     if n_samples < _ENOUGH_TO_CHOOSE:
         _log.warning(
             f"the split 'val' chooses between networks, and has only {n_samples} samples. What it chooses may "
-            f"be worse than what it passes over; give it {_ENOUGH_TO_CHOOSE} at least, better some hundreds"
+            f"be worse than what it passes over; give it at least {_ENOUGH_TO_CHOOSE}, better some hundreds"
         )
 
 
-def _check_images(config: DataConfig, images: ImageFolder) -> None:
-    """Warn of files that are passed over. If images are not resized, check the size of one image of each class."""
-    if images.passed_over:
-        _log.warning(
-            f"{str(images.folder)!r}: {count_in_words(images.passed_over)} passed over; only images in the class "
-            f"folders themselves are read, and only {', '.join(IMAGE_SUFFIXES)}: convert or move them, if they belong "
-            "to the data"
-        )
-    for size in () if config.resize else images.sizes():
+def _warn_of_passed_over(images: ImageFolder) -> None:
+    _log.warning(
+        f"{str(images.folder)!r}: {count_in_words(images.passed_over)} passed over; only images in the class folders "
+        f"themselves are read, and only {', '.join(IMAGE_SUFFIXES)}: convert or move them, if they belong to the data"
+    )
+
+
+def _check_sizes(config: DataConfig, images: ImageFolder) -> None:
+    """Check the size of one image of each class, as images are not resized."""
+    for size in images.sizes():
         if size != (config.image_size, config.image_size):
             raise DataError(
                 f"data.resize is false, but {str(images.folder)!r} has images of {size[0]} x {size[1]} pixels, and "
@@ -118,6 +121,9 @@ def build_data(config: DataConfig, data: Path, split: str, ranks: Ranks = ALONE,
     workers = config.workers or (_WORKERS if config.dataset is None else 1)
     options["workers"] = min(workers, _most_workers())
     if config.dataset is not None:
+        from dimred.data.own_dataset import OwnDataset
+        from dimred.models.factory import load_factory
+
         return OwnDataset(load_factory(config.dataset, "data.dataset"), data, split, **options)
     options |= config.model_dump(include={"image_size", "mean", "std", "augmentation", "resize", "damaged"})
     return ImageFolder(split_folder(data, split), **options)

@@ -16,10 +16,9 @@ from dimred.evaluation.evaluator import Evaluator
 from dimred.evaluation.scores import Scores
 from dimred.io.metric import Metric, metrics_of
 from dimred.launch.channel import tell_alive
-from dimred.models.factory import make_network
 from dimred.models.resnet import resnet
 from dimred.runs.splits import build_splits
-from dimred.runs.steps import build_scores, check_scores
+from dimred.runs.steps import build_scores
 from dimred.train_step.precision import with_precision
 
 Settings = TypeVar("Settings", bound=StageConfig)
@@ -27,7 +26,7 @@ Settings = TypeVar("Settings", bound=StageConfig)
 
 @dataclass(frozen=True, eq=False)
 class Task(Generic[Settings]):
-    """What a stage works on, as ``build_task`` makes it.
+    """The network, data, loss and metrics that a stage works on; ``build_task`` makes it.
 
     Attributes:
         settings: the configuration.
@@ -36,7 +35,7 @@ class Task(Generic[Settings]):
         network: the network, in the configured precision.
         images: split -> this rank's part of it.
         scores: loss and metrics to measure by.
-        problems: what is wrong with it. The checks of a stage add to it, and then refuse all problems at once.
+        problems: the problems with it so far. The checks of a stage add theirs, and then report all at once.
     """
 
     settings: Settings
@@ -82,16 +81,15 @@ class Task(Generic[Settings]):
         """
         if "train" in self.images:
             _check_ranks(self.ranks, self.settings, self.training_batches)
-        check_scores(self.settings, self.network, self.scores, self.images)
+        if self.settings.has_own_parts:
+            from dimred.runs.score_checks import check_scores
+
+            check_scores(self.settings, self.network, self.scores, self.images)
         # A user's own network may draw its weights from another generator.
         self.ranks.broadcast(list(self.network.get_parameters()))
 
     def shortened(self, settings: Settings) -> "Task[Settings]":
-        """Return the task with the same network and one step in each split's epoch.
-
-        Args:
-            settings: the settings of the short run, see ``one_step_of``.
-        """
+        """Return the task of a run of ``one_step_of``: the same network, and one step in each split's epoch."""
         return replace(self, settings=settings, images={split: one.shortened(1) for split, one in self.images.items()})
 
 
@@ -111,7 +109,7 @@ def build_task(
         ranks: the ranks of the job.
         splits: names of the splits; by default those that a run of the stage reads.
         is_checked: whether the task is to be checked here. Otherwise a problem with the data is kept in
-            ``Task.problems``, to be reported with others; the caller refuses these, and then calls ``Task.check``.
+            ``Task.problems``, to be reported with others by the caller, who then calls ``Task.check``.
 
     Returns:
         The task; without images if there is a problem with the data.
@@ -121,6 +119,7 @@ def build_task(
     """
     names, val_chooses = sorted(splits or settings.splits), splits is None and settings.uses_val
     network, scores = build_network(settings), build_scores(settings)
+    ranks.separate_masks(network)
 
     def splits_of_task() -> dict[str, Batches]:
         return build_splits(settings, data, names, ranks=ranks, val_chooses=val_chooses)
@@ -141,6 +140,8 @@ def build_network(config: StageConfig) -> nn.Cell:
     """
     model = config.model
     if ":" in model.name:
+        from dimred.models.factory import make_network
+
         network = make_network(model.name, model.n_classes)
     else:
         network = resnet(model.name, model.n_classes, model.initialisation)
@@ -151,12 +152,7 @@ def build_network(config: StageConfig) -> nn.Cell:
 
 
 def _check_ranks(ranks: Ranks, config: StageConfig, images: Batches) -> None:
-    """Check that all ranks were started alike, and that a batch can be filled; every rank calls this.
-
-    Raises:
-        DimredError: the ranks differ.
-        ConfigError: there are fewer images than a batch needs.
-    """
+    """Check that all ranks were started alike, and that a batch can be filled; every rank calls this."""
     ranks.check_same("configuration", config.model_dump_json().encode())
     ranks.check_same("training images", f"{images.classes} {images.n_images}".encode())
     if images.steps_per_epoch == 0:

@@ -8,7 +8,7 @@ Easy as 1, 2, 3, 2011). Element i is kept if
 
 in signed numbers of 32 bits that wrap around, with h rounded to 24 bits before the shift, which cuts towards zero. q is
 the quadratic of RC6 (Rivest et al., 1998), whose high bits depend on all bits of x; G is the golden ratio's. The key
-comes from the process's seed, the number of the step, the part of its batch, the cell, and the number of the call.
+comes from the run's seed, the number of the step, the part of its batch, the cell, and the number of the call.
 Within 10^7 elements no correlation was found; further apart they are up to a few percent.
 """
 
@@ -99,15 +99,16 @@ def make_replayable(network: nn.Cell) -> bool:
     return bool(replayable)
 
 
-def draw_masks(step: int, part: int) -> None:
+def draw_masks(seed: int, step: int, part: int) -> None:
     """Draw the masks of a step and a part of its batch: the same numbers give the same masks in the next pass.
 
     Args:
+        seed: the seed of the run, the same on all ranks.
         step: number of the step.
         part: number of the part, over all ranks.
     """
     numbers = _numbers()
-    ops.assign(numbers.key, _wrapped((ms.get_seed() or 0) * _SEED_STRIDE + step + part * _PART_STRIDE))
+    ops.assign(numbers.key, _wrapped(seed * _SEED_STRIDE + step + part * _PART_STRIDE))
     ops.assign(numbers.calls, _wrapped(0))
 
 

@@ -9,7 +9,7 @@ from mindspore import Parameter, Tensor, mutable, nn
 
 from dimred.search_step.direction import Proposal
 from dimred.search_step.moves import Line
-from dimred.train_step.gradient import BatchGradient, GroupGradient
+from dimred.train_step.gradient import BatchGradient, VectorGradient
 from dimred.train_step.part import GradientPart, LossScale, StepPart, parts_of
 from dimred.vectors.weights import Vectors
 
@@ -36,7 +36,8 @@ class Objective:
         trainable: the parameters, in the order of the weight vector.
         vectors: vectors of these parameters.
         reduce: cell that maps this rank's means to those over all ranks, see ``Ranks.mean``; None for one process.
-        micro_batch_size, draw_dropout_masks: see ``GroupGradient``.
+        micro_batch_size: rows of a micro-batch; None takes each batch whole.
+        draw_dropout_masks: see ``VectorGradient``.
         loss_scale: the loss scale, or ``LossScale()``.
         parts: all parts of the step.
     """
@@ -54,19 +55,23 @@ class Objective:
     ):
         self._weighs = reduce is not None or micro_batch_size is not None
         gradient = BatchGradient(network, trainable, loss_scale, self._weighs)
-        self._group = GroupGradient(gradient, micro_batch_size, vectors, draw_dropout_masks)
+        self._batch = VectorGradient(gradient, vectors, draw_dropout_masks)
+        if micro_batch_size is not None:
+            from dimred.train_step.micro_batches import GroupGradient
+
+            self._batch = GroupGradient(gradient, vectors, micro_batch_size, draw_dropout_masks)
         self._squared_norm = vectors.squared_norm
         self._gradient_parts = parts_of(GradientPart, parts)
         self._reduce = reduce
 
     def loss(self, inputs: Sequence[Tensor]) -> float:
         """Return f(w; B) for the network's inputs; BatchNorm's statistics move."""
-        (loss,) = self._means(*self._group.loss(inputs))
+        (loss,) = self._means(*self._batch.loss(inputs))
         return float(loss.asnumpy())
 
     def raw_gradient(self, inputs: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Return f(w; B), () float32, and its gradient, (M,) float32, unclipped; BatchNorm's statistics move."""
-        loss, grad = self._means(*self._group.loss_and_gradient(inputs))
+        loss, grad = self._means(*self._batch.loss_and_gradient(inputs))
         return loss, grad
 
     def _means(self, *values: Tensor) -> Sequence[Tensor]:

@@ -1,32 +1,31 @@
 """Before the first step, check what a run reads, report all problems at once, and log how long the run will be."""
 
 import logging
-import math
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import psutil
 from mindspore import get_context, nn
 
-from dimred.checkpoints.series import CheckpointSeries
 from dimred.checkpoints.states import read_full_checkpoint
-from dimred.config import N_COMPONENTS, StageOneConfig, StageTwoConfig
+from dimred.config import N_COMPONENTS, StageConfig, StageOneConfig, StageTwoConfig
 from dimred.errors import ConfigError
 from dimred.io.disk_space import free_bytes
 from dimred.io.run_names import BASIS, named_weights
-from dimred.models.factory import load_factory
-from dimred.models.summary import memory_of_step, summarise
 from dimred.runs.begun import Begun
 from dimred.runs.run_folder import check_run_folder
 from dimred.runs.steps import build_optimizer, warn_of_idle_patterns
 from dimred.runs.task import Settings, Task
-from dimred.stages.cooldown import Cooldown, plan_cooldown
 from dimred.stages.parent import StageOneRun
-from dimred.subspace.basis import SubspaceBasis
-from dimred.train_step.optimizers import UPDATES
-from dimred.train_step.schedule_free import check_no_gradient_point
+from dimred.train_step.optimizer_state import UPDATES, check_no_gradient_point
 from dimred.vectors.parameters import check_arrays
+
+if TYPE_CHECKING:
+    from dimred.checkpoints.series import CheckpointSeries
+    from dimred.stages.cooldown import Cooldown
+    from dimred.subspace.basis import SubspaceBasis
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +46,7 @@ def check_stage_1(
     Nothing is changed, but the ranks' networks are made equal.
 
     Args:
-        task: the task, not yet checked, whose problems are reported with the others.
+        task: the task, not yet checked; its problems are reported with the others.
         out: folder of the run.
         go_on_from: a full checkpoint of another run to begin with; None for a new network.
         begun: the run in ``out`` that is resumed; None for a new one.
@@ -67,7 +66,7 @@ def check_stage_1(
     first = None
     if go_on_from is not None:
         first = problems.collect(lambda: read_full_checkpoint(go_on_from, named_weights("--from", go_on_from)))
-    problems.refuse()
+    problems.check()
     task.check()
     if first is not None and begun is None:
         _check_begin(task, *first)
@@ -97,13 +96,13 @@ def check_stage_2(
     begun: Begun[StageTwoConfig] | None = None,
     *,
     resume: bool = False,
-) -> tuple[Cooldown | None, SubspaceBasis | CheckpointSeries | None]:
+) -> "tuple[Cooldown | None, SubspaceBasis | CheckpointSeries | None]":
     """Check the folder, the free space, the callback, the weights, and what a search needs; plan the cooldown.
 
     Nothing is changed, but the ranks' networks are made equal. The plan of the run is logged.
 
     Args:
-        task: the task, not yet checked, whose problems are reported with the others.
+        task: the task, not yet checked; its problems are reported with the others.
         parent: the run that WEIGHTS come from.
         pca_mat: PCA_MAT, or None.
         out: folder of the run.
@@ -111,63 +110,49 @@ def check_stage_2(
         resume: whether ``out`` may hold a start that was killed before the run had begun.
 
     Returns:
-        The cooldown as it begins, on every rank, None for a search; and the basis of a search, or the snapshots to fit
-        one on, on rank 0, None elsewhere.
+        The cooldown as it begins, on every rank; and the basis of a search, or the snapshots to fit one on, on rank 0.
+        What does not apply is None.
 
     Raises:
         ConfigError: a check failed on this rank or on rank 0; the message lists all problems.
         DimredError, DataError: as ``Task.check``, which comes last.
     """
     settings, network, ranks, problems = task.settings, task.network, task.ranks, task.problems
-    is_cooldown = settings.method == "cooldown"
-
-    def plan() -> Cooldown | None:
-        return plan_cooldown(settings.cooldown, network, parent) if is_cooldown else None
-
-    def check_weights() -> None:
-        if cooldown is not None:
-            cooldown.check_state(network)
-        check_no_gradient_point(parent.arrays, parent.title)
-        check_arrays(network.get_parameters(), parent.arrays, parent.title)
-        parent.check_continued_by(settings)
-
     if begun is not None and pca_mat is None and (pin := begun.pins.get("PCA_MAT")) is not None:
         pca_mat = out / BASIS if pin.path is None else Path(pin.path)
     disk = disk_of_stage_2(settings, network, pca_mat)
     _check_run(task, out, disk, resume=resume)
-    cooldown = problems.collect(plan)
-    problems.collect(check_weights)
-    basis = None
-    if is_cooldown:
-        problems.collect(lambda: _check_no_matrix(pca_mat))
+    problems.collect(lambda: _check_weights(parent, network, settings))
+    cooldown = basis = None
+    if settings.method == "cooldown":
+        from dimred.stages.cooldown import check_no_matrix, plan_cooldown
+
+        cooldown = problems.collect(lambda: plan_cooldown(settings.cooldown, network, parent))
+        problems.collect(lambda: check_no_matrix(pca_mat))
     else:
         from dimred.stages.search import check_search_memory, find_basis
 
         search = settings.search
         basis = problems.collect(lambda: ranks.run_on_rank_zero(lambda: find_basis(search, network, parent, pca_mat)))
         problems.collect(lambda: check_search_memory(settings, network, ranks))
-    problems.refuse()
+    problems.check()
     task.check()
-    if cooldown is not None:
-        warn_of_idle_patterns(cooldown.optimizer, network)
     log_plan(settings, task.steps_per_epoch, disk)
     return cooldown, basis
 
 
+def _check_weights(parent: StageOneRun, network: nn.Cell, settings: StageTwoConfig) -> None:
+    check_no_gradient_point(parent.arrays, parent.title)
+    check_arrays(network.get_parameters(), parent.arrays, parent.title)
+    parent.check_continued_by(settings)
+
+
 def _check_names(network: nn.Cell) -> None:
-    """Refuse a network whose parameter has the name of what a full checkpoint holds beside the parameters."""
+    """Refuse a network with a parameter that is named like something else in a full checkpoint."""
     if any(parameter.name == "epoch" for parameter in network.get_parameters()):
         raise ConfigError(
-            "model.name is of a network with a parameter named 'epoch', which full checkpoints have of their own; "
-            "rename it"
-        )
-
-
-def _check_no_matrix(pca_mat: Path | None) -> None:
-    if pca_mat is not None:
-        raise ConfigError(
-            f"PCA_MAT is {str(pca_mat)!r}, but method is cooldown, which has no use for it; leave PCA_MAT out, or "
-            "search in it with --set method=search"
+            "model.name is of a network with a parameter named 'epoch', under which a full checkpoint stores its "
+            "epoch; rename the parameter"
         )
 
 
@@ -178,40 +163,46 @@ def _check_run(task: Task[Settings], out: Path, disk: int, *, resume: bool) -> N
     if task.ranks.is_rank_zero:  # other ranks save no checkpoints, and may lack what a resumed run has already
         problems.collect(lambda: check_space(out, disk))
     if callback is not None:
+        from dimred.models.factory import load_factory
+
         problems.collect(lambda: load_factory(callback, "callback"))
-    problems.collect(lambda: _check_memory(task))
+    if _may_lack_memory(task.settings):
+        problems.collect(lambda: _check_memory(task))
+
+
+def _may_lack_memory(settings: StageConfig) -> bool:
+    """Return whether a built-in network on class folders, whose input is known, may need more memory than a CPU has.
+
+    Those networks keep less than a thousand times their input, so that small images need no estimate, which costs a
+    forward pass.
+    """
+    is_built_in = ":" not in settings.model.name and settings.data.dataset is None
+    n_bytes = 1000 * _FLOAT * settings.data.batch_size * 3 * settings.data.image_size**2
+    return is_built_in and get_context("device_target") == "CPU" and n_bytes >= psutil.virtual_memory().available
 
 
 def _check_memory(task: Task[Settings]) -> None:
-    """Refuse a batch for which a CPU has not half of the memory that a step is estimated to take.
+    """Refuse a batch for which a CPU has not half of the memory that a step is estimated to take."""
+    from dimred.models.summary import memory_of_step, summarise
 
-    Only for built-in networks on class folders, whose input is known. They keep less than a thousand times their input,
-    so that small images need no estimate, which costs a forward pass.
-    """
-    settings, data, available = task.settings, task.settings.data, psutil.virtual_memory().available
-    is_built_in = ":" not in settings.model.name and data.dataset is None
-    if not is_built_in or get_context("device_target") != "CPU":
-        return
-    shape = (1, 3, data.image_size, data.image_size)
-    if 1000 * data.batch_size * _FLOAT * math.prod(shape) < available:
-        return
-    n_bytes = memory_of_step(summarise(task.network, shape), data.batch_size)
+    name, data, available = task.settings.model.name, task.settings.data, psutil.virtual_memory().available
+    n_bytes = memory_of_step(summarise(task.network, (1, 3, data.image_size, data.image_size)), data.batch_size)
     if available < n_bytes / 2:
         raise ConfigError(
-            f"a step of {settings.model.name} on {data.batch_size} images of {data.image_size} pixels takes about "
+            f"a step of {name} on {data.batch_size} images of {data.image_size} pixels takes about "
             f"{n_bytes / 1e9:,.0f} GB of memory, and {available / 1e9:,.1f} GB are available; lower data.batch_size "
             "(and raise accumulation by as much), lower data.image_size, or take a smaller network"
         )
 
 
 def log_plan_of_stage_1(config: StageOneConfig, steps_per_epoch: int, disk: int) -> None:
-    """Log what a whole stage 1 takes, see ``log_plan``, and whether it leaves the snapshots that a stage 2 needs."""
+    """Log what a whole stage 1 takes, and whether it leaves the snapshots that a stage 2 needs."""
     log_plan(config, steps_per_epoch, disk)
     n_snapshots = snapshots_in_the_end(config, steps_per_epoch)
     if n_snapshots == 0:
         _log.warning(
-            f"this run keeps no snapshots, so stage 2 will have no averages to choose from: snapshots.first_epoch is "
-            f"{config.snapshots.first_epoch}, and epochs is {config.epochs}"
+            f"this run keeps no snapshots, so stage 2 will have nothing to search in or to average: "
+            f"snapshots.first_epoch is {config.snapshots.first_epoch}, and epochs is {config.epochs}"
         )
     elif n_snapshots <= N_COMPONENTS:
         hint = f"a search in {N_COMPONENTS} directions would need {N_COMPONENTS + 1}"
@@ -219,13 +210,7 @@ def log_plan_of_stage_1(config: StageOneConfig, steps_per_epoch: int, disk: int)
 
 
 def log_plan(config: StageOneConfig | StageTwoConfig, steps_per_epoch: int, disk: int) -> None:
-    """Log how many steps a whole run makes, and how much disk it takes.
-
-    Args:
-        config: the configuration of the run.
-        steps_per_epoch: steps in an epoch.
-        disk: bytes that the run takes at most, see ``disk_of_stage_1`` and ``disk_of_stage_2``.
-    """
+    """Log how many steps a whole run makes, and that it takes up to ``disk`` bytes."""
     n_epochs = config.n_epochs
     ends = "up to " if isinstance(config, StageOneConfig) and config.stop else ""
     _log.info(
@@ -252,10 +237,7 @@ def disk_of_stage_1(config: StageOneConfig, network: nn.Cell) -> int:
 
 
 def disk_of_stage_2(config: StageTwoConfig, network: nn.Cell, pca_mat: Path | None) -> int:
-    """Return about how many bytes a whole stage 2 takes on disk: checkpoints, states, and the basis of a search.
-
-    The basis is not counted if ``pca_mat``, PCA_MAT, is given, as then none is fitted.
-    """
+    """Return about how many bytes a whole stage 2 takes on disk: checkpoints, states, and a basis that it fits."""
     weights, everything = _sizes(network)
     is_search = config.method == "search"
     state = 2 * everything + (1 if is_search else 2) * weights  # AdamW keeps two moments
@@ -264,14 +246,9 @@ def disk_of_stage_2(config: StageTwoConfig, network: nn.Cell, pca_mat: Path | No
 
 
 def check_space(out: Path, n_bytes: int) -> None:
-    """Check that a run has room on its disk, if the disk says how much is free.
+    """Check that a whole run has room for ``n_bytes`` on its disk, if the disk says how much is free.
 
-    Args:
-        out: folder of the run, which need not exist.
-        n_bytes: bytes that the whole run takes; those already in ``out`` count as its own.
-
-    Raises:
-        ConfigError: fewer bytes are free.
+    The folder need not exist; the bytes in it count as the run's own.
     """
     there = next(path for path in (out.absolute(), *out.absolute().parents) if path.exists())
     free, in_use = free_bytes(there), sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
@@ -289,12 +266,7 @@ def _sizes(network: nn.Cell) -> tuple[int, int]:
 
 
 def snapshots_in_the_end(config: StageOneConfig, steps_per_epoch: int | None = None) -> int:
-    """Return how many snapshots a whole stage 1 leaves.
-
-    Args:
-        config: configuration of stage 1.
-        steps_per_epoch: limit on the snapshots of an epoch; None if not known.
-    """
+    """Return how many snapshots a whole stage 1 leaves; an epoch has no more than ``steps_per_epoch``, if known."""
     per_epoch = min(config.snapshots.per_epoch, steps_per_epoch or config.snapshots.per_epoch)
     n_snapshots = max(config.epochs - config.snapshots.first_epoch + 1, 0) * per_epoch
     return min(config.snapshots.keep, n_snapshots)

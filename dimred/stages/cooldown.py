@@ -2,25 +2,28 @@
 
 import logging
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from mindspore import nn
 
-from dimred.config import CooldownConfig, OptimizerConfig, StageTwoConfig
+from dimred.config import CooldownConfig, OptimizerConfig, StageOneConfig, StageTwoConfig
 from dimred.curves import CurveName
 from dimred.errors import ConfigError
-from dimred.io.run_names import full_checkpoint_beside
-from dimred.runs.steps import build_optimizer, join_step
+from dimred.io.run_names import CONFIG, FULL_CHECKPOINT, STAGE_1_CHECKPOINTS
+from dimred.runs.steps import build_optimizer, build_rates, join_step, warn_of_idle_patterns
 from dimred.runs.task import Task
 from dimred.stages.parent import StageOneRun
-from dimred.train_step.optimizers import state_parameters
+from dimred.train_step.optimizer_state import state_parameters
 from dimred.train_step.protocol import Step
 from dimred.train_step.schedule import with_cooldown
 from dimred.train_step.step import TrainStep
-from dimred.vectors.parameters import check_arrays, from_arrays
+from dimred.vectors.parameters import from_arrays
 
 _log = logging.getLogger(__name__)
+
+_USED_UP = 1e-3  # fraction of the peak below which nothing is left to cool down
 
 
 @dataclass(frozen=True)
@@ -67,23 +70,10 @@ class Cooldown:
             "optimizer_settings": self.optimizer.model_dump(mode="json"),
         }
 
-    def check_state(self, network: nn.Cell) -> None:
-        """Check that the optimizer's state in WEIGHTS fits this network, if it is to go on.
-
-        Raises:
-            CheckpointError: it belongs to a different network.
-        """
-        if self.continues:
-            state = state_parameters(build_optimizer(self.optimizer, network, [0.0]))
-            check_arrays(state, self.parent.arrays, self.parent.title)
-
     def build_optimizer(self, task: Task[StageTwoConfig]) -> nn.Optimizer:
         """Build the optimizer, with its state if that goes on; its rates fall from ``factor * rate`` to 0.
 
         Warn if stage 1's epochs had a different length.
-
-        Args:
-            task: the task, with stage 2's number of steps.
         """
         before, now = self.steps_per_epoch, task.steps_per_epoch
         if task.ranks.is_rank_zero and before not in (None, now):
@@ -99,11 +89,7 @@ class Cooldown:
         return optimizer
 
     def take_over_parts(self, step: Step) -> None:
-        """Set the parts of a step, such as its EMA, to their state from stage 1, if the optimizer's goes on, too.
-
-        Args:
-            step: the step; a part whose state WEIGHTS lack stays as it is.
-        """
+        """Set the parts of a step, such as its EMA, to their state in WEIGHTS, if the optimizer's goes on, too."""
         for part in step.parts:
             if self.parent.arrays.keys() >= {parameter.name for parameter in part.parameters}:
                 self._take_over(part.parameters)
@@ -116,14 +102,6 @@ class Cooldown:
 def plan_cooldown(config: CooldownConfig, network: nn.Cell, parent: StageOneRun) -> Cooldown:
     """Decide which optimizer goes on at which rate; ``optimizer`` and ``rate`` of the section take precedence.
 
-    Args:
-        config: section ``cooldown`` of stage 2.
-        network: the network of stage 2.
-        parent: the run that WEIGHTS come from.
-
-    Returns:
-        The cooldown as it begins.
-
     Raises:
         ConfigError: WEIGHTS lack the optimizer's state, or are not in a stage 1 run that has optimizer and rate, and
             the settings do not replace these; the optimizer is schedule_free; the name of WEIGHTS does not tell
@@ -132,23 +110,22 @@ def plan_cooldown(config: CooldownConfig, network: nn.Cell, parent: StageOneRun)
     replacement = config.optimizer
     if replacement is None and parent.n_updates is None:
         raise ConfigError(
-            f"{parent.title} has the weights but not the state of an optimizer; a cooldown needs a full checkpoint, "
-            f"such as {full_checkpoint_beside(parent.path)}. Or set cooldown.optimizer.name and cooldown.rate, to "
-            "begin anew"
+            f"{parent.title} has the weights but not the state of an optimizer; a cooldown needs a full checkpoint of "
+            f"stage 1, {FULL_CHECKPOINT}. Or set cooldown.optimizer.name and cooldown.rate, to begin anew"
         )
     if replacement is not None and replacement.name == "schedule_free":
         raise ConfigError("cooldown.optimizer.name is schedule_free, which has no rate to bring to 0; name another one")
     if replacement is not None and config.rate is not None:
         optimizer, rate, source = replacement, config.rate, "cooldown.optimizer and cooldown.rate of the configuration"
     else:
-        optimizer, source = replacement or parent.known_config().optimizer, str(parent.config_file)
+        optimizer, source = replacement or _known_config(parent).optimizer, str(parent.path.parent.parent / CONFIG)
         if optimizer.name == "schedule_free":
             raise ConfigError(
                 f"{parent.title} was trained with schedule_free. That leaves nothing to cool down: the network is "
                 "*-final.ckpt beside it. Or name that one as WEIGHTS, and set cooldown.optimizer.name=momentum and "
                 "cooldown.rate"
             )
-        rate = config.rate or parent.last_rate()
+        rate = config.rate or last_rate(parent)
     steps_per_epoch = parent.steps_per_epoch if config.rate is None else None
     cooldown = Cooldown(config.factor, config.schedule, optimizer, rate, 0, source, steps_per_epoch, parent)
     has_state = True
@@ -160,19 +137,61 @@ def plan_cooldown(config: CooldownConfig, network: nn.Cell, parent: StageOneRun)
     return replace(cooldown, updates=parent.n_updates)
 
 
+def _known_config(parent: StageOneRun) -> StageOneConfig:
+    """Return stage 1's configuration; ConfigError if it is not known."""
+    if parent.config is None:
+        raise ConfigError(
+            f"{parent.title} is not in the {STAGE_1_CHECKPOINTS}/ of a stage 1 run, so neither its optimizer nor its "
+            "rate is known; for a cooldown set cooldown.optimizer.name and cooldown.rate"
+        )
+    return parent.config
+
+
+def last_rate(parent: StageOneRun) -> float:
+    """Return the rate that the next update of stage 1 would have had.
+
+    Raises:
+        ConfigError: the run or the epoch is not known, or nothing is left of the rate.
+    """
+    schedule, epoch, per_epoch = _known_config(parent).schedule, parent.epoch, parent.steps_per_epoch
+    if epoch is None or per_epoch is None:
+        raise ConfigError(
+            f"WEIGHTS is {str(parent.path)!r}, not NAME-EPOCH_STEPS.ckpt, so stage 1's rate there is not known; set "
+            "cooldown.rate"
+        )
+    rates = build_rates(schedule, per_epoch, epoch + 1)
+    # The updates are fewer than the steps if some steps were dropped.
+    n_updates = epoch * per_epoch if parent.n_updates is None else parent.n_updates
+    has_ended = n_updates >= schedule.total_epochs * per_epoch
+    rate = 0.0 if schedule.falls_to_zero and has_ended else float(rates[min(n_updates, len(rates) - 1)])
+    if schedule.falls_to_zero and rate < _USED_UP * schedule.peak:
+        raise ConfigError(
+            f"Stage 1's learning rate was {rate:.2g} by epoch {epoch}, so nothing is left to cool down; name an "
+            "earlier full checkpoint, or set cooldown.rate"
+        )
+    return rate
+
+
+def check_no_matrix(pca_mat: Path | None) -> None:
+    """Refuse a basis that is given to a cooldown."""
+    if pca_mat is not None:
+        raise ConfigError(
+            f"PCA_MAT is {str(pca_mat)!r}, but method is cooldown, which has no use for it; leave PCA_MAT out, or "
+            "search in it with --set method=search"
+        )
+
+
 def build_cooldown_step(task: Task[StageTwoConfig], cooldown: Cooldown) -> TrainStep:
     """Build stage 2's step of a cooldown: stage 1's step, whose rate is brought to 0.
 
     If WEIGHTS hold the optimizer's state, the optimizer continues from it, and so do the loss scale and the EMA where
-    WEIGHTS hold theirs. Everything else starts afresh.
-
-    Args:
-        task: the task of stage 2, whose network has the weights of stage 1.
-        cooldown: the cooldown as it begins.
-
-    Raises:
-        ConfigError: the loss can't be built, see ``build_loss``.
+    WEIGHTS hold theirs. Everything else starts afresh. The network has the weights of stage 1 already.
     """
+    _log.info(
+        f"cooldown: {cooldown.optimizer.name} from {cooldown.factor:.3g} of stage 1's rate {cooldown.rate:.4g}, "
+        f"{cooldown.schedule} to 0 ({cooldown.taken_from})"
+    )
+    warn_of_idle_patterns(cooldown.optimizer, task.network)
     step = join_step(task.settings, task.network, cooldown.build_optimizer(task), task.ranks)
     cooldown.take_over_parts(step)
     return step

@@ -101,11 +101,7 @@ class EarlyStop:
         }
 
     def add(self, average: Candidate, epoch: int) -> Behind | None:
-        """Record a measurement as a gain or not.
-
-        Args:
-            average: the average that was measured.
-            epoch: the epoch after which it was measured.
+        """Record the average that was measured after an epoch, as a gain or not.
 
         Returns:
             How far the best measurement before is behind this one; None for the first.

@@ -6,23 +6,15 @@ from mindspore import get_context
 
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageOneConfig
-from dimred.errors import DimredError
 from dimred.io.run_names import BASIS, SNAPSHOTS
-from dimred.runs.splits import build_data
 from dimred.runs.task import Task
 
 
 def commands_after_stage_1(task: Task[StageOneConfig], weights: Path, run_folder: Path) -> list[list[str]]:
     """Return the words of the commands that come next: a PCA, if stage 2 searches, and stage 2; or else the report.
 
-    It is the report if there are too few snapshots to search, or the schedule has left no rate to cool down.
-    Stage 2 reads the rest in the run of stage 1. A search has no more directions than the snapshots give, and
-    its batches are no larger than the data.
-
-    Args:
-        task: the task of stage 1.
-        weights: its last full checkpoint.
-        run_folder: folder of the run.
+    It is the report if there are too few snapshots to search in, or the schedule has left no rate to cool down. A
+    search has no more directions than the snapshots give, and batches that are no larger than the data.
     """
     folder, one = run_folder.absolute(), task.settings
     two = one.following
@@ -47,15 +39,5 @@ def commands_after_stage_1(task: Task[StageOneConfig], weights: Path, run_folder
     of_rank = task.training_batches.n_images // task.ranks.group_size
     if two.data.batch_size > of_rank:
         options += ["--set", f"data.batch_size={of_rank}"]
-    if two.uses_val and not _has_val(task):
-        options += ["--set", "cooldown.keep_best=false"]
     devices = ["--device-target", get_context("device_target"), "--devices", str(task.ranks.group_size)]
     return [*commands, [*train, *options, "--out", str(folder.parent), *devices]]
-
-
-def _has_val(task: Task[StageOneConfig]) -> bool:
-    try:
-        build_data(task.settings.data, task.data, "val")
-    except DimredError:
-        return False
-    return True

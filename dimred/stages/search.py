@@ -13,7 +13,6 @@ from mindspore import nn
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import SearchConfig, StageTwoConfig
 from dimred.distributed.ranks import Ranks
-from dimred.distributed.share import share
 from dimred.errors import ConfigError, DimredError
 from dimred.io.run_names import BASIS
 from dimred.stages.parent import StageOneRun
@@ -77,13 +76,7 @@ def _warn_of_other_snapshots(basis: SubspaceBasis, pca_mat: Path, parent: StageO
 def check_search_memory(config: StageTwoConfig, network: nn.Cell, ranks: Ranks) -> None:
     """Check that what the ranks on this host keep for a search fits into the host's free memory; all ranks call this.
 
-    Args:
-        config: configuration of stage 2, with a search.
-        network: the network.
-        ranks: the ranks of the job; each keeps its part of the basis and some vectors, see ``search_memory``.
-
-    Raises:
-        ConfigError: it does not fit.
+    Each keeps its part of the basis and some vectors, see ``search_memory``.
     """
     here = ranks_on_this_host(ranks)
     n_bytes = here * search_memory(config, network, ranks.group_size)
@@ -105,13 +98,7 @@ def ranks_on_this_host(ranks: Ranks) -> int:
 
 
 def search_memory(config: StageTwoConfig, network: nn.Cell, group_size: int) -> int:
-    """Return about how many bytes a rank keeps for a search: its part of the basis, and the vectors of a step.
-
-    Args:
-        config: configuration of stage 2.
-        network: the network, whose trainable weights a row of the basis and a vector have.
-        group_size: number of ranks, each of which has an equal part of the rows.
-    """
+    """Return about how many bytes a rank keeps for a search: its equal part of the basis, and the vectors of a step."""
     n_weights = sum(weight.size for weight in network.trainable_params())
     return 4 * (-(-config.search.n_components // group_size) + _VECTORS) * n_weights
 
@@ -146,5 +133,5 @@ def fit_and_share(
     def load(path: Path) -> SubspaceBasis:
         return load_basis(path, network=network, verify=False)
 
-    basis_of_all: SubspaceBasis = share(ranks.run_on_rank_zero(fit), ranks, load)
+    basis_of_all: SubspaceBasis = ranks.share(ranks.run_on_rank_zero(fit), load)
     return basis_of_all

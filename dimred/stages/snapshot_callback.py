@@ -11,7 +11,7 @@ from mindspore.train import Callback
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.errors import ConfigError, check_number, check_type, shown
 from dimred.io.atomic import retry
-from dimred.train_step.optimizers import weights_to_use
+from dimred.train_step.optimizer_state import weights_to_use
 
 
 class SnapshotCallback(Callback):

@@ -4,25 +4,27 @@ import logging
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dimred.checkpoints.checkpoint_io import write_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.checkpoints.states import FullCheckpoints, check_finite
-from dimred.config import StageOneConfig
+from dimred.config import StageOneConfig, StopConfig
 from dimred.io.atomic import retry
 from dimred.io.run_names import SNAPSHOTS, STAGE_1_CHECKPOINTS
 from dimred.launch.environment import log_commands
 from dimred.runs.loop import Progress
 from dimred.runs.run import Run
-from dimred.stages.early_stop import EarlyStop
 from dimred.stages.next_command import commands_after_stage_1
-from dimred.train_step.optimizers import weights_to_use
+from dimred.train_step.optimizer_state import has_averaged_point, weights_to_use
 from dimred.train_step.protocol import Result, Step
-from dimred.train_step.schedule_free import ScheduleFree
 from dimred.train_step.statistics import moving_statistics
 from dimred.vectors.parameters import preserved, to_arrays
+
+if TYPE_CHECKING:
+    from dimred.stages.early_stop import EarlyStop
 
 _log = logging.getLogger(__name__)
 
@@ -41,9 +43,12 @@ class StageOne:
         self._per_epoch = run.task.steps_per_epoch
         self._snapshots: CheckpointSeries | None = None  # on rank 0
         self._snapshot_steps = snapshot_steps(self._settings, self._per_epoch)
-        self.stop: EarlyStop | None = None
-        if self._settings.stop is not None:
-            self.stop = EarlyStop(self._settings.stop, self._task.network, run.evaluator, run.ranks)
+        self.stop = None if self._settings.stop is None else self._new_stop(self._settings.stop)
+
+    def _new_stop(self, settings: StopConfig) -> "EarlyStop":
+        from dimred.stages.early_stop import EarlyStop
+
+        return EarlyStop(settings, self._task.network, self.run.evaluator, self._ranks)
 
     def go(self, first: tuple[dict[str, np.ndarray], int] | None = None) -> None:
         """Begin or resume, train the remaining epochs, and log the result, the network's file, and the next command.
@@ -85,7 +90,7 @@ class StageOne:
             on = "to train on, the same command with --resume --set stop=null"
             _log.info(f"stage 1 ends after epoch {run.finished_epochs}: {stop.reason}; {on}")
         run.figures.log_ema()
-        is_averaged = isinstance(self.step.optimizer, ScheduleFree)
+        is_averaged = has_averaged_point(self.step.optimizer)
         network = self._save_averaged() if is_averaged else self._last_checkpoint
         run.figures.log_end(network, is_averaged and run.figures.reestimates, run.is_kept)
         if run.is_kept and self._ranks.is_rank_zero:  # which has the files
@@ -132,7 +137,8 @@ class StageOne:
 
     def after_launch(self) -> None:
         """Count the step for the profiler."""
-        self.run.profiler.after_step()
+        if self.run.profiler is not None:
+            self.run.profiler.after_step()
 
     def after_step(self, result: Result, progress: Progress) -> None:
         """Check the loss for divergence, and take a snapshot if one is due."""

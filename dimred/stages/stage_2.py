@@ -3,7 +3,8 @@
 import logging
 import time
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from mindspore import Parameter
 
@@ -16,25 +17,28 @@ from dimred.io.atomic import retry
 from dimred.io.metric import AS_TRAINED
 from dimred.io.metrics_file import loss_text, read_metrics
 from dimred.io.run_names import BASIS, METRICS, RESULT, STAGE_2_CHECKPOINTS
-from dimred.io.stage_two_result import AVERAGE, FINAL, START, MetricResult, StageTwoResult
+from dimred.io.stage_two_result import FINAL, START, MetricResult, StageTwoResult
 from dimred.launch.environment import log_commands
 from dimred.runs.begun import Pin
 from dimred.runs.loop import Observer, Progress
 from dimred.runs.run import Run
 from dimred.runs.task import Task
-from dimred.stages.candidates import Candidates, new_choice, put_best_average
-from dimred.stages.cooldown import Cooldown, build_cooldown_step
 from dimred.stages.parent import StageOneRun
+from dimred.stages.point_files import PointFiles
 from dimred.subspace.basis import SubspaceBasis
-from dimred.train_step.optimizers import state_parameters
+from dimred.train_step.optimizer_state import state_parameters
 from dimred.train_step.protocol import Result, Step, parameters_to_save
-from dimred.vectors.parameters import from_arrays, preserved
+from dimred.vectors.parameters import from_arrays
+
+if TYPE_CHECKING:
+    from dimred.stages.candidates import Candidates
+    from dimred.stages.cooldown import Cooldown
 
 _log = logging.getLogger(__name__)
 
 
 class StageTwo(Observer):
-    """Stage 2 from its start to the network that is kept: it has a run and candidates.
+    """Stage 2 from its start to the network that is kept: it has a run, and a cooldown has candidates.
 
     A search keeps what it ends with. After a cooldown, ``val`` chooses between the last epoch and the best average of
     stage 1's snapshots, or WEIGHTS themselves if no average is better than these.
@@ -52,18 +56,17 @@ class StageTwo(Observer):
         run: Run[StageTwoConfig],
         step: Step,
         parent: StageOneRun,
-        cooldown: Cooldown | None = None,
+        cooldown: "Cooldown | None" = None,
         basis: SubspaceBasis | None = None,
     ) -> None:
-        self.run, self.step, self.parent, self.cooldown, self.basis = run, step, parent, cooldown, basis
+        self.run, self.step, self.parent, self.basis = run, step, parent, basis
         self._settings, self._task, self._ranks, self._progress = run.settings, run.task, run.ranks, run.progress
         self._per_epoch, self._n_epochs = run.task.steps_per_epoch, run.settings.n_epochs
         self._progress.epoch = 0
         self._step_records: list[dict[str, Any]] = []  # of the steps of a search
-        self.candidates = Candidates(
-            run.folder / STAGE_2_CHECKPOINTS, self._settings.model.file_prefix, self._per_epoch, self._ranks,
-            new_choice(run),
-        )  # fmt: skip
+        prefix = self._settings.model.file_prefix
+        self.files = PointFiles(run.folder / STAGE_2_CHECKPOINTS, prefix, self._per_epoch, self._ranks)
+        self.candidates = self._new_candidates() if self._settings.uses_val else None
         run.pins["WEIGHTS"] = Pin(parent.digest, str(parent.path.resolve()))
         if basis is not None:
             outside = None if basis.path == run.folder / BASIS else basis.path
@@ -78,6 +81,11 @@ class StageTwo(Observer):
         if cooldown is not None:
             self.result.cooldown = cooldown.summary()
 
+    def _new_candidates(self) -> "Candidates":
+        from dimred.stages.candidates import Candidates
+
+        return Candidates(self.run, self.files)
+
     def go(self) -> None:
         """Begin or resume, train the remaining epochs, put the network to keep in place, and write the result.
 
@@ -90,11 +98,6 @@ class StageTwo(Observer):
         state = run.restore(self.step, self._n_epochs)
         if state is not None:
             self._restore(state)
-        if (cooldown := self.cooldown) is not None:
-            _log.info(
-                f"cooldown: {cooldown.optimizer.name} from {cooldown.factor:.3g} of stage 1's rate "
-                f"{cooldown.rate:.4g}, {cooldown.schedule} to 0 ({cooldown.taken_from})"
-            )
         run.write_configuration()
         # It stands only beside a run that has ended, and this one may go on for more epochs.
         self._ranks.run_on_rank_zero(lambda: (run.folder / RESULT).unlink(missing_ok=True))
@@ -104,7 +107,8 @@ class StageTwo(Observer):
                 self.save(progress)
             run.write_pins()
             if progress.epoch == 0:
-                self._add_average()
+                if self.candidates is not None:
+                    self.candidates.add_best_before(self.parent, self.result, self._parameters())
                 self._record_point(START)
                 _log.info(f"stage 2 starts from WEIGHTS: {run.figures.metrics[0].name} {run.figures.text(2)}")
                 progress.next_epoch()
@@ -114,21 +118,10 @@ class StageTwo(Observer):
 
     def _restore(self, state: RunState) -> None:
         """Restore from a state what stage 2 has measured and chosen."""
-        before = StageTwoResult.from_json(state.values["result"], str(state.path))
+        before = StageTwoResult.from_json(state.values["result"])
         self.result = replace(before, epochs=self.result.epochs)
-        self.candidates.restore(state.arrays, state.values)
-
-    def _add_average(self) -> None:
-        """Make the best average of the snapshots a candidate, or the start if that is better; change no weights."""
-        if not self._settings.uses_val:
-            return
-        with preserved(list(self._task.network.get_parameters())):
-            best, self.result.choices["average"] = put_best_average(self.run, self.parent)
-            point = START if best.name == "last" else AVERAGE
-            if point == AVERAGE:
-                self.candidates.save(AVERAGE, self._parameters())
-                self.result.put(AVERAGE, self.run.figures.of_average())
-            self.candidates.add_before(point, best)
+        if self.candidates is not None:
+            self.candidates.restore(state.arrays, state.values)
 
     def _parameters(self) -> list[Parameter]:
         """Return the network's parameters, and those of the step's parts: the EMA and the loss scale."""
@@ -151,7 +144,8 @@ class StageTwo(Observer):
 
     def after_launch(self) -> None:
         """Count the step for the profiler."""
-        self.run.profiler.after_step()
+        if self.run.profiler is not None:
+            self.run.profiler.after_step()
 
     def after_step(self, result: Result, progress: Progress) -> str | None:
         """Note the step: check its loss for divergence; or, in a search, record it and return a status."""
@@ -167,8 +161,9 @@ class StageTwo(Observer):
 
     def save(self, progress: Progress) -> None:
         """Save the state to resume from."""
-        arrays = self.run.arrays_of(self.step) | self.candidates.state_arrays()
-        values = self.candidates.state_values()
+        arrays, values = self.run.arrays_of(self.step), dict[str, Any]()
+        if self.candidates is not None:
+            arrays, values = arrays | self.candidates.state_arrays(), self.candidates.state_values()
         self.run.save(arrays, result=self.result.as_json(), **values)
 
     def after_epoch(self, progress: Progress) -> str:
@@ -190,9 +185,11 @@ class StageTwo(Observer):
         """Save a point and measure it, the last epoch of a cooldown also on ``val``."""
         run = self.run
         run.average_statistics(self.step)
-        self.candidates.save(point, self._parameters())
-        chooses = self._settings.uses_val and point == self._n_epochs
-        run.measure(self.step, (lambda: self.candidates.measure(point, run.evaluator)) if chooses else None)
+        self.files.save(point, self._parameters())
+        choose = None
+        if self.candidates is not None and point == self._n_epochs:
+            choose = partial(self.candidates.measure, self._n_epochs)
+        run.measure(self.step, choose)
         self.result.put(point, run.figures.values)
 
     def _keep(self) -> None:
@@ -201,16 +198,15 @@ class StageTwo(Observer):
         result.totals, result.steps = self.step.totals(self._step_records), run.n_steps
         if self.basis is not None:
             result.basis = self.basis.in_short(self._settings.search.n_components)
-        if self._settings.uses_val:
-            result.choices["kept"] = self.candidates.put_chosen(run.evaluator)
+        if self.candidates is not None:
+            result.choices["kept"] = self.candidates.put_chosen()
         run.figures.measure_final()
         result.put(FINAL, run.figures.values)
         result.warning = self._settings.eval_split_warning()
-        file = self.candidates.path(FINAL)
-        self.candidates.save(FINAL, list(self._task.network.get_parameters()))
+        self.files.save(FINAL, list(self._task.network.get_parameters()))
         if self._ranks.is_rank_zero:
             retry(lambda: result.write(run.folder / RESULT))
-        run.figures.log_end(file, run.figures.reestimates, run.is_kept)
+        run.figures.log_end(self.files.path(FINAL), run.figures.reestimates, run.is_kept)
         if run.is_kept:
             log_commands(["report", str(run.folder.absolute())])
 
@@ -219,7 +215,7 @@ def build_stage_2(
     run: Run[StageTwoConfig],
     task: Task[StageTwoConfig],
     parent: StageOneRun,
-    cooldown: Cooldown | None,
+    cooldown: "Cooldown | None",
     basis: SubspaceBasis | CheckpointSeries | None = None,
 ) -> StageTwo:
     """Put WEIGHTS into the network, build the step, and return the stage.
@@ -235,8 +231,9 @@ def build_stage_2(
     """
     from_arrays(task.network.get_parameters(), parent.arrays, parent.title)
     if cooldown is not None:
+        from dimred.stages.cooldown import build_cooldown_step
+
         return StageTwo(run, build_cooldown_step(task, cooldown), parent, cooldown)
-    # A cooldown loads nothing of the search.
     from dimred.stages.search import fit_and_share
     from dimred.stages.subspace_train_step import build_search_step
 

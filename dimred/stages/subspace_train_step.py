@@ -11,10 +11,10 @@ from dimred.config import SearchOptions, StageTwoConfig
 from dimred.errors import ConfigError
 from dimred.runs.steps import build_loss, build_parts
 from dimred.runs.task import Task
-from dimred.search_step.direction import Direction, InverseBFGS, ProjectedSGD
+from dimred.search_step.direction import Direction, InverseBFGS
 from dimred.search_step.line_search import ArmijoBacktracking, FixedStep, LineSearch
 from dimred.search_step.moves import MoveOutside, ResidualMomentum
-from dimred.search_step.step import SearchStep
+from dimred.search_step.search_step import SearchStep
 from dimred.subspace.basis import SubspaceBasis, load_basis
 from dimred.train_step.schedule import make_rates
 
@@ -77,24 +77,17 @@ class SubspaceTrainStep(SearchStep):
 
 
 def build_rule(options: SearchOptions, n_components: int) -> tuple[Direction, LineSearch]:
-    """Build the direction and the line search that ``rule`` stands for.
-
-    Args:
-        options: the options of the search.
-        n_components: number of directions to search in, k.
-    """
+    """Build the direction and the line search that ``rule`` stands for, in k = ``n_components`` directions."""
     if options.rule == "sgd":
+        from dimred.search_step.projected_sgd import ProjectedSGD
+
         return ProjectedSGD(n_components, options.learning_rate, options.momentum), FixedStep()
     direction = InverseBFGS(n_components, options.initial_scaling, options.min_cosine)
     return direction, ArmijoBacktracking(options.rho, options.sigma, options.max_trials)
 
 
 def build_search_step(task: Task[StageTwoConfig], basis: SubspaceBasis) -> SubspaceTrainStep:
-    """Build stage 2's step of a search.
-
-    Args:
-        task: the task of stage 2, whose network has the weights to begin from.
-        basis: a basis of the network's trainable weights.
+    """Build stage 2's step of a search; the task's network has the weights to begin from.
 
     Raises:
         ConfigError: the loss can't be built, see ``build_loss``, or the options of the search do not go together.

@@ -2,8 +2,6 @@
 
 import logging
 import os
-import tempfile
-import warnings
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,13 +12,8 @@ import numpy as np
 from dimred.checkpoints.layout import CHUNK, WeightLayout, layout_of, vector_digest
 from dimred.errors import BasisMismatchError, ConfigError, check_type
 from dimred.subspace.metadata import Source, metadata_path, read_metadata
-from dimred.subspace.spectrum import deviation
 
 _log = logging.getLogger(__name__)
-
-# Other programs may orthonormalise in float32; rows with a larger deviation are not an orthonormal basis.
-_FOREIGN_TOLERANCE = 1e-3
-_STRIP = 16_384  # columns that are checked at once
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -133,14 +126,16 @@ class SubspaceBasis:
             "Use the basis of this network's own snapshots: dimred pca --ckpt-dir DIR. If only the order differs, as "
             "in MindSpore's .safetensors files, add --names-from with a .ckpt file of the network."
         )
-        difference = self.layout.first_difference(layout) if self.layout else None
-        if difference:
+        if self.layout is not None and self.layout != layout:
+            difference = self.layout.first_difference(layout)
             raise BasisMismatchError(f"{where} (here) was made for another network (there): {difference}. {remedy}")
         if self.n_weights != layout.size:
             raise BasisMismatchError(
                 f"{where} has {self.n_weights:,} columns; the network has {layout.size:,} trainable weights. {remedy}"
             )
         if self.path is None and self.digest is None:
+            from dimred.subspace.foreign import check_orthonormal
+
             check_orthonormal(self.components, where)
 
 
@@ -200,19 +195,25 @@ def load_basis(
     if source.suffix == ".h5":
         source = source.with_suffix(".npy")
     rows, beside = _open_npy(source), metadata_path(source)
-    is_bare = not beside.exists()
-    basis = SubspaceBasis(_as_float32(rows), source, **({} if is_bare else read_metadata(beside)))
+    fields = read_metadata(beside) if beside.exists() else {}
+    if rows.dtype != np.float32 or not rows.flags.c_contiguous:
+        from dimred.subspace.foreign import as_float32
+
+        rows = as_float32(rows)
+    basis = SubspaceBasis(rows, source, **fields)
     if network_layout:
         basis.check(network_layout)
-    digest = vector_digest(basis.components) if verify else basis.digest
+    digest = vector_digest(rows) if verify else basis.digest
     if digest != basis.digest:
+        from dimred.subspace.foreign import check_orthonormal
+
         check_orthonormal(rows, source)
-        if not is_bare:
+        if fields:
             raise BasisMismatchError(
                 f"{source} is not the file that {beside.name} beside it describes (their digests differ): it was "
                 "changed, or its writing was interrupted. Make it again with dimred pca --force."
             )
-    if is_bare:
+    if not fields:
         _log.warning(
             f"{source} has no {beside.name} beside it: that its columns are this network's weights in this order, and "
             "which snapshots it came from, can't be checked."
@@ -223,10 +224,7 @@ def load_basis(
 def _open_npy(path: Path) -> np.ndarray:
     """Memory-map the rows in a ``.npy`` file for reading; nothing is unpickled."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # of a header that Python 2 wrote, which is read as well
-            array = np.lib.format.open_memmap(path, mode="r")
-        size = array.offset + array.nbytes
+        array = np.lib.format.open_memmap(path, mode="r")
     except FileNotFoundError:
         raise BasisMismatchError(f"{path} is not found. Name the basis that dimred pca wrote.") from None
     except Exception as error:  # whatever a damaged header makes NumPy raise
@@ -237,48 +235,4 @@ def _open_npy(path: Path) -> np.ndarray:
         raise BasisMismatchError(
             f"{path} holds {array.dtype} {array.shape}; a basis is float32 or float64 (components, weights)."
         )
-    if path.stat().st_size != size:
-        raise BasisMismatchError(
-            f"{path} has {path.stat().st_size} bytes; its header asks for {size}. Make it again with dimred pca."
-        )
     return array
-
-
-def _as_float32(components: np.ndarray) -> np.ndarray:
-    """Return the rows as C-ordered float32; if they must be converted, in an unnamed temporary file."""
-    if components.dtype == np.float32 and components.flags.c_contiguous:
-        return components
-    with tempfile.TemporaryFile(dir=os.environ.get("TMPDIR")) as file:
-        rows = np.memmap(file, np.float32, "w+", shape=components.shape)
-    with np.errstate(over="ignore"):  # infinite numbers are refused when the rows are checked
-        for start in range(0, components.shape[1], CHUNK):
-            rows[:, start : start + CHUNK] = components[:, start : start + CHUNK]
-    return rows
-
-
-def check_orthonormal(components: np.ndarray, path: Path | str) -> None:
-    """Check that max |P P' - I|, measured in float64, is at most 1e-3, for rows (k, M) of ``path``.
-
-    Raises:
-        BasisMismatchError: a number is not finite, or rows are not orthonormal; the message names the place.
-    """
-    row_gram = np.zeros((len(components), len(components)))
-    for start in range(0, components.shape[1], _STRIP):
-        with np.errstate(invalid="ignore"):  # a signalling NaN, which is refused below
-            part = np.asarray(components[:, start : start + _STRIP], np.float64)
-        if not np.isfinite(part).all():
-            row, column = np.argwhere(~np.isfinite(part))[0]
-            raise BasisMismatchError(
-                f"{path} has {part[row, column]} in row {row}, column {start + column}; every entry must be finite. "
-                "Make it again with dimred pca."
-            )
-        with np.errstate(over="ignore", invalid="ignore"):  # infinite products are refused below
-            row_gram += part @ part.T
-    if not deviation(row_gram) <= _FOREIGN_TOLERANCE:
-        off = np.abs(row_gram - np.eye(len(row_gram)))
-        i, j = np.unravel_index(int(np.nan_to_num(off, nan=np.inf).argmax()), off.shape)
-        what = f"row {i} has squared length" if i == j else f"rows {i} and {j} have inner product"
-        raise BasisMismatchError(
-            f"{path} is not an orthonormal basis: {what} {row_gram[i, j]:.6g} instead of {int(i == j)} (tolerance "
-            f"{_FOREIGN_TOLERANCE}). It may be transposed, unnormalised, or damaged."
-        )

@@ -3,6 +3,7 @@
 import logging
 import os
 import tempfile
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -11,12 +12,12 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from dimred.checkpoints.layout import WeightLayout, layout_of
-from dimred.checkpoints.matrix import WeightMatrix
+from dimred.checkpoints.matrix import BadSnapshotError, WeightMatrix
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.errors import DimredError, check_choice, check_number, check_type
 from dimred.io.atomic import open_atomic, remove_leftovers
 from dimred.subspace.basis import SubspaceBasis, check_out, load_basis
-from dimred.subspace.gram_and_rows import BadSnapshotError, Progress, check_sources, gram_pass, rows_pass
+from dimred.subspace.gram_and_rows import gram_pass, rows_pass
 from dimred.subspace.metadata import KINDS, Source, metadata_path, write_metadata
 from dimred.subspace.spectrum import (
     TOLERANCE,
@@ -44,7 +45,6 @@ def fit_basis(
     layout: WeightLayout | None = None,
     overwrite: bool = False,
     skip_bad: bool = False,
-    progress: Progress = lambda *_: None,
 ) -> SubspaceBasis:
     """Fit an orthonormal basis of the subspace that the snapshots of a series span, and return it memory-mapped.
 
@@ -65,7 +65,6 @@ def fit_basis(
         layout: the layout of the columns, in place of a network; for the default see ``WeightMatrix``.
         overwrite: whether to replace an ``out`` that exists.
         skip_bad: leave out damaged snapshots, with a warning in the log, instead of raising.
-        progress: called often, from several threads, with (phase, columns done, columns in all).
 
     Returns:
         The basis, with k orthonormal rows, float32 (k, M), memory-mapped.
@@ -79,45 +78,33 @@ def fit_basis(
     check_type("series", series, (CheckpointSeries, str, os.PathLike), "a dimred.CheckpointSeries, or its folder")
     if isinstance(series, str | os.PathLike):
         series = CheckpointSeries.open(series)
-    if out is None:
-        with tempfile.TemporaryDirectory(prefix="dimred-") as folder:
-            basis = fit_basis(
-                series, n_components, out=Path(folder) / "basis.npy", kind=kind, network=network, layout=layout,
-                skip_bad=skip_bad, progress=progress,
-            )  # fmt: skip
-            return replace(basis, path=None)  # the mappings keep the files alive without names
-    target = Path(out)
     check_choice("kind", kind, KINDS)
     if n_components is not None:
         check_number("n_components", n_components, at_least=1, whole=True)
-    check_out(target, overwrite=overwrite)
-    matrix = WeightMatrix(series, layout_of(network, layout), skip_bad=skip_bad)
-    if n_components is None:
-        n_components = 32 if kind == "pca" else matrix.shape[0]
-    while True:
-        check_enough(matrix.shape[0], n_components, kind, series.directory, len(series) - matrix.shape[0])
-        try:
-            _make(target, matrix, kind, n_components, progress, overwrite=overwrite)
-        except BadSnapshotError as bad:
-            if not skip_bad:
-                raise
-            _log.warning(f"left out: {bad}")
-            matrix.leave_out(bad.row)
-        except OSError as error:
-            raise DimredError(f"Writing {target} failed: {error.strerror or error}.") from error
+    with ExitStack() as stack:
+        if out is None:
+            target = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dimred-")), "basis.npy")
         else:
-            return load_basis(target, layout=matrix.layout, verify=False)
+            target = Path(out)
+        check_out(target, overwrite=overwrite)
+        matrix = WeightMatrix(series, layout_of(network, layout), skip_bad=skip_bad)
+        k = n_components or (32 if kind == "pca" else matrix.shape[0])
+        while True:
+            check_enough(matrix.shape[0], k, kind, series.directory, len(series) - matrix.shape[0])
+            try:
+                _make(target, matrix, kind, k, overwrite=overwrite)
+                basis = load_basis(target, layout=matrix.layout, verify=False)
+                return replace(basis, path=None) if out is None else basis  # the mappings keep its files alive
+            except BadSnapshotError as bad:
+                if not skip_bad:
+                    raise
+                _log.warning(f"left out: {bad}")
+                matrix.leave_out(bad.row)
+            except OSError as error:
+                raise DimredError(f"Writing {target} failed: {error.strerror or error}.") from error
 
 
-def _make(
-    target: Path,
-    matrix: WeightMatrix,
-    kind: str,
-    n_components: int,
-    progress: Progress,
-    *,
-    overwrite: bool,
-) -> None:
+def _make(target: Path, matrix: WeightMatrix, kind: str, n_components: int, *, overwrite: bool) -> None:
     """Compute the basis and write both files, the metadata first.
 
     A kill between the two leaves metadata alone, or beside an earlier ``.npy`` with a different digest.
@@ -129,7 +116,8 @@ def _make(
         threadpool_limits(1, user_api="blas"),  # a second thread would spin between two strips
         tempfile.TemporaryFile(dir=target.parent) as mean,
     ):
-        gram, digests = gram_pass(matrix, progress, centred=centred)
+        _log.info(f"reading snapshots: {4e-9 * n_snapshots * n_weights:.2f} GB")
+        gram, digests = gram_pass(matrix, centred=centred)
         for row, (entry, digest) in enumerate(zip(matrix.entries, digests, strict=True)):
             if entry.digest not in ("", digest):
                 why = "its weights have another digest than the manifest records"
@@ -140,7 +128,7 @@ def _make(
         else:
             coefficients = snapshot_directions(gram, n_components)
         with open_atomic(target) as rows:
-            coefficients, off, digest = _write_rows(matrix, coefficients, rows, mean, progress, centred=centred)
+            coefficients, off, digest = _write_rows(matrix, coefficients, rows, mean, centred=centred)
             singular_values = spread_along(centred_gram if centred else gram, coefficients)
             variance = singular_values**2 / max(n_snapshots - 1, 1)
             total = float(np.trace(centred_gram)) / max(n_snapshots - 1, 1)
@@ -157,19 +145,13 @@ def _make(
                 "digest": digest,
                 "deviation": off,
             }
-            check_sources(matrix)
+            matrix.check_unchanged()  # or the two passes may have read different weights
             check_out(target, overwrite=overwrite)  # another process may have written it meanwhile
             write_metadata(metadata_path(target), fields)
 
 
 def _write_rows(
-    matrix: WeightMatrix,
-    coefficients: np.ndarray,
-    rows: BinaryIO,
-    mean: BinaryIO,
-    progress: Progress,
-    *,
-    centred: bool,
+    matrix: WeightMatrix, coefficients: np.ndarray, rows: BinaryIO, mean: BinaryIO, *, centred: bool
 ) -> tuple[np.ndarray, float, str]:
     """Write the rows; if they are not orthonormal, correct the coefficients and write them again.
 
@@ -177,7 +159,8 @@ def _write_rows(
         The coefficients of the rows as written, float64 (k, N); the rows' deviation from orthonormal; their digest.
     """
     for _ in range(1 + _REPAIRS):
-        row_gram, digest = rows_pass(matrix, coefficients, rows, mean, progress, centred=centred)
+        _log.info(f"writing basis: {4e-9 * len(coefficients) * matrix.shape[1]:.2f} GB")
+        row_gram, digest = rows_pass(matrix, coefficients, rows, mean, centred=centred)
         if deviation(row_gram) <= TOLERANCE:
             return coefficients, deviation(row_gram), digest
         transform = repair_transform(row_gram)

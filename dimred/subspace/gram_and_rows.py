@@ -4,7 +4,7 @@ Other threads read ahead, hash and write at the same time. The README says what 
 """
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO
@@ -12,32 +12,18 @@ from typing import BinaryIO
 import numpy as np
 
 from dimred.checkpoints.layout import CHUNK, hash_columns
-from dimred.checkpoints.matrix import WeightMatrix
+from dimred.checkpoints.matrix import BadSnapshotError, WeightMatrix
 from dimred.checkpoints.stored_tensor import write_exactly
-from dimred.errors import CheckpointError
 from dimred.io.atomic import flush_to_disk
 
 STRIP = 16_384  # columns multiplied at once; they fit the cache, and a fixed width fixes the order of sums
-# Called with the phase ("reading snapshots", "writing basis"), the columns done, and the columns in all.
-Progress = Callable[[str, int, int], None]
 
 
-class BadSnapshotError(CheckpointError):
-    """The snapshot of a row can't be used, for a reason, which is a sentence."""
-
-    def __init__(self, row: int, reason: str) -> None:
-        super().__init__(f"{reason} Restore it, or leave it out with skip_bad=True.")
-        self.row = row
-
-
-def gram_pass(
-    matrix: WeightMatrix, progress: Progress = lambda *_: None, *, centred: bool = True
-) -> tuple[np.ndarray, list[str]]:
+def gram_pass(matrix: WeightMatrix, *, centred: bool = True) -> tuple[np.ndarray, list[str]]:
     """Compute the inner products of the snapshots about their mean (or about 0), and the digest of each snapshot.
 
     Args:
         matrix: the N snapshots.
-        progress: called after each block.
         centred: whether to subtract the mean.
 
     Returns:
@@ -46,28 +32,20 @@ def gram_pass(
     Raises:
         BadSnapshotError: a row holds an infinite number or NaN.
     """
-    n_rows, n_columns = matrix.shape
+    n_rows = matrix.shape[0]
     gram, buffer = np.zeros((n_rows, n_rows)), np.empty((n_rows, STRIP))
     digests = [hashlib.sha256() for _ in range(n_rows)]
-    progress("reading snapshots", 0, n_columns)
     for first, block in matrix.blocks(digests):
         with np.errstate(invalid="ignore", over="ignore"):  # checked below
             for _, strip, _ in _strips(block, buffer, centred):
                 gram += strip @ strip.T
         if not np.isfinite(gram).all():
             raise _non_finite(matrix, block, first)
-        progress("reading snapshots", first + block.shape[1], n_columns)
     return gram, [digest.hexdigest() for digest in digests]
 
 
 def rows_pass(
-    matrix: WeightMatrix,
-    coefficients: np.ndarray,
-    rows: BinaryIO,
-    mean: BinaryIO,
-    progress: Progress,
-    *,
-    centred: bool = True,
+    matrix: WeightMatrix, coefficients: np.ndarray, rows: BinaryIO, mean: BinaryIO, *, centred: bool = True
 ) -> tuple[np.ndarray, str]:
     """Write the rows ``coefficients @ (X - mean)`` (or ``@ X``) and the mean, as float32.
 
@@ -76,7 +54,6 @@ def rows_pass(
         coefficients: float64 (k, N).
         rows: gets an ``.npy`` array (k, M); earlier content is overwritten.
         mean: gets the mean, float32 (M,), without a header.
-        progress: called after each block.
         centred: whether to subtract the mean from the snapshots.
 
     Returns:
@@ -86,7 +63,6 @@ def rows_pass(
     header = {"descr": "<f4", "fortran_order": False, "shape": (n_components, n_columns)}
     rows.seek(0)
     np.lib.format.write_array_header_1_0(rows, header)
-    rows.flush()
     offset, row_gram, digest = rows.tell(), np.zeros((n_components, n_components)), hashlib.sha256()
 
     def write(first: int, block: np.ndarray, centre: np.ndarray) -> None:
@@ -96,13 +72,12 @@ def rows_pass(
         write_exactly(mean.fileno(), centre, 4 * first)
         # Flushed block by block, so that the end does not have to wait for all of it.
         flush_to_disk(rows.fileno(), Path(rows.name), is_growing=True)
-        progress("writing basis", first + centre.size, n_columns)
 
     widest = min(CHUNK, n_columns)
     buffers = [(np.empty((n_components, widest), np.float32), np.empty(widest, np.float32)) for _ in range(2)]
     strips = np.empty((n_rows, STRIP)), np.empty((n_components, STRIP))
     with ThreadPoolExecutor(1, "writer") as writer:
-        write_task = writer.submit(progress, "writing basis", 0, n_columns)
+        write_task = writer.submit(rows.flush)  # of the header
         for number, (first, source) in enumerate(matrix.blocks()):
             block, centre = (array[..., : source.shape[1]] for array in buffers[number % 2])
             for columns, strip, strip_mean in _strips(source, strips[0], centred):
@@ -116,19 +91,6 @@ def rows_pass(
             write_task = writer.submit(write, first, block, centre)
         write_task.result()
     return row_gram, digest.hexdigest()
-
-
-def check_sources(matrix: WeightMatrix) -> None:
-    """Check that no snapshot was written between the passes, which would then have read different weights.
-
-    Raises:
-        BadSnapshotError: one was, or is gone.
-    """
-    for row in range(matrix.shape[0]):
-        try:
-            matrix.check_unchanged(row)
-        except CheckpointError as error:
-            raise BadSnapshotError(row, str(error)) from None
 
 
 def _strips(block: np.ndarray, buffer: np.ndarray, centred: bool) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:

@@ -9,7 +9,8 @@ from dimred.errors import SeriesError
 # Eigenvalues below this fraction of the largest, times N, are the rounding of the float64 sums and of the float32
 # snapshots rather than directions: sqrt(60 * 2e-15) = 3.5e-7 in singular values, a few units of float32 rounding.
 _NOISE = 10 * np.finfo(np.float64).eps
-# Rounding a row to float32 changes its norm by up to 6e-8, and its angles by less. So a larger deviation is an error.
+# Rounding to float32 changes a row's norm by up to 6e-8, and its angles by less. Rows that deviate by more than this
+# are wrong, not only rounded.
 TOLERANCE = 1e-6
 
 

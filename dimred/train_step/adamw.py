@@ -23,8 +23,8 @@ class AdamW(nn.Optimizer):
         v <- beta2 v + (1 - beta2) g^2
         w <- w - r_t ((m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps) + decay w)
 
-    ``nn.AdamWeightDecay`` of MindSpore leaves out the bias correction, which is the factors with t. t is one more than
-    ``global_step``, which a checkpoint of the optimizer holds.
+    t is ``global_step`` + 1, and a checkpoint of the optimizer holds ``global_step``. MindSpore's
+    ``nn.AdamWeightDecay`` has no bias correction: it leaves out both divisors with a power of beta.
 
     Args:
         params: parameters, or groups with their own ``weight_decay`` and ``lr``.

@@ -20,13 +20,13 @@ class Clipping(GradientPart):
     (Pascanu et al., On the difficulty of training recurrent neural networks, 2013, algorithm 1.
     ``ops.clip_by_global_norm`` does the same, but does not return the norm.)
 
-    If max |g_i| is very large or very small, the squares are taken of g / s, with a power of two s, as in LAPACK's
+    If max |g_i| is very large or very small, g is divided by a power of two before it is squared, as in LAPACK's
     ``nrm2`` (Blue, A portable Fortran program to find the Euclidean norm of a vector, 1978). So a gradient whose
     squares overflow float32 is clipped too.
 
     If an entry is not finite, the gradient has no direction: the norm is not finite, and *all* clipped entries are NaN.
-    A loss scale that drops overflows drops such a step by the gradient before clipping. Without one, every weight
-    becomes NaN and the next loss shows it, in place of an update that is partly applied.
+    A loss scale looks at the gradient before it is clipped, and drops such a step. Without a loss scale every weight
+    becomes NaN, and the next loss shows it. No part of such a gradient is ever applied in silence.
 
     Args:
         norm: largest global norm, above 0.

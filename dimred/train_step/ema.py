@@ -26,9 +26,9 @@ class EMA(WeightsPart):
     (Polyak & Juditsky, 1992, for averaging; the ramp as in today's detection recipes). 1 - decay is taken in float64:
     in float32 1 - 0.9999 would be too large by 1.7e-4 of itself.
 
-    Averages of half-precision weights are float32, which does not round away the small steps of a large decay.
     The averages of the trainable weights and of BatchNorm's moving statistics are parameters named ``ema.<name>``, and
-    the number of updates is ``ema.updates``; a checkpoint of the cell holds them all.
+    the number of updates is ``ema.updates``; a checkpoint of the cell holds them all. Averages of half-precision
+    weights are float32, because half precision would round away the small steps of a large decay.
 
     Args:
         network: the network to average; the average starts from the network's values.
@@ -36,7 +36,7 @@ class EMA(WeightsPart):
         ramp: whether the decay ramps up.
 
     Attributes:
-        statistics: the averages of BatchNorm's statistics; like the statistics, they are to be averaged over the ranks.
+        statistics: the averages of BatchNorm's statistics, which differ between the ranks, as the statistics do.
 
     Raises:
         ConfigError: ``network`` is not a cell, ``decay`` is not in its range, or ``ramp`` is not true or false.
@@ -70,12 +70,6 @@ class EMA(WeightsPart):
             fraction = fraction + self.decay * ops.exp(n_updates.astype(ms.float32) * (-1.0 / _RAMP_UPDATES))
         moves = _each(ops.partial(_move, fraction), self.averages, self.values)
         return ops.depend(True, (moves, ops.assign(self.n_updates, n_updates)))
-
-    def restart(self) -> None:
-        """Begin anew from the network's current values."""
-        for average, value in zip(self.averages, self.values, strict=True):
-            ops.assign(average, half_as_float32(value.value()))
-        ops.assign(self.n_updates, Tensor(0, ms.int32))
 
     @contextmanager
     def in_place(self) -> Iterator[None]:

@@ -4,12 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import mindspore as ms
-from mindspore import Tensor, amp, nn, ops
+from mindspore import Tensor, nn, ops
 
 from dimred.train_step.part import GradientPart, LossScale, StepPart, WeightsPart, parts_of
-from dimred.vectors.weights import GraphCopies, Unflatten
-
-_each = ops.HyperMap()  # a graph compiles it much faster than a loop
+from dimred.vectors.weights import GraphCopies
 
 
 class Finish(nn.Cell):
@@ -46,10 +44,13 @@ class Finish(nn.Cell):
         gradient_parts = parts_of(GradientPart, parts)
         self.gradient_parts = nn.CellList(gradient_parts, auto_prefix=False)
         self.update: nn.Cell = _Update(optimizer, parts_of(WeightsPart, parts))
-        if loss_scale.drops_overflow:
-            self.update = _UnlessOverflow(self.update, loss_scale, untrained_parameters)
-        if votes:
-            self.update = _UnlessLeft(self.update, untrained_parameters)
+        if untrained_parameters is not None:
+            from dimred.train_step.conditional_update import UnlessLeft, UnlessOverflow
+
+            if loss_scale.drops_overflow:
+                self.update = UnlessOverflow(self.update, loss_scale, untrained_parameters)
+            if votes:
+                self.update = UnlessLeft(self.update, untrained_parameters)
         self.votes = votes
         self.telemetry = tuple(name for part in (*gradient_parts, loss_scale) for name in part.telemetry)
 
@@ -83,28 +84,6 @@ class WholeBatch(nn.Cell):
         return loss, gradients, votes
 
 
-class MeanOfBatches(nn.Cell):
-    """A cell that returns loss and gradients of the whole batch: means over the ranks, divided by the mean weight.
-
-    Args:
-        reduce: maps tensors to a tuple of their means over the ranks; None for one rank, with micro-batches.
-    """
-
-    def __init__(self, reduce: nn.Cell | None):
-        super().__init__(auto_prefix=False)
-        self.reduce = _Same() if reduce is None else reduce
-
-    def construct(self, loss: Tensor, gradients: Any, weight: Tensor, votes: Any) -> tuple[Tensor, Any, Any]:
-        means, n = self.reduce(*gradients, loss, weight, *votes), len(gradients)
-        loss, weight = means[n], means[n + 1]
-        return loss / weight, _each(ops.partial(ops.mul, 1.0 / weight), means[:n]), means[n + 2 :]
-
-
-class _Same(nn.Cell):
-    def construct(self, *values: Tensor) -> tuple[Tensor, ...]:
-        return values
-
-
 class _Update(nn.Cell):
     """A cell that updates the weights with the changed gradients, and returns that it did, () bool."""
 
@@ -119,55 +98,3 @@ class _Update(nn.Cell):
         for part in self.weights_parts:
             update = ops.depend(part(), update)
         return ops.depend(self.yes, update)
-
-
-class _UnlessOverflow(nn.Cell):
-    """A cell that updates, and returns True, unless a gradient is not finite; it tells the loss scale."""
-
-    def __init__(self, update: nn.Cell, loss_scale: LossScale, untrained_parameters: Any):
-        super().__init__(auto_prefix=False)
-        self.update = update
-        self.loss_scale = loss_scale
-        self.untrained_parameters = untrained_parameters
-
-    def construct(self, gradients: Any, changed: Any, untrained_values: Any, votes: Any) -> Tensor:
-        applied = amp.all_finite(gradients)
-        if applied:
-            self.update(gradients, changed, untrained_values, votes)
-        else:
-            self.untrained_parameters.restore(untrained_values)
-        self.loss_scale.observe(applied)
-        return applied
-
-
-class _UnlessLeft(nn.Cell):
-    """A cell that updates unless a rank voted to leave, and returns whether it updated."""
-
-    def __init__(self, update: nn.Cell, untrained_parameters: Any):
-        super().__init__(auto_prefix=False)
-        self.update = update
-        self.untrained_parameters = untrained_parameters
-        self.no = Tensor(False)
-
-    def construct(self, gradients: Any, changed: Any, untrained_values: Any, votes: Any) -> Tensor:
-        if votes[0] > 0:
-            self.untrained_parameters.restore(untrained_values)
-            applied = self.no
-        else:
-            applied = self.update(gradients, changed, untrained_values, votes)
-        return applied
-
-
-class FinishVector(nn.Cell):
-    """A cell that calls ``Finish`` for a gradient vector (M,); with votes, the tally precedes ``untrained_values``."""
-
-    def __init__(self, finish: Finish):
-        super().__init__(auto_prefix=False)
-        self.finish = finish
-        self.unflatten = Unflatten(finish.optimizer.parameters)
-
-    def construct(self, loss: Tensor, vector: Tensor, weight: Tensor, *untrained_values: Tensor) -> tuple[Tensor, ...]:
-        tally = None
-        if self.finish.votes:
-            tally, untrained_values = untrained_values[0], untrained_values[1:]
-        return self.finish(loss, self.unflatten(vector), weight, untrained_values, tally)

@@ -5,8 +5,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from mindspore import Parameter, Tensor, nn
 
-from dimred.errors import ConfigError, shown
-
 if TYPE_CHECKING:
 
     class TypedCell:
@@ -26,12 +24,13 @@ else:
 class StepPart(TypedCell):
     """A part of a step: a ``LossScale``, a ``GradientPart`` or a ``WeightsPart``.
 
-    Its own parameters, which a state holds and a resume or a cooldown restores, are named ``<name>.<...>``.
+    Its own parameters are named ``<name>.<...>``. A state holds them, and a resume or a cooldown restores them.
 
     Attributes:
         name: the name of the part, and of its section in the configuration.
         telemetry: names of the numbers that it reports at each step.
-        statistics: parameters that each rank has from its own images, so that they are averaged before they are saved.
+        statistics: parameters that each rank computes from its own images. Before a state is saved, they are set to
+            their mean over the ranks.
     """
 
     name: ClassVar[str] = ""
@@ -43,12 +42,9 @@ class StepPart(TypedCell):
         """Return the parameters of its own, which are named after it."""
         return [parameter for parameter in self.get_parameters() if parameter.name.startswith(f"{self.name}.")]
 
-    def restart(self) -> None:
-        """Begin anew, because the weights were set to others; by default this changes nothing."""
-
 
 class LossScale(StepPart):
-    """The base of loss scales, which by itself scales nothing and drops nothing.
+    """The base of loss scales; by itself it scales nothing and drops nothing.
 
     Attributes:
         drops_overflow: whether a step whose gradient is not finite is dropped.
@@ -115,43 +111,14 @@ class WeightsPart(StepPart):
         raise NotImplementedError
 
 
-def check_parts(parts: Sequence[StepPart], network: nn.Cell) -> None:
-    """Check that parts can be those of a step of this network.
-
-    Args:
-        parts: what the user gave.
-        network: network and loss in one cell.
-
-    Raises:
-        ConfigError: one is no part, two have one name, a parameter of one is not named after it, or one follows
-            another network.
-    """
-    known, of_network = set[str](), {id(parameter) for parameter in network.get_parameters()}
-    for part in parts:
-        if not isinstance(part, LossScale | GradientPart | WeightsPart) or not part.name:
-            raise ConfigError(
-                f"parts has {shown(part)}; each must be dimred.Clipping, EMA, StaticLossScale or DynamicLossScale, or "
-                "a GradientPart or WeightsPart of your own with a name"
-            )
-        if part.name in known:
-            raise ConfigError(f"parts has two named {part.name!r}; give one")
-        known.add(part.name)
-        for value in part.values if isinstance(part, WeightsPart) else ():
-            if id(value) not in of_network:
-                raise ConfigError(
-                    f"{part.name} follows {value.name!r}, which is not of this network; make the part for this one"
-                )
-        for parameter in part.get_parameters():
-            if id(parameter) not in of_network and not parameter.name.startswith(f"{part.name}."):
-                raise ConfigError(
-                    f"the part {part.name!r} has a parameter named {parameter.name!r}; a state tells parts apart by "
-                    f"these names: begin it with '{part.name}.'"
-                )
-
-
 Kind = TypeVar("Kind", bound=StepPart)
 
 
 def parts_of(kind: type[Kind], parts: Sequence[StepPart]) -> list[Kind]:
     """Return the parts of a kind, in their order."""
     return [part for part in parts if isinstance(part, kind)]
+
+
+def average_of(parts: Sequence[StepPart]) -> Any:
+    """Return the ``EMA`` among the parts; None without one."""
+    return next((part for part in parts if part.name == "ema"), None)

@@ -1,6 +1,6 @@
 """Schedule-free SGD, which keeps an average of all training, usable at any time, in place of a falling rate."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,9 +11,9 @@ from mindspore import Parameter, Tensor, nn, ops
 from dimred.config.parts import OptimizerConfig
 from dimred.errors import ConfigError
 from dimred.train_step.adamw import check_groups, checked_decay
+from dimred.train_step.optimizer_state import RATES_SQUARED
 from dimred.vectors.parameters import from_arrays, preserved, to_arrays
 
-RATES_SQUARED = "schedule_free.rates_squared"  # name in the state of this optimizer alone
 _each = ops.HyperMap()  # a graph compiles it much faster than a loop
 
 
@@ -106,22 +106,3 @@ class ScheduleFree(nn.Optimizer):
         with preserved(list(self.parameters)):
             from_arrays(self.parameters, self.averaged(), "the averaged point")
             yield
-
-
-def check_no_gradient_point(names: Collection[str], title: str) -> None:
-    """Check by the names in it that a checkpoint is not a full one of schedule-free training.
-
-    The weights of that one are not its network.
-
-    Args:
-        names: names of its arrays.
-        title: the beginning of the error, which says what the user gave.
-
-    Raises:
-        ConfigError: it is one.
-    """
-    if RATES_SQUARED in names:
-        raise ConfigError(
-            f"{title} has the point at which schedule-free training takes its gradients, not the averaged "
-            "weights, which are its network; name the *-final.ckpt beside it"
-        )

@@ -1,20 +1,17 @@
 """Make one ordinary training step, from the gradient to the moving average."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 from mindspore import Tensor, nn
 
-from dimred.distributed.in_step import Ballot
 from dimred.distributed.ranks import ALONE, Ranks
-from dimred.train_step.ema import EMA
-from dimred.train_step.finish import Finish, FinishVector, MeanOfBatches, WholeBatch
-from dimred.train_step.gradient import BatchGradient, GroupGradient
+from dimred.train_step.finish import Finish, WholeBatch
+from dimred.train_step.gradient import BatchGradient, VectorGradient
 from dimred.train_step.modes import TrainingMode
-from dimred.train_step.network_checks import check_dense, check_names
-from dimred.train_step.optimizers import check_optimizer
-from dimred.train_step.part import GradientPart, LossScale, StepPart, TypedCell, parts_of
+from dimred.train_step.network_checks import check_dense, check_names, check_optimizer
+from dimred.train_step.part import GradientPart, LossScale, StepPart, TypedCell, average_of, parts_of
 from dimred.train_step.protocol import parameters_to_save
 from dimred.train_step.usual_parts import collect_parts
 from dimred.vectors.parameters import from_arrays, to_arrays
@@ -22,6 +19,10 @@ from dimred.vectors.weights import GraphCopies, make_vectors
 from dimred.workarounds.binary_cross_entropy import exact_binary_cross_entropy
 from dimred.workarounds.failed_gradient import clearing_failures
 from dimred.workarounds.moved_memory import KnownMemory
+
+if TYPE_CHECKING:
+    from dimred.distributed.in_step import Ballot
+    from dimred.train_step.ema import EMA
 
 
 class StepResult(NamedTuple):
@@ -107,7 +108,7 @@ class TrainStep(TypedCell):
         parts: Sequence[StepPart] = (),
         micro_batch_size: int | None = None,
         ranks: Ranks = ALONE,
-        ballot: Ballot | None = None,
+        ballot: "Ballot | None" = None,
     ):
         super().__init__(auto_prefix=False)
         parts = collect_parts(network, loss_scale=loss_scale, clipping=clipping, ema=ema, parts=parts)
@@ -127,11 +128,17 @@ class TrainStep(TypedCell):
             untrained = [one for one in network.get_parameters() if id(one) not in updated]
             self.untrained_parameters = GraphCopies(untrained)
         self.gradient = BatchGradient(network, optimizer.parameters, loss_scale, weighs)
-        whole_batch = MeanOfBatches(reduce) if weighs else WholeBatch()
+        whole_batch: nn.Cell = WholeBatch()
+        if weighs:
+            from dimred.train_step.weighted_loss import MeanOfBatches
+
+            whole_batch = MeanOfBatches(reduce)
         self.finish = Finish(optimizer, parts, loss_scale, whole_batch, self.untrained_parameters, self.votes)
-        self._group = None
+        self._group: VectorGradient | None = None
         if micro_batch_size is not None:
-            self._group = GroupGradient(self.gradient, micro_batch_size, make_vectors(optimizer.parameters))
+            from dimred.train_step.micro_batches import FinishVector, GroupGradient
+
+            self._group = GroupGradient(self.gradient, make_vectors(optimizer.parameters), micro_batch_size)
             self._finish_vector = FinishVector(self.finish)
         self._mode = TrainingMode(self, network)
         check_names(self)
@@ -151,9 +158,10 @@ class TrainStep(TypedCell):
         return self.finish.optimizer
 
     @property
-    def ema(self) -> EMA | None:
+    def ema(self) -> "EMA | None":
         """Return the moving average of the network; None without one."""
-        return next(iter(parts_of(EMA, self.parts)), None)
+        average: EMA | None = average_of(self.parts)
+        return average
 
     def state(self) -> dict[str, np.ndarray]:
         """Return every parameter but the learning rates, by name."""

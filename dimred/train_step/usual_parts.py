@@ -8,45 +8,49 @@ from typing import Any
 from mindspore import amp, nn
 
 from dimred.errors import ConfigError, check_type, shown
-from dimred.train_step.clipping import Clipping
-from dimred.train_step.ema import EMA
-from dimred.train_step.loss_scale import DynamicLossScale, StaticLossScale
-from dimred.train_step.part import GradientPart, LossScale, StepPart, check_parts
+from dimred.train_step.part import GradientPart, LossScale, StepPart, WeightsPart
 
 _LARGEST_SCALE = 2.0**125  # for a growing scale of MindSpore's, which has no upper bound
 
 
-def collect_parts(
-    network: nn.Cell, *, loss_scale: Any, clipping: Any, ema: Any, parts: Sequence[StepPart]
-) -> tuple[StepPart, ...]:
+def collect_parts(network: nn.Cell, *, parts: Sequence[StepPart], **usual: Any) -> tuple[StepPart, ...]:
     """Collect the parts of a step, each made from what the user gave for it, and check them together.
 
     Args:
         network: network and loss in one cell.
-        loss_scale: a ``LossScale``; a number, for a static one; ``StaticLossScaler`` or ``DynamicLossScaler`` of
-            ``mindspore.amp``, whose settings and present scale are taken; or None.
-        clipping: a ``GradientPart`` such as ``Clipping``; a number, its norm; or None.
-        ema: ``EMA`` of the network; a number, its decay, with the ramp; or None.
-        parts: further parts, see ``StepPart``.
+        parts: parts of the user's own, see ``StepPart``.
+        usual: what was given for the usual parts, by name; None for none.
+            ``loss_scale``: a ``LossScale``; a number, for a static one; or ``StaticLossScaler`` or
+            ``DynamicLossScaler`` of ``mindspore.amp``, whose settings and present scale are taken.
+            ``clipping``: a ``GradientPart`` such as ``Clipping``; or a number, its norm.
+            ``ema``: ``EMA`` of the network; or a number, its decay, with the ramp.
 
     Raises:
-        ConfigError: a part is none of these, a number is outside its range, or ``check_parts`` refuses the parts.
+        ConfigError: a part is none of these, or a number is outside its range; two parts have one name; a parameter of
+            a part is not named after it; or a part follows another network.
     """
     check_type("network", network, nn.Cell, "a cell of the network and its loss, such as nn.WithLossCell")
     check_type("parts", parts, (list, tuple), "a list of parts of your own, see dimred/train_step/README.md")
-    given = (
-        _part("loss_scale", loss_scale, LossScale, StaticLossScale),
-        _part("clipping", clipping, GradientPart, Clipping),
-        _part("ema", ema, EMA, partial(EMA, network)),
-    )
-    whole = (*(part for part in given if part is not None), *parts)
-    check_parts(whole, network)
+    usual_parts = [_usual_part(name, value, network) for name, value in usual.items() if value is not None]
+    whole = (*usual_parts, *parts)
+    if whole:
+        _check_parts(whole, network)
     return whole
 
 
-def _part(name: str, value: Any, kind: type[StepPart], of_number: Callable[[Any], StepPart]) -> StepPart | None:
+def _usual_part(name: str, value: Any, network: nn.Cell) -> StepPart:
     """Return a part as it was given, or make it from a number or from MindSpore's."""
-    if value is None or isinstance(value, kind):
+    from dimred.train_step.clipping import Clipping
+    from dimred.train_step.ema import EMA
+    from dimred.train_step.loss_scale import DynamicLossScale, StaticLossScale
+
+    known: dict[str, tuple[type[StepPart], Callable[[Any], StepPart]]] = {
+        "loss_scale": (LossScale, StaticLossScale),
+        "clipping": (GradientPart, Clipping),
+        "ema": (EMA, partial(EMA, network)),
+    }
+    kind, of_number = known[name]
+    if isinstance(value, kind):
         return value
     try:
         if isinstance(value, Real) and not isinstance(value, bool):
@@ -60,3 +64,28 @@ def _part(name: str, value: Any, kind: type[StepPart], of_number: Callable[[Any]
         raise ConfigError(f"{name}: {error}") from None
     of_mindspore = ", a scaler of mindspore.amp" if kind is LossScale else ""
     raise ConfigError(f"{name} is {shown(value)}; give a number{of_mindspore}, or dimred's part of that name")
+
+
+def _check_parts(parts: Sequence[StepPart], network: nn.Cell) -> None:
+    """Check that parts can be those of a step of this network."""
+    known, of_network = set[str](), {id(parameter) for parameter in network.get_parameters()}
+    for part in parts:
+        if not isinstance(part, LossScale | GradientPart | WeightsPart) or not part.name:
+            raise ConfigError(
+                f"parts has {shown(part)}; each must be dimred.Clipping, EMA, StaticLossScale or DynamicLossScale, or "
+                "a GradientPart or WeightsPart of your own with a name"
+            )
+        if part.name in known:
+            raise ConfigError(f"parts has two named {part.name!r}; give one")
+        known.add(part.name)
+        for value in part.values if isinstance(part, WeightsPart) else ():
+            if id(value) not in of_network:
+                raise ConfigError(
+                    f"{part.name} follows {value.name!r}, which is not of this network; make the part for this one"
+                )
+        for parameter in part.get_parameters():
+            if id(parameter) not in of_network and not parameter.name.startswith(f"{part.name}."):
+                raise ConfigError(
+                    f"the part {part.name!r} has a parameter named {parameter.name!r}; a state tells parts apart by "
+                    f"these names: begin it with '{part.name}.'"
+                )

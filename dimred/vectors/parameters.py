@@ -45,30 +45,34 @@ def put_array(parameter: Parameter, array: np.ndarray) -> None:
 
 
 def check_arrays(parameters: Iterable[Parameter], arrays: Mapping[str, np.ndarray], source: str) -> None:
-    """Check that every parameter has an array of its shape, and one of floats if it is of floats.
+    """Check that every parameter has an array of its shape, and of floats if the parameter has floats.
 
     Raises:
         CheckpointError: as ``from_arrays``.
     """
     for parameter in parameters:
-        if parameter.name not in arrays:
-            remedy = "it belongs to another network or is another kind of checkpoint"
-            if not parameter.requires_grad:
-                remedy += (
-                    ", such as snapshots or their merge, which have the trained weights alone; dimred merge --rest "
-                    "takes the others from a full checkpoint"
-                )
-            raise CheckpointError(f"{source} has no {parameter.name!r}; {remedy}")
-        shape, dtype = arrays[parameter.name].shape, arrays[parameter.name].dtype
-        if tuple(shape) != tuple(parameter.shape):
-            raise CheckpointError(
-                f"{source} has {parameter.name!r} with the shape {tuple(shape)}, the network {tuple(parameter.shape)}"
+        array = arrays.get(parameter.name)
+        kinds = "biuc" if parameter.dtype in _FLOATS else ""  # that do not fit
+        if array is None or tuple(array.shape) != tuple(parameter.shape) or array.dtype.kind in kinds:
+            raise CheckpointError(f"{source} has {_misfit(parameter, array)}")
+
+
+def _misfit(parameter: Parameter, array: np.ndarray | None) -> str:
+    """Say what a file has, in place of an array that fits the parameter."""
+    if array is None:
+        remedy = "it belongs to another network or is another kind of checkpoint"
+        if not parameter.requires_grad:
+            remedy += (
+                ", such as snapshots or their merge, which have the trained weights alone; dimred merge --rest takes "
+                "the others from a full checkpoint"
             )
-        if parameter.dtype in _FLOATS and dtype.kind in "biuc":
-            raise CheckpointError(
-                f"{source} has {parameter.name!r} in the type {dtype}, the network {parameter.dtype}; save the weights "
-                "as floats, such as from before they were quantised"
-            )
+        return f"no {parameter.name!r}; {remedy}"
+    if tuple(array.shape) != tuple(parameter.shape):
+        return f"{parameter.name!r} with the shape {tuple(array.shape)}, the network {tuple(parameter.shape)}"
+    return (
+        f"{parameter.name!r} in the type {array.dtype}, the network {parameter.dtype}; save the weights as floats, "
+        "such as from before they were quantised"
+    )
 
 
 def first_not_finite(parameters: Iterable[Parameter]) -> str | None:

@@ -83,7 +83,7 @@ class ReusedMemory:
     def vector(self) -> np.ndarray:
         """Return a vector (length,) float32 that is not initialised."""
         memory = self._free.pop() if self._free else np.empty(self._length, np.float32)
-        # The view's base is not an array, so tensors on the vector, and slices of it, keep this view alive, not memory.
+        # Tensors and slices of the vector keep this view alive, because its base is a buffer and no array.
         vector = np.frombuffer(memory.data, np.float32)
         weakref.finalize(vector, self._free.append, memory).atexit = False
         return vector

@@ -2,7 +2,8 @@
 
 ``set_auto_parallel_context`` is deprecated for static graphs from MindSpore 2.11 on, and its parallel mode would let
 MindSpore put all-reduces of its own into optimizers. The steps of dimred have theirs, so nothing else of it is needed:
-it is called only where ``all_reduce_split`` is set, and only on Ascend. Never run on a device yet.
+it is called only where ``all_reduce_split`` is set, and only on Ascend. Never run on a device yet. The context's
+successor, ``AutoParallel``, has no mode for ranks that share a batch; ``tests/workarounds`` fails once it has.
 """
 
 from collections.abc import Sequence

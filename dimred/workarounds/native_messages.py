@@ -13,13 +13,7 @@ from pathlib import Path
 
 @contextmanager
 def redirect_native_stderr(path: Path) -> Iterator[None]:
-    """Append what native code prints on standard error to ``path``; Python's ``sys.stderr`` stays the terminal.
-
-    If standard error is not a terminal, nothing changes.
-    """
-    if not sys.stderr.isatty():
-        yield
-        return
+    """Append what native code prints on standard error to ``path``; Python's ``sys.stderr`` stays the terminal."""
     sys.stderr.flush()
     terminal, before = os.dup(2), sys.stderr
     with path.open("ab") as log, os.fdopen(terminal, "w", buffering=1, encoding=before.encoding) as stream:

@@ -1,8 +1,7 @@
 """The oneDNN inside MindSpore computes convolutions by its reference kernel on hosts with AVX-512.
 
-oneDNN 3.10.1 in MindSpore 2.10 does so for every convolution larger than 1 x 1: 20 to 100 times slower than its kernel
-for AVX2. ``tests/benchmarks/test_onednn_cap.py`` measures the ratio, and says when the cap is no longer needed. We know
-of no report.
+oneDNN 3.10.1 in MindSpore 2.10 does so for every convolution larger than 1 x 1, 20 to 100 times as slowly as by its
+kernel for AVX2. We know of no report. On a host with AVX-512 ``tests/workarounds`` fails once the fault is gone.
 """
 
 import os

@@ -1,6 +1,4 @@
-"""The averages that are candidates: profiles against their papers' recursions, windows, and the greedy soup."""
-
-from collections.abc import Sequence
+"""The averages that are candidates: profiles against their papers' recursions, and windows."""
 
 import numpy as np
 import pytest
@@ -8,7 +6,6 @@ import pytest
 from dimred.averaging.windows import (
     Window,
     effective_size,
-    greedy_soup,
     newest_windows,
     profile_coefficients,
     profiles_around,
@@ -144,23 +141,3 @@ def test_coefficients_name_and_size_of_a_window() -> None:
     assert Window(4, 5).name(steps) == "the snapshot of step 500"
     assert effective_size(Window(4, 9).coefficients(steps)) == 5
     assert effective_size(window.coefficients(steps)) == pytest.approx(225 / 55)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_the_soup_is_that_of_the_paper(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    vectors, target = rng.standard_normal((7, 4)), 0.3 * rng.standard_normal(4)
-    calls = []
-
-    def loss(vector: np.ndarray) -> float:
-        return round(float(np.linalg.norm(vector - target)), 1)  # rounded, so that some are equal
-
-    def of_numbers(numbers: Sequence[int]) -> float:
-        calls.append(numbers)
-        return loss(vectors[list(numbers)].mean(axis=0))
-
-    members, lowest = oracle.greedy_soup(vectors, lambda vector: -loss(vector))
-    result = greedy_soup(range(7), of_numbers)
-    assert result == members
-    assert of_numbers(result) == -lowest
-    assert len(calls) == 2 * 7

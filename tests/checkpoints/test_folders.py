@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 from mindspore import nn
 
-import dimred
-from dimred.checkpoints.checkpoint_io import open_file, read_index
+from dimred.checkpoints.checkpoint_io import read_checkpoint, read_index
 from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.errors import BasisMismatchError, CheckpointError, SeriesError
@@ -29,7 +28,7 @@ def test_a_folder_of_model_checkpoint_is_fitted_as_numpy_does(tmp_path, caplog):
     assert series.steps == [2, 4, 6, 8, 10, 12]
     assert f"{tmp_path}/net_best.ckpt is not named NAME-EPOCH_STEP, and is passed over" in caplog.text
     names = [one.name for one in cell.trainable_params()]
-    rows = [np.concatenate([open_file(path).read(name).ravel() for name in names]) for path in series.paths]
+    rows = [np.concatenate([read_checkpoint(path)[name].ravel() for name in names]) for path in series.paths]
     basis = fit_basis(tmp_path, 2, network=cell)
     assert subspace_distance(basis.components, principal_components(np.array(rows), 2)[1]) < 1e-6
 
@@ -70,15 +69,6 @@ def test_safetensors_of_mindspore_are_sorted_by_name_so_the_network_refuses_thei
     with pytest.raises(BasisMismatchError, match=r"the order differs.*\.safetensors files, add --names-from"):
         fit_basis(tmp_path / "s", 2).check(WeightLayout.from_network(cell))
     assert fit_basis(tmp_path / "s", 2, network=cell).n_weights == 18 + 4
-
-
-@pytest.mark.parametrize("name", ["dropout/seed_generator/seed_generator_state", "rngs.default.key", "rng_state"])
-def test_states_of_random_generators_are_no_quantised_weights(tmp_path, name):
-    for seed in (1, 2):
-        state = np.array([seed, seed + 1], np.uint32)
-        write_file(tmp_path / f"n-{seed}.safetensors", network(seed) | {name: state, "ids": np.arange(3)})
-    assert open_file(tmp_path / "n-1.safetensors").integers == ("ids",)
-    dimred.merge(tmp_path, tmp_path / "mean.safetensors")
 
 
 def test_a_folder_above_the_snapshots_names_the_one_below(tmp_path):

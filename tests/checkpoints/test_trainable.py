@@ -7,9 +7,10 @@ from mindspore import nn
 from mindspore.experimental import optim
 
 import dimred
-from dimred.checkpoints.checkpoint_io import open_file, read_checkpoint, read_index, write_checkpoint
+from dimred.checkpoints.checkpoint_io import read_checkpoint, read_index, write_checkpoint
 from dimred.checkpoints.trainable import trainable_layout
 from dimred.errors import BasisMismatchError, CheckpointError
+from dimred.merging.saved_network import SavedNetwork
 from dimred.subspace.basis import load_basis
 from dimred.subspace.fit import fit_basis
 from tests.helpers.optimizers import OPTIMIZERS, optimizer_of
@@ -47,7 +48,7 @@ def test_the_basis_of_a_state_without_a_counter_is_refused_by_the_network(tmp_pa
         cell = nn.SequentialCell(nn.Dense(2, 3, weight_init="normal"))
         save_step(tmp_path / f"net-{epoch}_5.ckpt", cell, optimizer_of(kind, cell.trainable_params()))
     basis = fit_basis(tmp_path, 2, out=tmp_path / "pca_mat.npy")
-    with pytest.raises(BasisMismatchError, match="parameters here and 2 there"):
+    with pytest.raises(BasisMismatchError, match="here and missing there"):
         load_basis(basis.path, network=cell)
 
 
@@ -65,7 +66,7 @@ def test_full_checkpoints_are_fitted_and_merged_by_the_names_of_another_file(tmp
     ):
         with pytest.raises(CheckpointError, match="holds an optimizer's state"):
             call()
-    assert fit_basis(tmp_path / "run", 2, network=cell).layout == open_file(alone).layout
+    assert fit_basis(tmp_path / "run", 2, network=cell).layout == SavedNetwork.open(alone).layout
     dimred.merge(tmp_path / "run", tmp_path / "mean.ckpt", names_from=alone)
     paths = [*sorted((tmp_path / "run").glob("*.ckpt")), tmp_path / "mean.ckpt"]
     one, two, three, mean = map(read_checkpoint, paths)
@@ -89,7 +90,7 @@ def test_a_moving_average_beside_the_named_weights_is_copied_with_its_statistics
 def test_a_network_alone_has_its_weights_in_its_order_and_no_statistics(tmp_path):
     cell = network()
     ms.save_checkpoint(cell, str(tmp_path / "a.ckpt"), append_dict={"step_num": 3, "note": "x"})
-    checkpoint = open_file(tmp_path / "a.ckpt")
+    checkpoint = SavedNetwork.open(tmp_path / "a.ckpt")
     assert list(checkpoint.layout.names) == [one.name for one in cell.trainable_params()]
     assert [name.rpartition(".")[2] for name in checkpoint.statistics] == ["moving_mean", "moving_variance"]
 
@@ -109,7 +110,7 @@ def test_towers_and_copies_of_one_shape_are_weights_like_all_others(tmp_path, na
         arrays = {name: np.full((2, 3), number, np.float32) for name in names}
         write_checkpoint(tmp_path / f"n-{number}_1.ckpt", arrays)
     dimred.merge(tmp_path, tmp_path / "mean.ckpt")
-    assert all((open_file(tmp_path / "mean.ckpt").read(name) == 2).all() for name in names)
+    assert all((read_checkpoint(tmp_path / "mean.ckpt")[name] == 2).all() for name in names)
     assert fit_basis(tmp_path, 1).layout.names == names
 
 
@@ -123,7 +124,7 @@ def test_towers_and_copies_of_one_shape_are_weights_like_all_others(tmp_path, na
 def test_statistics_by_the_names_of_every_framework(tmp_path, name):
     arrays = {"dense.mean": np.zeros((2, 3), np.float32), name: np.zeros(3, np.float32)}
     write_checkpoint(tmp_path / "n.safetensors", arrays)
-    checkpoint = open_file(tmp_path / "n.safetensors")
+    checkpoint = SavedNetwork.open(tmp_path / "n.safetensors")
     assert (checkpoint.statistics, checkpoint.layout.names) == ((name,), ("dense.mean",))
 
 
@@ -134,7 +135,7 @@ def test_weights_without_numbers_are_refused_or_left_out_by_name(tmp_path, shape
     for number in (1, 2):
         write_checkpoint(tmp_path / f"n-{number}_1.safetensors", alone | {"min_val": np.ones(shape, np.float32)})
     for call in (lambda: fit_basis(tmp_path, 1), lambda: dimred.merge(tmp_path, tmp_path / "mean.safetensors")):
-        with pytest.raises(CheckpointError, match=r"'min_val' has the shape .* no numbers, .*zero_to_fp32.*names-from"):
+        with pytest.raises(CheckpointError, match=r"'min_val' .* no numbers\. .*zero_to_fp32.*names-from"):
             call()
     write_checkpoint(tmp_path / "alone.ckpt", alone)
     dimred.merge(tmp_path, tmp_path / "mean.safetensors", names_from=tmp_path / "alone.ckpt")

@@ -17,8 +17,7 @@ def test_two_ranks_give_a_table_of_one_row(tmp_path: Path) -> None:
     (tmp_path / "one.yaml").write_text(yaml.safe_dump(TASK | {"stage_1": {"stop": "averaged"}, "tensorboard": True}))
     bench = [Path(sys.executable).with_name("dimred"), "bench", ".", "--config", "one.yaml", *TWO_RANKS]
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-    command = [*bench, "--set=read_every_steps=100"]
-    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(bench, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as process:
         shown = process.stdout.read()
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
@@ -30,8 +29,6 @@ def test_two_ranks_give_a_table_of_one_row(tmp_path: Path) -> None:
     assert (result["ranks"], result["batch"], result["precision"], result["jit level"]) == ("2", "6", "O0", "default")
     per_second = float(result["images a second"].replace(",", ""))
     assert per_second == pytest.approx(2 * 6 / (float(result["ms a step"]) / 1000), rel=0.1)
-    # An epoch of two steps reads two losses and a count of votes, and the ranks agree twice.
-    assert result["reads a step"] == "2.50"
     # Rank 0's peak lies between what MindSpore alone takes and that of the largest process below the command; under
     # load another one, such as rank 1 while it compiles, was twice as large.
     assert 200 < int(result["peak memory of rank 0, MB"]) <= 1.05 * 1024 * usage.ru_maxrss / 1e6

@@ -8,13 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-import typer
 
-from dimred.cli.commands import typer_app
+from dimred.cli.commands import command_line
 from dimred.cli.main import app
 from tests.helpers.commands import REPOSITORY, command_words, dimred, dimred_here, run, script
 
-COMMANDS = command_words(typer.main.get_command(typer_app))
+COMMANDS = command_words(command_line)
 
 
 def test_the_commands_are_those_of_the_table_in_the_readme() -> None:
@@ -35,9 +34,9 @@ def test_every_command_says_what_it_does_on_one_screen_with_an_example(
     assert max(map(len, text.splitlines())) == 100
     assert len(text.splitlines()) <= 50
     assert "bool" not in text  # of a flag; it is typed without a value
-    command = typer.main.get_command(typer_app)
+    command = command_line
     for word in words:
-        command = command.commands[word]  # type: ignore[attr-defined]
+        command = command.get_command(None, word)
     assert command.help
     if not getattr(command, "commands", None):
         assert "Example: dimred " + " ".join(words) in command.help
@@ -172,6 +171,12 @@ def test_debug_prints_the_traceback(tmp_path: Path) -> None:
 def test_a_path_that_the_output_can_not_spell_is_written_in_ascii(tmp_path: Path) -> None:
     process = dimred("init", "é.yaml", cwd=tmp_path, environment={"PYTHONIOENCODING": "ascii"}, status=0)
     assert process.stdout.startswith(r"\xe9.yaml: the keys that one sets first")
+
+
+def test_a_command_imports_no_other_command() -> None:
+    code = "import sys; from dimred.cli.commands import command_line; command_line.get_command(None, 'pca'); "
+    shown = run(sys.executable, "-c", code + "print(*sorted(name for name in sys.modules if '.cli.' in name))").stdout
+    assert shown.split() == ["dimred.cli.commands", "dimred.cli.options", "dimred.cli.pca"]
 
 
 def test_completion_is_offered() -> None:

@@ -34,7 +34,7 @@ def test_devices_are_found_and_explicit_values_win(
     [
         (
             ("stage-2", "net-2_5.ckpt", "data"),
-            "WEIGHTS is 'data', which is a folder; give a full checkpoint, such as ",
+            "WEIGHTS is 'data', which is a folder; give a full checkpoint, checkpoint_stage_1/NAME-EPOCH",
         ),
         (
             ("stage-2", "data", "pca_mat.npy", "net-2_5.ckpt"),

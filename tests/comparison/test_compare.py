@@ -99,7 +99,7 @@ def test_what_does_not_go_together_is_refused_before_anything_is_run(folder: Pat
     free = copied(folder / "run_3", tmp_path / "free", optimizer={"name": "schedule_free"}, schedule=constant)
     cases: list[tuple[dict[str, Any], type[Exception], str]] = [
         ({"runs": [folder / "run_3", again]}, ConfigError, r"of seed 3, which .* has too; give one run"),
-        ({"runs": [tmp_path / "stage_2"]}, ConfigError, "a run of stage 2; give the folder of the stage 1"),
+        ({"runs": [tmp_path / "stage_2"]}, ConfigError, "a run of stage 2; give the folder of a finished stage 1"),
         ({"runs": [free]}, ConfigError, "trained with schedule_free, which leaves stage 2 nothing to do"),
         ({"methods": ["cooldown"]}, ConfigError, "--methods has 'cooldown', which takes the place of a search"),
         ({"at": [3]}, ConfigError, r"no full checkpoint of epoch 3 \(of these epochs: 2, 4\); finish stage 1"),

@@ -207,8 +207,12 @@ def test_every_problem_is_named_at_once() -> None:
 def test_the_name_that_boost_users_know_is_accepted() -> None:
     assert SearchConfig.model_validate({"n_component": 7}).n_components == 7
     recipe = Path("digits")  # which has n_components
-    for overrides in (["search.n_component=5"], ["search.n_components=9", "search.n_component=5"]):
-        assert load_config(StageTwoConfig, recipe, overrides).search.n_components == 5
+    assert load_config(StageTwoConfig, recipe, ["search.n_component=5"]).search.n_components == 5
+    for both in (["search.n_components=9", "search.n_component=5"], ["search.n_component=5", "search.n_components=9"]):
+        with pytest.raises(
+            ConfigError, match=r"--set has search\.n_component and search\.n_components, two names of one"
+        ):
+            load_config(StageTwoConfig, recipe, both)
     with pytest.raises(ConfigError, match=r"search\.n_components is -1; it must be greater than or equal to 1"):
         StageTwoConfig.checked({"search": {"n_component": -1}})
 

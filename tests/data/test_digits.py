@@ -5,8 +5,8 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from dimred.data import image_tree
-from dimred.data.image_tree import SPLITS, write_digits, write_image_tree
+from dimred.data import digits
+from dimred.data.digits import SPLITS, write_digits, write_image_tree
 from dimred.errors import ConfigError, DataError
 from dimred.io.atomic import BOOT
 
@@ -38,7 +38,7 @@ def test_no_scan_is_in_two_splits_and_each_lies_in_its_class(written):
 
 
 def test_an_image_is_its_scan_shifted_and_noisy(tmp_path, monkeypatch):
-    monkeypatch.setattr(image_tree, "SPLITS", {"val": (100, 1)})
+    monkeypatch.setattr(digits, "SPLITS", {"val": (100, 1)})
     write_digits(tmp_path / "clean", seed=3, noise=0.0)
     scans = load_digits().images
     positions = set()
@@ -64,7 +64,7 @@ def test_noise_is_on_every_pixel(written):
 
 
 def test_the_same_seed_gives_the_same_bytes_and_label_noise_reaches_the_training_images_only(tmp_path, monkeypatch):
-    monkeypatch.setattr(image_tree, "SPLITS", {"train": (400, 4), "val": (30, 1), "test": (30, 1)})
+    monkeypatch.setattr(digits, "SPLITS", {"train": (400, 4), "val": (30, 1), "test": (30, 1)})
     for name, seed, label_noise in (("one", 3, 0.4), ("again", 3, 0.4), ("other", 4, 0.4), ("clean", 3, 0.0)):
         write_digits(tmp_path / name, seed=seed, label_noise=label_noise)
     assert tree(tmp_path / "one") == tree(tmp_path / "again")

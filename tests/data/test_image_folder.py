@@ -11,8 +11,9 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from dimred.data.batches import read_batches
+from dimred.data.image_checks import check_images
 from dimred.data.image_folder import ImageFolder, check_classes, split_folder
-from dimred.data.image_tree import check_images, read_image_tree
+from dimred.data.image_tree import read_image_tree
 from dimred.errors import DataError
 from tests.helpers.commands import dimred_here
 from tests.helpers.imagenet_tree import write_imagenet_tree

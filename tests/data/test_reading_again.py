@@ -11,8 +11,8 @@ import pytest
 from mindspore.dataset import Dataset
 
 from dimred.data.batches import Readable, read_batches
+from dimred.data.digits import write_image_tree
 from dimred.data.image_folder import ImageFolder
-from dimred.data.image_tree import write_image_tree
 from dimred.errors import DataError
 
 

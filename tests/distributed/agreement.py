@@ -14,7 +14,6 @@ from dimred.data.batches import DamagedError
 from dimred.distributed.ranks import Ranks
 from dimred.errors import DataError, DivergedError, StoppedError
 from dimred.launch.signals import StopSignals
-from dimred.pipelines.machine import watched_reads
 from dimred.runs.faults import DivergenceDetector
 from dimred.runs.loop import EpochLoop, Observer, Progress
 from dimred.train_step.clipping import Clipping
@@ -24,6 +23,7 @@ from dimred.train_step.step import StepResult, TrainStep
 from dimred.vectors.parameters import from_arrays, to_arrays
 from tests.helpers.networks import BatchNormNet, image_batch
 from tests.helpers.problems import changed, primitives
+from tests.helpers.reads import watched_reads
 
 READ_EVERY, STEPS, MICRO = 3, 8, 4  # steps of an epoch; rows of a micro-batch, of which a batch has two
 EVENTS = {"fault": DamagedError("no image"), "SIGTERM": signal.SIGTERM}

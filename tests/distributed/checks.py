@@ -22,7 +22,6 @@ from dimred.checkpoints.series import CheckpointSeries
 from dimred.checkpoints.states import RunStates, read_state
 from dimred.config import StageOneConfig
 from dimred.distributed.ranks import Ranks
-from dimred.distributed.share import share
 from dimred.errors import DataError, DimredError
 from dimred.evaluation.averages import SnapshotAverages
 from dimred.evaluation.batch_norm import reestimate_batch_norm
@@ -34,7 +33,16 @@ from dimred.runs.task import build_task
 from dimred.stages.snapshot_callback import SnapshotCallback
 from dimred.vectors.projection import make_projection
 from tests.distributed.agreement import all_reduces, one_loss_is_not_finite, one_rank_leaves
-from tests.distributed.steps import K, beside_one_rank, counted_labels, counters, digest, dropout, one_loss_differs
+from tests.distributed.steps import (
+    K,
+    beside_one_rank,
+    counted_labels,
+    counters,
+    digest,
+    dropout,
+    masks_of_training,
+    one_loss_differs,
+)
 from tests.helpers import tiny_task
 from tests.helpers.networks import TanhMLP, orthonormal_rows
 from tests.oracles.moments import mean_and_variance
@@ -167,9 +175,9 @@ def shared_files(ranks: Ranks) -> dict:
     shared = RunStates(Path(sys.argv[-1]).parent)  # on one host, of which all ranks here are
     if ranks.is_rank_zero:
         shared.save(7, {"w": weights}, {"epoch": 1})
-    state = share(ranks.run_on_rank_zero(lambda: shared.newest(print)), ranks, read_state)
+    state = ranks.share(ranks.run_on_rank_zero(lambda: shared.newest(print)), read_state)
     found = [[state.values, digest(state.arrays["w"]) == digest(weights)]]
-    nothing = share(None, ranks, read_state)
+    nothing = ranks.share(None, read_state)
     states = RunStates(Path("/proc/self/cwd"))
     with tempfile.TemporaryDirectory() as own:
         os.chdir(own)
@@ -177,7 +185,7 @@ def shared_files(ranks: Ranks) -> dict:
             if ranks.is_rank_zero or values is not None:
                 states.save(7, {"w": weights if ranks.is_rank_zero else values}, {"epoch": 2})
             try:
-                state = share(ranks.run_on_rank_zero(lambda: states.newest(print)), ranks, read_state)
+                state = ranks.share(ranks.run_on_rank_zero(lambda: states.newest(print)), read_state)
                 found.append([state.values, digest(state.arrays["w"]) == digest(weights)])
             except DimredError as error:
                 found.append(str(error))
@@ -224,10 +232,17 @@ def own_networks(ranks: Ranks) -> dict:
     model = tiny_task.TASK["model"] | {"name": f"{of_this_rank.__module__}:{of_this_rank.__name__}"}
     settings = StageOneConfig.model_validate(tiny_task.TASK | {"model": model})
     at_first, task = of_this_rank(tiny_task.N_CLASSES), build_task(settings, Path(), ranks)
-    return {
+    seed = ms.get_seed()
+    ms.set_seed(1)
+    return {"seed": seed} | {
         name: digest(*(parameter.asnumpy() for parameter in network.get_parameters()))
         for name, network in (("at first", at_first), ("of the task", task.network))
     }
+
+
+def parallel_mode(ranks: Ranks) -> str:
+    """Return what ``all_reduce_split`` changes, which a CPU ignores."""
+    return str(ms.get_auto_parallel_context("parallel_mode"))
 
 
 def beside_one_rank_in_pynative(ranks: Ranks) -> dict:
@@ -240,13 +255,14 @@ def beside_one_rank_in_pynative(ranks: Ranks) -> dict:
 
 CHECKS = (
     collectives, one_rank_fails_at_work, one_rank_leaves, one_loss_is_not_finite, all_reduces, subspace,
-    beside_one_rank, one_loss_differs, dropout, counted_labels, counters, evaluation, statistics, averages,
-    shared_files, metrics_without_a_shared_disk, snapshot_callback, own_networks, beside_one_rank_in_pynative,
+    beside_one_rank, one_loss_differs, dropout, masks_of_training, counted_labels, counters, evaluation, statistics,
+    averages, shared_files, metrics_without_a_shared_disk, snapshot_callback, own_networks, parallel_mode,
+    beside_one_rank_in_pynative,
 )  # fmt: skip
 
 
 def main() -> None:
-    ranks = set_up(1)
+    ranks = set_up(1, all_reduce_split=(1,))
     answers = {}
     for check in CHECKS:
         print(check.__name__, flush=True)

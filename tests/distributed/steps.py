@@ -4,9 +4,10 @@ import hashlib
 
 import mindspore as ms
 import numpy as np
-from mindspore import Tensor, nn
+from mindspore import Tensor, nn, ops
 
-from dimred.distributed.ranks import ALONE, Group, Ranks
+from dimred.distributed.group import Group
+from dimred.distributed.ranks import ALONE, Ranks
 from dimred.stages.subspace_train_step import SubspaceTrainStep
 from dimred.train_step.step import TrainStep
 from tests.helpers.networks import DropoutNet, PlainBasis, TanhMLP, basis_for, orthonormal_rows, weight_vector
@@ -92,11 +93,39 @@ def dropout(ranks: Ranks) -> dict[str, list[float]]:
     """
     losses = {}
     for name, who, n_parts in (("ranks", ranks, 1), ("one rank", ALONE, ranks.group_size), ("one part", ALONE, 1)):
+        ms.set_seed(1 + who.rank)  # of this rank, as in a run
         network = DropoutNet()
         step = SubspaceTrainStep(network, basis_for(network, 2), ranks=who, micro_batch_size=ROWS)
         batch = Tensor(np.ones((n_parts * ROWS, 30), np.float32))
         losses[name] = [float(step(batch).loss.asnumpy()) for _ in range(3)]
     return losses
+
+
+class Dropouts(nn.Cell):
+    """Dropout by a cell and by a function, and a weight that is drawn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dropout, self.dense = nn.Dropout(p=0.5), nn.Dense(8, 8)
+
+    def construct(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.dropout(x), ops.dropout(x, p=0.5)
+
+
+def masks_of_training(ranks: Ranks) -> dict[str, list[str]]:
+    """Draw masks twice, in both modes, on this rank and as a process draws them that is alone; and other numbers."""
+    ones, found = Tensor(np.ones((16, 16), np.float32)), {}
+    for name, who in (("rank", ranks), ("alone", ALONE)):
+        found[name] = []
+        for mode in (ms.PYNATIVE_MODE, ms.GRAPH_MODE):
+            ms.set_context(mode=mode)
+            ms.set_seed(1)
+            network = Dropouts().set_train()
+            who.separate_masks(network)
+            found[name] += [digest(mask.asnumpy()) for _ in range(2) for mask in network(ones)]
+        found[f"{name}, weights"] = [digest(network.dense.weight.asnumpy(), np.random.rand(3))]  # noqa: NPY002
+    ms.set_seed(1)
+    return found
 
 
 def counters(ranks: Ranks) -> dict:

@@ -162,9 +162,22 @@ def test_ranks_draw_the_masks_that_the_micro_batches_of_one_rank_draw(answers) -
             assert one != pytest.approx(two, rel=1e-5)
 
 
-def test_all_ranks_begin_with_the_weights_of_rank_0(answers) -> None:
-    """The ranks have the same seed, but a user's network may draw from a generator of its own."""
+def test_training_draws_other_masks_on_each_rank_and_on_rank_0_those_of_one_rank(answers) -> None:
+    found = answers["masks_of_training"]
+    assert all(len({*masks}) == len(found) for masks in zip(*(each["rank"] for each in found), strict=True))
+    assert all(each["alone"] == found[0]["rank"] for each in found)
+    assert all(each["rank, weights"] == each["alone, weights"] == found[0]["rank, weights"] for each in found)
+
+
+def test_ranks_on_cpu_train_without_the_context_that_fuses_all_reduces(answers) -> None:
+    assert {*answers["parallel_mode"]} == {"stand_alone"}
+
+
+def test_all_ranks_begin_with_the_weights_of_rank_0_and_draw_noise_of_their_own(answers) -> None:
+    """A user's network may draw its weights from a generator of its own."""
     found = answers["own_networks"]
+    assert found[0]["seed"] == 1
+    assert len({each["seed"] for each in found}) == len(found)
     assert len({each["at first"] for each in found}) == len(found)
     assert {each["of the task"] for each in found} == {found[0]["at first"]}
 

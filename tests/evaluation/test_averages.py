@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dimred.averaging.choice import Choice, Measurement
+from dimred.averaging.choice import Choice
 from dimred.averaging.windows import Window
 from dimred.checkpoints.checkpoint_io import write_checkpoint
 from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.errors import CheckpointError
 from dimred.evaluation.averages import SnapshotAverages, choose_average
+from dimred.io.metric import Measurement
 from tests.oracles import merge as oracle
 
 N, M = 24, 200

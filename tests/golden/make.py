@@ -14,7 +14,7 @@ from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.comparison.compare import compare
 from dimred.config import StageOneConfig, StageTwoConfig
-from dimred.io.run_names import record_path
+from dimred.merging.record import record_path
 from dimred.runs.run import Run
 from dimred.subspace.fit import fit_basis
 from tests.golden import metric

@@ -85,9 +85,9 @@ def script(stage: int, *arguments: object) -> list[str]:
     return ["bash", str(REPOSITORY / "scripts" / f"run_stage_{stage}.sh"), *map(str, arguments)]
 
 
-def command_words(command: object, words: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+def command_words(command: Any, words: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     """List a command and all its subcommands, as they are typed after ``dimred``."""
-    below = getattr(command, "commands", {}).items()
+    below = [(name, command.get_command(None, name)) for name in getattr(command, "commands", ())]
     return [words, *(found for name, part in below for found in command_words(part, (*words, name)))]
 
 

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dimred.checkpoints.checkpoint_io import write_checkpoint
+from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
+from dimred.checkpoints.layout import arrays_digest
 from dimred.checkpoints.series import CheckpointSeries
-from dimred.comparison.summary import TITLES
+from dimred.comparison.results import TITLES
 from dimred.io.checksums import write_checksummed
 from dimred.io.file_format import COMPARED, CONFIGURATION
 from dimred.io.metric import ACCURACY, Figures
@@ -77,6 +78,7 @@ def write_run(folder: Path, epochs: int, per_epoch: int, first_epoch: int) -> Ru
             "kept": ChoiceResult("1", 1.0, chosen, 2, 0.9, 1.2)
         },
         basis=basis.in_short(2) | {"explained_variance": 0.9},
+        digests={"WEIGHTS": arrays_digest(read_checkpoint(weights))},
         steps=2, totals={"accepted_steps": 2, "trials": 4, "n_forward": 6, "n_backward": 2}, training_seconds=4.0,
     ).write(files.stage_2 / "result.json")  # fmt: skip
     return files

@@ -2,15 +2,9 @@ from pathlib import Path
 
 import pytest
 
+from dimred.cli.measure import network_of_run, run_of
 from dimred.errors import ConfigError
-from dimred.io.run_names import (
-    full_checkpoint_beside,
-    named_weights,
-    network_of_run,
-    run_of,
-    snapshots_below,
-    without_dots,
-)
+from dimred.io.run_names import named_weights, snapshots_below, without_dots
 
 
 def test_a_run_is_found_from_what_is_in_it_and_its_last_network_is_named(tmp_path: Path) -> None:
@@ -39,29 +33,25 @@ def test_a_run_is_found_from_what_is_in_it_and_its_last_network_is_named(tmp_pat
         assert network_of_run(run, run) == run / name / "net-final.ckpt"
 
 
-def test_a_snapshot_is_named_with_the_full_checkpoint_that_is_rather_meant(tmp_path: Path) -> None:
-    checkpoints = tmp_path / "run" / "checkpoint_stage_1"
-    snapshots = checkpoints / "checkpoint_pca"
+def test_a_message_about_weights_says_what_they_are() -> None:
+    full, run = "a full checkpoint is checkpoint_stage_1/NAME-EPOCH_STEPS.ckpt), ", Path("run")
+    for path, kind in (
+        (run / "checkpoint_stage_1" / "net-2_74.ckpt", ""),
+        (
+            run / "checkpoint_stage_1" / "checkpoint_pca" / "net-2_12.ckpt",
+            f"a snapshot (trainable weights alone; {full}",
+        ),
+        (run / "checkpoint_stage_2" / "net-1_74.ckpt", "a network of stage 2, "),
+        (run / "resume" / "state-5.ckpt", f"a state for --resume ({full}"),
+    ):
+        assert named_weights("--from", path) == f"--from is {str(path)!r}, {kind}which"
+
+
+def test_the_snapshots_of_a_run_are_found_below_its_folder(tmp_path: Path) -> None:
+    snapshots = tmp_path / "run" / "checkpoint_stage_1" / "checkpoint_pca"
     snapshots.mkdir(parents=True)
-    full = [checkpoints / f"net-{epoch}_74.ckpt" for epoch in (2, 10)]
-    for path in (*full, snapshots / "net-10_12.ckpt"):
-        path.touch()
-    assert full_checkpoint_beside(snapshots / "net-10_12.ckpt") == str(full[1])
-    assert full_checkpoint_beside(full[1]) == str(full[0])
-    assert named_weights("--from", full[0]) == f"--from is {str(full[0])!r}, which"
-    assert named_weights("WEIGHTS", snapshots / "net-10_12.ckpt") == (
-        f"WEIGHTS is {str(snapshots / 'net-10_12.ckpt')!r}, a snapshot (trainable weights alone; a full checkpoint is "
-        f"{full[1]}), which"
-    )
-    assert full_checkpoint_beside(tmp_path / "run" / "resume" / "state-5.ckpt") == str(full[1])
     assert snapshots_below(tmp_path / "run") == f"; the snapshots of this run are in {str(snapshots)!r}"
-    assert snapshots_below(checkpoints) == ""
-
-
-def test_a_network_of_stage_2_is_named_as_such() -> None:
-    path = Path("run") / "checkpoint_stage_2" / "net-1_74.ckpt"
-    assert named_weights("WEIGHTS", path) == f"WEIGHTS is {str(path)!r}, a network of stage 2, which"
-    assert full_checkpoint_beside(path) == "checkpoint_stage_1/NAME-EPOCH_STEPS.ckpt of stage 1"
+    assert snapshots_below(snapshots.parent) == ""
 
 
 def test_dots_are_those_of_the_file_system_and_other_links_stay(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from mindspore.parallel.cluster.process_entity import _api as msrun
 from dimred.launch.devices import ascend_devices, choose_devices
 from dimred.launch.environment import without_cluster
 from dimred.launch.launcher import launch
-from dimred.launch.processes import start
+from dimred.launch.programs import start
 from tests.helpers import tiny_task
 from tests.helpers.commands import REPOSITORY, dimred
 from tests.launch.jobs import job

@@ -13,7 +13,7 @@ import pytest
 
 from dimred.errors import StoppedError
 from dimred.launch.launcher import launch
-from dimred.launch.processes import start
+from dimred.launch.programs import start
 from dimred.launch.signals import StopSignals
 from tests.helpers.processes import nothing_is_left, soon
 from tests.launch.jobs import Launcher, job

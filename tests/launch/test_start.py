@@ -12,7 +12,7 @@ from tests.helpers.processes import nothing_is_left, soon
 _STARTER = """
 import sys
 from contextlib import ExitStack
-from dimred.launch.processes import start
+from dimred.launch.programs import start
 with ExitStack() as running:
     program = "import sys, time; print('began', flush=True); time.sleep(60)"
     start(running, [sys.executable, "-c", program, sys.argv[1]]).wait()

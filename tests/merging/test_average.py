@@ -233,21 +233,23 @@ def test_statistics_as_flax_and_keras_name_them_are_not_weights(tmp_path: Path) 
 
 
 def constants(dtype: type) -> dict[str, np.ndarray]:
-    """Make buffers that are not finite, as an attention mask's, and integers that are no counters."""
+    """Make buffers that are not finite, as an attention mask's, and a table of integers."""
     mask = np.triu(np.full((5, 5), -np.inf, np.float32), 1)
     bits = (mask.view(np.uint32) >> 16).astype(BITS)
-    return {"mask": bits if dtype is BITS else mask.astype(dtype), "ids": np.arange(7, dtype=np.int64)}
+    return {"mask": bits if dtype is BITS else mask.astype(dtype), "ids": np.arange(8).reshape(2, 4)}
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, BITS])
-def test_what_is_equal_in_all_checkpoints_is_copied(tmp_path: Path, dtype: type) -> None:
-    arrays = [{"w": draw((9,), dtype, number), **constants(dtype)} for number in range(3)]
+def test_what_is_equal_in_all_checkpoints_is_copied_and_so_are_vectors_of_integers(tmp_path: Path, dtype: type) -> None:
+    seeds = [np.array([number, 7]) for number in range(3)]  # of a generator
+    arrays = [{"w": draw((9,), dtype, number), "seed": seeds[number], **constants(dtype)} for number in range(3)]
     for number, tensors in enumerate(arrays):
         write_file(tmp_path / "run" / f"n-{number}.safetensors", tensors)
     dimred.merge(tmp_path / "run", tmp_path / "mean.safetensors", profile="linear")
     result = read_file(tmp_path / "mean.safetensors")
     for name, value in constants(dtype).items():
         np.testing.assert_array_equal(result[name], value, strict=True)
+    np.testing.assert_array_equal(result["seed"], seeds[-1], strict=True)
     mean = oracle.weighted_mean([as_float(one["w"]) for one in arrays], [1, 2, 3])
     np.testing.assert_array_equal(result["w"], in_type(mean, dtype))
     dimred.merge(tmp_path / "run", tmp_path / "half.safetensors", dtype="float16")

@@ -178,28 +178,6 @@ def test_a_glob_matches_what_is_hidden_only_where_it_has_a_dot(tmp_path: Path) -
     assert len(open_checkpoints(f"{run}/**/model.safetensors")) == 2
 
 
-def test_a_folder_with_brackets_is_no_pattern(tmp_path: Path) -> None:
-    for name in ("lr=[1]", "lr=1"):
-        write_run(tmp_path / name, 2)
-    for pattern in ("*", "checkpoint-[12]000"):
-        assert {path.parent.name for path in find_paths(f"{tmp_path}/lr=[1]/{pattern}")} == {"lr=[1]"}
-
-
-def test_an_earlier_result_that_a_glob_matches_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO")
-    write_named(tmp_path, "net-1.safetensors", "net-2.safetensors")
-    dimred.merge(f"{tmp_path}/net-[12].safetensors", tmp_path / "result-2.safetensors")
-    assert not caplog.messages
-    dimred.merge(f"{tmp_path}/*.safetensors", tmp_path / "all.safetensors", order="name")
-    assert [message.partition(",")[0] for message in caplog.messages] == [
-        f"{tmp_path / 'result-2.safetensors'} is the result of a merge"
-    ]
-    caplog.clear()
-    results = [tmp_path / "all.safetensors", tmp_path / "result-2.safetensors"]
-    dimred.merge(results, tmp_path / "of-results.safetensors", order="name")
-    assert not caplog.messages
-
-
 def test_rest_that_names_an_input_is_that_input(tmp_path: Path) -> None:
     write_named(tmp_path, "n-1.safetensors", "n-3.safetensors")
     for name, rest in (("one", None), ("two", tmp_path / "n-3.safetensors")):
@@ -207,11 +185,3 @@ def test_rest_that_names_an_input_is_that_input(tmp_path: Path) -> None:
     one, two = (read_file(tmp_path / f"{name}.safetensors") for name in ("one", "two"))
     for key, value in one.items():
         np.testing.assert_array_equal(two[key], value)
-
-
-def test_a_quantised_array_in_a_module_called_generator_is_no_random_state(tmp_path: Path) -> None:
-    for number in (1, 2):
-        arrays = {"generator.w": np.full((2, 3), number, np.int8), "generator.scale": np.ones(3, np.float32)}
-        write_file(tmp_path / f"n-{number}.safetensors", arrays)
-    with pytest.raises(CheckpointError, match=r"'generator\.w' has the type int8 and differs"):
-        dimred.merge(tmp_path, tmp_path / "mean.safetensors")

@@ -10,7 +10,7 @@ import pytest
 import dimred
 from dimred.checkpoints.checkpoint_io import write_checkpoint
 from dimred.errors import CheckpointError, ConfigError, DimredError
-from dimred.merging.inputs import label, open_checkpoints
+from dimred.merging.inputs import open_checkpoints
 from tests.helpers.checkpoint_files import BITS, INDEX, draw, network, write_file, write_run
 from tests.helpers.planted import write_series
 
@@ -22,7 +22,7 @@ def write_named(folder: Path, *names: str) -> Path:
 
 
 def steps(folder: Path, order: str = "step") -> list[tuple[str, int]]:
-    return [(label(checkpoint), checkpoint.step) for checkpoint in open_checkpoints([folder], order)]
+    return [(checkpoint.path.name, checkpoint.step) for checkpoint in open_checkpoints([folder], order)]
 
 
 @pytest.mark.parametrize("sharded", [False, True])
@@ -32,7 +32,7 @@ def test_folders_as_trainers_leave_them(tmp_path: Path, sharded: bool) -> None:
     (tmp_path / "runs-2026").mkdir()
     result = open_checkpoints([tmp_path])
     assert [one.step for one in result] == list(range(1000, 12000, 1000))
-    assert label(result[-1]) == "checkpoint-11000"
+    assert result[-1].path.name == "checkpoint-11000"
     assert result[0].layout.names == ("conv.weight", "fc.weight")
     assert result[0].statistics == ("bn.running_mean", "bn.running_var")
     assert len(result[0].files) == (2 if sharded else 1)
@@ -50,11 +50,6 @@ def test_checkpoints_can_be_ordered_by_name_or_time(tmp_path: Path) -> None:
         open_checkpoints([tmp_path], "time")
 
 
-def test_no_checkpoints_at_all_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="CHECKPOINTS is empty; give a folder"):
-        dimred.merge([], tmp_path / "x.safetensors")
-
-
 def test_results_among_the_checkpoints_are_not_taken_for_some_of_them(tmp_path: Path) -> None:
     write_named(tmp_path, "n-1.safetensors", "n-2.safetensors")
     dimred.merge(tmp_path, tmp_path / "n-3.safetensors")
@@ -64,18 +59,31 @@ def test_results_among_the_checkpoints_are_not_taken_for_some_of_them(tmp_path: 
     assert len(open_checkpoints(sorted(tmp_path.glob("*.safetensors")))) == 3
 
 
-def test_globs_lists_and_indices_name_the_same_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_of_an_unknown_version_is_refused_by_name(tmp_path: Path) -> None:
+    write_named(tmp_path / "run", "n-1.safetensors", "n-2.safetensors")
+    out = tmp_path / "run" / "n-3.safetensors"
+    dimred.merge(tmp_path / "run", out)
+    record = Path(f"{out}.json")
+    record.write_text(record.read_text().replace('"version": 1', '"version": 2'))
+    words = r"n-3\.safetensors\.json is the record of a merge that can't be used: it has version 2 of its format, and"
+    with pytest.raises(ConfigError, match=words):
+        open_checkpoints(tmp_path / "run")
+    out.unlink()  # as after a call that was killed before its result had its name
+    with pytest.raises(ConfigError, match=words):
+        dimred.merge(f"{tmp_path}/run/n-[12].safetensors", out)
+
+
+def test_globs_and_lists_name_the_same_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_run(tmp_path, 4, sharded=True)
     monkeypatch.chdir(tmp_path)
     for argument in (
         [f"{tmp_path}/checkpoint-[234]000"],
         [tmp_path / f"checkpoint-{number}000" for number in (4, 2, 3)],
         ["checkpoint-[234]*"],
-        [f"{tmp_path}/*-[234]000/{INDEX}"],
     ):
         result = open_checkpoints(argument)
         assert [one.step for one in result] == [2000, 3000, 4000]
-        assert [*map(label, result)] == ["checkpoint-2000", "checkpoint-3000", "checkpoint-4000"]
+        assert [one.path.name for one in result] == ["checkpoint-2000", "checkpoint-3000", "checkpoint-4000"]
 
 
 def test_a_series_has_the_steps_of_its_manifest(tmp_path: Path) -> None:
@@ -154,7 +162,10 @@ def damaged_ckpt(folder: Path) -> None:
         (shards(cut_the_last_shard), "model-00002-of-00002.safetensors is not a whole safetensors file"),
         (shards(lambda folder: next(folder.glob("*1-of*")).unlink()), "00001-of-00002.safetensors, which is not there"),
         (shards(lead_outside), "names no file beside it"),
-        (lambda folder: write_named(folder, "m-00001-of-00002.safetensors"), "is one of several shards"),
+        (
+            lambda folder: write_named(folder, "m-00001-of-00002.safetensors"),
+            "is one of several shards, or their index",
+        ),
         (lambda folder: write_named(folder / "at-1", "a.safetensors", "b.safetensors"), "at-1/*.safetensors"),
         (damaged_ckpt, "is damaged: its checksum does not match"),
         (only_pickles, "are pickles, which could run any code; convert each where PyTorch is installed"),
@@ -168,15 +179,14 @@ def test_unusable_checkpoints_are_refused(tmp_path: Path, make, words: str) -> N
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("gone-*", "no such file or folder, and nothing matches it"),
-        ("gone**", "no such file or folder, and nothing matches it"),
-        ("n" * 300, "n can't be read: File name too long."),
-    ],
-)
-def test_a_path_without_checkpoints_is_refused(tmp_path: Path, name: str, words: str) -> None:
-    with pytest.raises(DimredError) as error:
-        open_checkpoints(tmp_path / name)
-    assert words in str(error.value)
+def test_paths_without_checkpoints_are_refused(tmp_path: Path) -> None:
+    nothing = "no such file or folder, and nothing matches it"
+    for sources, words in (
+        ([], "CHECKPOINTS is empty; give a folder"),
+        ([tmp_path / "gone-*"], nothing),
+        ([tmp_path / "gone**"], nothing),
+        ([tmp_path / ("n" * 300)], "n can't be read: File name too long."),
+        ([write_run(tmp_path, 1, sharded=True) and tmp_path / "checkpoint-1000" / INDEX], "or their index; give their"),
+    ):
+        with pytest.raises(DimredError, match=words):
+            open_checkpoints(sources)

@@ -170,13 +170,6 @@ def test_tensors_that_are_no_factors_are_refused(tmp_path: Path, tensors: dict, 
         dimred.merge(tmp_path / "run", tmp_path / "mean")
 
 
-def test_factors_without_a_configuration_are_refused(tmp_path: Path) -> None:
-    for seed in range(2):
-        write_file(tmp_path / "run" / f"lora-{seed}.safetensors", adapter(seed))
-    with pytest.raises(CheckpointError, match=r"holds factors of LoRA, such as .* without the adapter_config\.json"):
-        dimred.merge(tmp_path / "run", tmp_path / "mean.safetensors")
-
-
 def test_a_factor_that_is_not_finite_is_refused(tmp_path: Path) -> None:
     tensors = write_adapters(tmp_path / "run", 2)[0]
     tensors[names_of("conv")[0]][0, 0] = np.nan
@@ -233,6 +226,7 @@ def test_factors_in_two_shards(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("one", "other"),
     [
+        ("base_model.model.dense.lora_A.weight", "base_model.model.dense.lora_B.weight"),
         ("to_k.lora.down.weight", "to_k.lora.up.weight"),
         ("processor.to_k_lora.up.weight", "processor.to_k_lora.down.weight"),
         ("wq.mindpet_delta_lora_a", "wq.mindpet_delta_lora_b"),
@@ -245,7 +239,7 @@ def test_factors_of_every_maker_are_refused_without_a_configuration(tmp_path: Pa
     for number in (1, 2):
         arrays = {name: np.full((2, 3), number, np.float32) for name in (one, other)}
         write_file(tmp_path / f"n-{number}.safetensors", arrays)
-    with pytest.raises(CheckpointError, match=f"holds factors of LoRA, such as '{one}'|such as '{other}'"):
+    with pytest.raises(CheckpointError, match=f"LoRA, such as '({one}|{other})', without the adapter_config.json"):
         dimred.merge(tmp_path, tmp_path / "mean.safetensors")
 
 

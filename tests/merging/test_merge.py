@@ -34,7 +34,7 @@ def test_the_window_with_the_optimum_is_kept(workspace: Path) -> None:
     assert json.loads((workspace / "best.safetensors.json").read_text())["kept"]["name"] == row["name"]
     assert record["why"].startswith("the best on 'select'; the metric gives one number")
     assert record["ended"] == "every candidate is scored"
-    assert {row["kind"] for row in record["table"]} == {"window", "profile", "soup"}
+    assert {row["kind"] for row in record["table"]} == {"window", "profile"}
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -53,33 +53,24 @@ def test_one_number_without_splits_keeps_the_best_window_or_profile(tmp_path: Pa
     assert len(calls) == record["evaluations"]  # none is asked twice
     assert record["why"] == (
         "the best on 'search'; the metric gives one number, so a difference can't be told from chance; let it return "
-        "one number for each sample, or (number, standard error); no greedy soup was tried, as it could only be judged "
-        "by what it was made from; give the metric a second parameter, split (a command, {split})"
+        "one number for each sample, or (number, standard error)"
     )
 
 
-def test_the_last_checkpoint_is_scored_on_select_whatever_search_thought_of_it(workspace: Path) -> None:
+@pytest.mark.parametrize("likes_the_last", ["search", "select and test"])
+def test_the_last_checkpoint_is_scored_on_select_and_test_whatever_search_thought_of_it(
+    workspace: Path, likes_the_last: str
+) -> None:
     newest = read_file(workspace / "run" / f"n-{N - 1}.safetensors")["w"]
 
     def score(tensors: dict[str, np.ndarray], split: str) -> float:
         distance = float(np.linalg.norm(tensors["w"] - newest))
-        return -distance if split == "search" else distance
+        return distance if split in likes_the_last else -distance
 
     record = dimred.merge(workspace / "run", workspace / "x.safetensors", metric=score, minimize=True)
-    assert record["table"][0]["name"] == record["kept"]["name"] == "the snapshot of step 9"
-    np.testing.assert_array_equal(read_file(workspace / "x.safetensors")["w"], newest)
-
-
-def test_the_last_checkpoint_is_scored_on_test_also_as_a_finalist(workspace: Path) -> None:
-    newest = read_file(workspace / "run" / f"n-{N - 1}.safetensors")["w"]
-
-    def score(tensors: dict[str, np.ndarray], split: str) -> float:
-        distance = float(np.linalg.norm(tensors["w"] - newest))
-        return distance if split == "search" else -distance
-
-    record = dimred.merge(workspace / "run", workspace / "x.safetensors", metric=score, minimize=True)
-    names = [row["name"] for row in record["table"] if "test" in row]
-    assert names == [record["kept"]["name"], "the snapshot of step 9"]
+    last, kept = "the snapshot of step 9", record["kept"]["name"]
+    assert (kept == last) == (likes_the_last != "search")
+    assert [row["name"] for row in record["table"] if "test" in row] == list(dict.fromkeys([kept, last]))
 
 
 def test_statistics_of_their_own_and_without_side_by_side(tmp_path: Path) -> None:
@@ -216,7 +207,7 @@ def test_the_table_and_the_json(workspace: Path) -> None:
     assert sum(line.startswith("*") for line in lines) == 1
     assert "evaluations; the budget is spent" in process.stdout
     order, first, *_ = process.stderr.splitlines()
-    assert order.startswith("10 checkpoints, the oldest first: 0 (n-0.safetensors), 1 (n-1.safetensors), 2 (")
+    assert order.startswith("10 checkpoints, the oldest first: 0 (run/n-0.safetensors), 1 (run/n-1.safetensors), 2 (")
     assert first.startswith("1 search window the snapshot of step 9: ")
     process = command(*arguments, "--out", workspace / "b.safetensors", "--json")
     assert json.loads(process.stdout) == json.loads((workspace / "b.safetensors.json").read_text())

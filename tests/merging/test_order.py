@@ -46,11 +46,11 @@ def test_the_number_that_tells_the_order_is_read(names, answer):
         (["ep2_acc93", "ep10_acc91"], "don't grow together"),
         (["epoch1_step50", "epoch2_step25"], "don't grow together"),
         (["a_5e4", "a_1e5"], "don't grow together"),
-        (["w-0.5", "w-0.75"], "the names don't tell it"),  # a decimal is no step
+        (["w-0.5", "w-0.75"], "no whole number grows"),  # a decimal is no step
         (["first", "second"], "'second' is not named like"),
         (["rank_0/net.ckpt", "rank_1/net.ckpt"], "slices or layers"),
         (["consolidated.00", "consolidated.01"], "slices or layers"),
-        (["a/net-1.ckpt", "b/net-1.ckpt", "b/net-2.ckpt"], "the names don't tell it"),
+        (["a/net-1.ckpt", "b/net-1.ckpt", "b/net-2.ckpt"], "'b/net-1' is not named like 'a/net-1'"),
     ],
 )
 def test_doubt_is_refused_and_the_choices_are_named(names, words):

@@ -82,25 +82,3 @@ def nearest_of_rank(matrix: np.ndarray, rank: int) -> np.ndarray:
     """Return the nearest matrix of a rank, by the singular values of the whole one (Eckart and Young, 1936)."""
     u, values, v = np.linalg.svd(matrix, full_matrices=False)
     return (u[:, :rank] * values[:rank]) @ v[:rank]
-
-
-def greedy_soup(vectors: np.ndarray, score) -> tuple[list[int], float]:
-    """Make the greedy soup of Model soups (Wortsman et al., 2022, recipe 1).
-
-    From best to worst, the newer of equals first, each vector is added to the mean unless the score falls.
-
-    Args:
-        vectors: one for each checkpoint, oldest first, (n, M).
-        score: a vector -> its score; higher is better.
-
-    Returns:
-        The numbers of the members, and the score of their mean.
-    """
-    alone = [score(vector) for vector in vectors]
-    order = sorted(range(len(vectors)), key=lambda number: (alone[number], number), reverse=True)
-    members, reached = [order[0]], alone[order[0]]
-    for number in order[1:]:
-        found = score(vectors[[*members, number]].mean(axis=0))
-        if found >= reached:
-            members, reached = [*members, number], found
-    return members, reached

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dimred.data.image_tree import write_digits
+from dimred.data.digits import write_digits
 from tests.helpers.commands import DIGITS, SHORT, TwoStages, dimred, program
 
 DIGITS_FOLDER = "digits with ü and blanks"

@@ -13,7 +13,7 @@ import pytest
 
 from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
 from dimred.io.stage_two_result import StageTwoResult
-from dimred.report.record import read_stage_2
+from dimred.report.run_files import read_stage_2
 from tests.helpers.commands import TwoStages, dimred_here, run
 
 PICTURES = {

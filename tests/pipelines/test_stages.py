@@ -15,7 +15,7 @@ from dimred.config import StageOneConfig, StageTwoConfig, load_config
 from dimred.evaluation.averages import SnapshotAverages
 from dimred.io.metrics_file import read_metrics
 from dimred.io.stage_two_result import StageTwoResult
-from dimred.report.record import read_stage_2
+from dimred.report.run_files import read_stage_2
 from dimred.report.run_page import write_report
 from dimred.subspace.basis import load_basis
 from tests.helpers.commands import (

@@ -54,9 +54,9 @@ def test_the_loss_is_that_of_the_weights_whatever_the_statistics_are() -> None:
     origin = layout.flatten({parameter.name: parameter for parameter in loss.trainable_params()})
     directions = rng.normal(size=(2, layout.size))
     at = loss_in_plane(loss, batches, origin, directions)
-    found = at(0.5, -0.25)
+    value = at(0.5, -0.25)
     network[1].moving_mean.set_data(Tensor(np.full(3, 1e3, np.float32)))
-    assert at(0.5, -0.25) == found
+    assert at(0.5, -0.25) == value
 
     weights = layout.unflatten((origin + 0.5 * directions[0] - 0.25 * directions[1]).astype(np.float32))
     w1, b1, gamma, beta, w2, b2 = (weights[name] for name in layout.names)
@@ -65,7 +65,7 @@ def test_the_loss_is_that_of_the_weights_whatever_the_statistics_are() -> None:
         hidden = x.asnumpy() @ w1.T + b1
         hidden = gamma * (hidden - hidden.mean(0)) / np.sqrt(hidden.var(0) + 1e-5) + beta
         expected.append(np.mean((hidden @ w2.T + b2 - y.asnumpy()) ** 2))
-    np.testing.assert_allclose(found, np.mean(expected), rtol=1e-4)
+    np.testing.assert_allclose(value, np.mean(expected), rtol=1e-4)
 
 
 class SumAndCount(nn.Cell):

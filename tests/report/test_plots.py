@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from dimred.io.metric import ACCURACY, Metric
-from dimred.report.plots import plot_comparison, plot_curve, plot_losses, plot_metric, plot_spectrum, save_figure
+from dimred.report.plots import plot_curve, plot_losses, plot_metric, plot_spectrum, save_figure
 
 
 def test_an_accuracy_is_drawn_in_percent_and_another_metric_as_it_is() -> None:
@@ -47,13 +47,6 @@ def test_the_loss_of_both_stages_is_one_picture_and_a_search_has_a_point_for_eac
         np.testing.assert_array_equal(axes.lines[1].get_xydata().T, [epochs, [0.6, 0.5]])
     alone = plot_losses((np.empty(0), np.empty(0)), (np.array([4.5, 5]), np.array([0.6, 0.5]))).axes[0]
     assert alone.get_ylim()[0] < 0.5 < 0.6 < alone.get_ylim()[1]
-
-
-def test_each_method_stands_at_its_accuracy_the_first_above() -> None:
-    axes = plot_comparison([("last", 0.8, None), ("stage 2", 0.9, 0.01)]).axes[0]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["stage 2", "last"]
-    points = [tuple(container[0].get_xydata()[0]) for container in axes.containers]
-    np.testing.assert_allclose(points, [(90, 0), (80, 1)])
 
 
 def test_a_curve_has_a_line_for_each_method_and_the_spread_as_a_band() -> None:

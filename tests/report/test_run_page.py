@@ -14,9 +14,8 @@ from dimred.errors import ConfigError
 from dimred.io.metric import ACCURACY, AS_TRAINED, TOP5
 from dimred.io.stage_two_result import MetricResult
 from dimred.report.page import Page, details, figure, table
-from dimred.report.record import on_equal_terms, read_stage_1, read_stage_2
+from dimred.report.run_files import on_equal_terms, read_stage_1, read_stage_2
 from dimred.report.run_page import make_report_folder, write_report, write_stage_1_report
-from dimred.report.search_page import search_options
 from tests.helpers.planted import write_series
 from tests.helpers.run_files import RunFiles, accuracy, write_config, write_run
 
@@ -205,34 +204,6 @@ def test_what_is_not_there_any_more_is_left_out_and_said(run: RunFiles, tmp_path
         "coordinates",
         "captured",
     }
-
-
-@pytest.mark.parametrize(
-    ("options", "rows"),
-    [
-        (
-            "stage_2: {search: {n_components: 2, rho: 0.25, sigma: 0.1, max_trials: 7, gamma: 0.5, alpha: 0.1}}",
-            [
-                ("search", "rule bfgs, k = 2 of 6 dimensions (n_components)"),
-                ("line search", "rho 0.25, sigma 0.1, max_trials 7"),
-                ("outside", "gamma 0.5, alpha 0.1"),
-            ],
-        ),
-        (
-            "stage_2: {search: {rule: sgd, momentum: 0.5}}",
-            [("rate", "learning_rate 0.1, linear; momentum 0.5"), ("outside", "gamma 0.9, alpha 0.001")],
-        ),
-    ],
-)
-def test_the_first_table_has_the_options_of_the_search(
-    run: RunFiles, tmp_path: Path, options: str, rows: list[tuple[str, str]]
-) -> None:
-    write_config(run.stage_2, options)
-    text = stage_2_page(run, tmp_path / "out").read_text()
-    first = text[: text.index("</table>")]
-    for name, value in rows:
-        assert f"<td>{name}</td><td>{value}</td>" in first
-    assert search_options(StageTwoConfig(), replace(read_stage_2(run.stage_2).result, basis=None)) == {}
 
 
 def test_the_pictures_of_a_search_say_what_it_did(run: RunFiles, tmp_path: Path) -> None:

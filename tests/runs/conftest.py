@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dimred.data.image_tree import write_image_tree
+from dimred.data.digits import write_image_tree
 from tests.helpers.modes import _graph_mode  # noqa: F401
 
 

@@ -63,6 +63,7 @@ print(ms.get_context("deterministic"), ms.context.get_jit_config())
 def test_a_profile_records_the_steps_that_were_asked_for(tmp_path: Path) -> None:
     settings = StageOneConfig.checked(TASK | {"epochs": 2, "profile": {"first_step": 3, "steps": 2}})
     stage_1_run(settings)(tmp_path, False)
+    assert not (tmp_path / "mindspore.log").exists()  # here standard error is no terminal
     (record,) = (tmp_path / "profile").iterdir()
     kernels = (record / "FRAMEWORK" / "cpu_op_execute_timestamp_0.txt").read_text()
     updates = [line.split(";")[2] for line in kernels.splitlines() if "ApplyMomentum-op" in line]
@@ -83,10 +84,7 @@ print("still python", file=sys.stderr)
 """
 
 
-def test_in_a_terminal_alone_native_output_goes_to_the_file(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", PRINTS], cwd=tmp_path, capture_output=True, check=True, timeout=60)
-    assert done.stderr == b"native\npython\nafterwards\nstill python\n"
-    assert not (tmp_path / "noise.log").exists()
+def test_in_a_terminal_native_output_goes_to_the_file(tmp_path: Path) -> None:
     terminal, end = pty.openpty()
     subprocess.run([sys.executable, "-c", PRINTS], cwd=tmp_path, stderr=end, check=True, timeout=60)
     os.close(end)

@@ -11,7 +11,8 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from dimred.errors import ConfigError
 from dimred.io.atomic import stop_waiting
 from dimred.io.metrics_file import read_metrics
-from dimred.runs.records import MetricsLog, TensorBoard, cut_metrics, make_callback
+from dimred.runs.listeners import TensorBoard, make_callback
+from dimred.runs.records import MetricsLog, cut_metrics
 
 
 def test_records_are_appended_across_openings_and_no_number_breaks_the_format(tmp_path: Path) -> None:

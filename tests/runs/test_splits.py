@@ -9,8 +9,8 @@ import pytest
 
 from dimred.config import StageOneConfig
 from dimred.data.batches import Batches
+from dimred.data.digits import write_image_tree
 from dimred.data.image_folder import ImageFolder
-from dimred.data.image_tree import write_image_tree
 from dimred.distributed.ranks import Ranks
 from dimred.errors import DataError
 from dimred.runs.splits import build_data, build_splits

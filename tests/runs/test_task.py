@@ -10,8 +10,9 @@ from mindspore import Tensor, nn
 
 from dimred.config import StageOneConfig, StageTwoConfig
 from dimred.errors import ConfigError, DimredError
+from dimred.runs.score_checks import check_scores
 from dimred.runs.splits import build_data
-from dimred.runs.steps import build_loss, build_scores, check_scores
+from dimred.runs.steps import build_loss, build_scores
 from dimred.runs.task import build_network
 from dimred.stages.parent import StageOneRun
 from tests.helpers import tiny_task
@@ -81,9 +82,7 @@ def test_stage_2_goes_on_with_the_loss_of_stage_1() -> None:
     StageOneRun(Path("network-1_4.ckpt"), {}).check_continued_by(two)  # stage 1's loss is not known
     one = StageOneRun(Path("network-1_4.ckpt"), {}, config=StageOneConfig.model_validate(TASK | {"metric": None}))
     one.check_continued_by(two)
-    with pytest.raises(
-        ConfigError, match=r"loss is null, cross entropy, but WEIGHTS .* trained with mindspore\.nn:MSE"
-    ):
+    with pytest.raises(ConfigError, match=r"loss is null, but WEIGHTS .* another; --set 'loss=.mindspore\.nn:MSEL"):
         one.check_continued_by(StageTwoConfig.model_validate(TASK | {"loss": None}))
 
 

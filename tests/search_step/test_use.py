@@ -139,18 +139,11 @@ def batch_norm_net():
     return BatchNormNet()
 
 
-@pytest.mark.parametrize(("options", "message"), OPTIONS)
-def test_wrong_options_are_named(options, message, batch_norm_net):
-    with pytest.raises(ConfigError) as caught:
-        SubspaceTrainStep(batch_norm_net, basis_for(batch_norm_net, 4), **options)
-    assert message in str(caught.value)
-
-
-def test_an_optimizer_is_refused_with_what_boost_means_by_it(batch_norm_net):
-    optimizer, basis = nn.SGD(batch_norm_net.trainable_params(), 1.0), basis_for(batch_norm_net, 4)
-    for arguments, options in (((basis, optimizer), {}), ((basis,), {"optimizer": optimizer})):
-        with pytest.raises(ConfigError, match=r"SGD\(learning_rate=1\) of boost's tutorial .* leave optimizer out"):
-            SubspaceTrainStep(batch_norm_net, *arguments, **options)
+def test_wrong_options_are_named(batch_norm_net):
+    for options, message in OPTIONS:
+        with pytest.raises(ConfigError) as caught:
+            SubspaceTrainStep(batch_norm_net, basis_for(batch_norm_net, 4), **options)
+        assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("shape", [(4, 10), (63, 4)])
@@ -172,24 +165,22 @@ def test_a_basis_of_another_network_is_refused(batch_norm_net):
         SubspaceTrainStep(batch_norm_net, PlainBasis(rows, layout=renamed))
 
 
-@pytest.mark.parametrize(
-    ("option", "said"),
-    [
-        (
-            "optimizer",
-            "optimizer is given, .* tutorial adds the update as it is, and so does this step: leave optimizer",
-        ),
-        ("pca_mat_path", "pca_mat_path is no key: give the argument basis"),
-        ("weight_load_dir", "weight_load_dir is no key: make the basis by dimred.fit_basis"),
-        ("timeout", "timeout is no key: leave it out"),
-        ("boost_level", "boost_level is no key: leave it out"),
-        ("device_num", "device_num is no key: give the argument ranks"),
-    ],
-)
-def test_what_the_tutorial_of_boost_gives_is_refused_with_what_takes_its_place(option, said):
+OF_BOOST = {
+    "optimizer": r"SGD\(learning_rate=1\) of boost's tutorial adds the update as it is, .* leave optimizer out",
+    "pca_mat_path": "pca_mat_path is no key: give the argument basis",
+    "weight_load_dir": "weight_load_dir is no key: make the basis by dimred.fit_basis",
+    "timeout": "timeout is no key: leave it out",
+    "boost_level": "boost_level is no key: leave it out",
+    "device_num": "device_num is no key: give the argument ranks",
+}
+
+
+def test_what_the_tutorial_of_boost_gives_is_refused_with_what_takes_its_place():
     network, with_loss = network_and_loss()
-    value = nn.SGD(network.trainable_params(), 1.0)
-    with pytest.raises(ConfigError, match=said):
-        SubspaceTrainStep(with_loss, basis_for(network, 5), **{option: value})
-    with pytest.raises(ConfigError, match="optimizer is given"):
-        SubspaceTrainStep(with_loss, value)
+    value, basis = nn.SGD(network.trainable_params(), 1.0), basis_for(network, 5)
+    for option, said in OF_BOOST.items():
+        with pytest.raises(ConfigError, match=said):
+            SubspaceTrainStep(with_loss, basis, **{option: value})
+    for arguments in ((value,), (basis, value)):
+        with pytest.raises(ConfigError, match="optimizer is given"):
+            SubspaceTrainStep(with_loss, *arguments)

@@ -1,60 +1,51 @@
-"""The points of a stage 2: which one is kept, and what a killed run leaves."""
+"""A cooldown keeps what has the lowest loss on val, and a killed run goes on with the losses that it measured."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
-from mindspore import Tensor, nn
+from mindspore import Tensor
 
-from dimred.averaging.choice import Candidate, Choice
-from dimred.data.own_dataset import OwnDataset
-from dimred.distributed.ranks import ALONE
-from dimred.evaluation.evaluator import Evaluator
-from dimred.evaluation.scores import Scores
+from dimred.config import StageTwoConfig
+from dimred.io.stage_two_result import MetricResult, StageTwoResult
+from dimred.runs.run import open_run
+from dimred.runs.task import build_task
 from dimred.stages.candidates import Candidates
+from dimred.stages.parent import StageOneRun
+from dimred.stages.point_files import PointFiles
+from dimred.vectors.parameters import to_arrays
+from tests.helpers.tiny_task import TASK
 
 
-def points(folder: Path) -> Candidates:
-    return Candidates(folder, "net", 7, ALONE, Choice())
-
-
-@pytest.fixture
-def network() -> nn.Cell:
-    return nn.Dense(2, 3, has_bias=False)
-
-
-def samples(data: Path, split: str, seed: int | None) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Make inputs for which the outputs of ``network`` are its weights."""
-    return [(np.eye(2, dtype=np.float32)[number % 2], np.full(3, 2.0, np.float32)) for number in range(6)]
-
-
-def distance(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Return the distances of the weights from 2."""
-    return (outputs - labels).abs()
-
-
-@pytest.fixture
-def evaluator(network: nn.Cell, tmp_path: Path) -> Evaluator:
-    val = OwnDataset(samples, tmp_path, "val", batch_size=6)
-    return Evaluator(network, {"val": val}, Scores(distance, (distance,)), seed=1, n_batches=0)
-
-
-@pytest.mark.parametrize(("before", "end", "kept"), [(2.0, 3.0, "start"), (4.0, 2.5, "5"), (3.0, np.inf, "start")])
+@pytest.mark.parametrize("factor", [0.1, 1.0, 10.0, np.inf])
 def test_val_chooses_between_the_end_and_what_was_best_before_also_after_a_resume(
-    before: float, end: float, kept: str, tmp_path: Path, evaluator: Evaluator
+    factor: float, tmp_path: Path
 ) -> None:
-    candidates, resumed, weight = points(tmp_path), points(tmp_path), evaluator.network.weight
-    for point, value in (("start", before), (5, end)):
-        weight.set_data(Tensor(np.full((3, 2), value, np.float32)))
-        candidates.save(point, list(evaluator.network.get_parameters()))
-        if point == 5:
-            candidates.measure(point, evaluator)
-        else:
-            candidates.add_before(point, Candidate("last", 1.0, *evaluator.measure_val()))
-    resumed.restore(candidates.state_arrays(), candidates.state_values())
-    assert resumed.choice.seconds == candidates.choice.seconds > 0
-    for one in (candidates, resumed):
-        weight.set_data(Tensor(np.zeros((3, 2), np.float32)))
-        result = one.put_chosen(evaluator)
-        assert (result.name, result.n_measured) == (kept, int(np.isfinite(end) or one is candidates))
-        np.testing.assert_array_equal(weight.asnumpy(), np.full((3, 2), min(before, end), np.float32))
+    settings = StageTwoConfig.checked(TASK | {"method": "cooldown", "epochs": 5})
+    task = build_task(settings, Path())
+    network, last = task.network, task.network.trainable_params()[-2]
+    with open_run(tmp_path / "two", task) as run:
+        files = PointFiles(tmp_path / "two" / "checkpoint_stage_2", "net", 7, task.ranks)
+        candidates, resumed = Candidates(run, files), Candidates(run, files)
+        result = StageTwoResult(5, {}, [MetricResult(metric) for metric in task.metrics])
+        saved, losses = {}, []
+        for point in ("start", 5):
+            task.evaluator.reestimate()  # as an evaluation does before it measures
+            files.save(point, list(network.get_parameters()))
+            saved[str(point)] = to_arrays(network.get_parameters())
+            if point == 5:
+                candidates.measure(point)
+            else:
+                candidates.add_best_before(StageOneRun(tmp_path / "one.ckpt", {}), result, [])
+            losses.append(float(task.evaluator.measure_val().losses.mean()))
+            last.set_data(Tensor(last.asnumpy() * np.float32(factor)))
+        kept = "5" if losses[1] < losses[0] else "start"
+        assert result.choices["average"].name == "last"
+        resumed.restore(candidates.state_arrays(), candidates.state_values())
+        for one in (candidates, resumed):
+            last.set_data(Tensor(np.zeros(last.shape, np.float32)))
+            chosen = one.put_chosen()
+            assert (chosen.name, chosen.n_measured) == (kept, int(np.isfinite(losses[1]) or one is candidates))
+            assert chosen.seconds > 0
+            for name, value in to_arrays(network.get_parameters()).items():
+                np.testing.assert_array_equal(value, saved[kept][name])

@@ -13,7 +13,7 @@ from mindspore import Parameter, nn
 from dimred.checkpoints.checkpoint_io import write_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageOneConfig, StageTwoConfig, load_config
-from dimred.data.image_tree import write_image_tree
+from dimred.data.digits import write_image_tree
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import DimredError
 from dimred.runs.begun import Begun, Pin

@@ -17,7 +17,8 @@ from dimred.pipelines.stage_1 import stage_1
 from dimred.pipelines.stage_2 import stage_2
 from dimred.runs.splits import build_data
 from dimred.runs.steps import build_optimizer
-from dimred.train_step.optimizers import decay_groups, last_rate, state_parameters
+from dimred.train_step.optimizer_state import last_rate, state_parameters
+from dimred.train_step.optimizers import decay_groups
 from dimred.vectors.parameters import from_arrays, to_arrays
 from tests.helpers.tiny_run import differences_if_killed, stage_1_run, stage_2_run
 from tests.helpers.tiny_task import TASK, network

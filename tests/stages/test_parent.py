@@ -12,9 +12,9 @@ from dimred.config import CooldownConfig, StageOneConfig, StageTwoConfig, config
 from dimred.errors import ConfigError, SeriesError
 from dimred.runs.steps import build_optimizer
 from dimred.runs.task import Task, build_network, build_task
-from dimred.stages.cooldown import Cooldown, build_cooldown_step, plan_cooldown
+from dimred.stages.cooldown import Cooldown, build_cooldown_step, last_rate, plan_cooldown
 from dimred.stages.parent import StageOneRun, config_beside
-from dimred.train_step.optimizers import state_parameters
+from dimred.train_step.optimizer_state import state_parameters
 from dimred.vectors.parameters import to_arrays
 from tests.helpers import tiny_task
 from tests.helpers.run_files import write_config
@@ -137,7 +137,7 @@ def test_a_checkpoint_that_cannot_be_taken_over_is_refused_with_the_remedy(weigh
     for copy in (foreign, renamed, free):
         shutil.copy(weights, copy)
     cases = [
-        (weights.parent / "checkpoint_pca" / weights.name, {}, rf"needs a full checkpoint, such as {weights}\."),
+        (weights.parent / "checkpoint_pca" / weights.name, {}, r"needs a full checkpoint of stage 1, checkpoint_st"),
         (foreign, {}, "not in the checkpoint_stage_1/ of a stage 1 run.*set cooldown.optimizer.name and cooldown.rate"),
         (foreign, {"rate": 0.1}, "not in the checkpoint_stage_1/"),
         (renamed, {}, "not NAME-EPOCH_STEPS.ckpt, so stage 1's rate there is not known; set cooldown.rate"),
@@ -176,7 +176,7 @@ def test_steps_down_to_a_thousandth_of_the_peak_leave_a_rate(peak: float) -> Non
     one = StageOneConfig.checked({"epochs": 90, "schedule": steps})
     for epoch in (85, 90):
         run = StageOneRun(Path("net.ckpt"), {"global_step": np.int32(epoch * 625)}, epoch, 625, one)
-        assert run.last_rate() == pytest.approx(peak / 1000)
+        assert last_rate(run) == pytest.approx(peak / 1000)
 
 
 def test_a_checkpoint_is_paired_with_the_snapshots_up_to_its_epoch(tmp_path: Path) -> None:

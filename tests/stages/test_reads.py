@@ -12,14 +12,14 @@ from mindspore import nn
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageOneConfig, StageTwoConfig
 from dimred.io.metrics_file import read_metrics
-from dimred.pipelines.machine import watched_reads
-from dimred.search_step.step import SearchStep
+from dimred.search_step.search_step import SearchStep
 from dimred.subspace.fit import fit_basis
 from dimred.train_step.clipping import Clipping
 from dimred.train_step.loss_scale import DynamicLossScale
 from dimred.train_step.step import TrainStep
 from dimred.vectors import projection, weights
 from tests.helpers.networks import BatchNormNet, image_batch
+from tests.helpers.reads import watched_reads
 from tests.helpers.tiny_run import RunStage, stage_1_run, stage_2_run
 from tests.helpers.tiny_task import TASK, Points
 

@@ -194,4 +194,6 @@ def test_a_run_that_will_keep_no_snapshots_says_so(
     (tmp_path / "one.yaml").write_text(json.dumps(TASK | {"stage_1": STAGE_1 | {"epochs": 1}}))
     overrides = [f"snapshots.first_epoch={first_epoch}", "reestimate_batches=1"]
     stage_1(tmp_path, tmp_path / "one.yaml", tmp_path / "one", overrides=overrides)
-    assert ("this run keeps no snapshots, so stage 2 will have no averages to choose from" in caplog.text) == warned
+    assert (
+        "this run keeps no snapshots, so stage 2 will have nothing to search in or to average" in caplog.text
+    ) == warned

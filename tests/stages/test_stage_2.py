@@ -19,11 +19,12 @@ from dimred.config import NO_DECAY_PATTERNS, StageOneConfig, config_text
 from dimred.errors import ConfigError, FaultError
 from dimred.io.stage_two_result import StageTwoResult
 from dimred.pipelines.stage_2 import stage_2
-from dimred.report.record import read_stage_2
+from dimred.report.run_files import read_stage_2
 from dimred.runs.splits import build_data
 from dimred.stages.candidates import Candidates
 from dimred.stages.stage_2 import StageTwo
-from dimred.train_step.optimizers import decay_groups, state_parameters
+from dimred.train_step.optimizer_state import state_parameters
+from dimred.train_step.optimizers import decay_groups
 from dimred.vectors.parameters import from_arrays, to_arrays
 from tests.helpers.finished_stage_1 import STAGE_1, settings
 from tests.helpers.results import differences, results
@@ -67,8 +68,13 @@ def test_the_weights_of_a_cooldown_are_those_of_a_plain_loop_to_the_last_bit(che
     assert np.abs(found["0.weight"] - begun["0.weight"]).max() > 1e-3
 
 
-def test_a_cooldown_imports_nothing_of_the_search() -> None:
-    code = "import dimred.pipelines.stage_2, sys; print([m for m in sys.modules if m.startswith('dimred.search_step')])"
+@pytest.mark.parametrize("stage", [1, 2])
+def test_a_program_imports_no_method_and_no_averages_before_they_are_asked_for(stage: int) -> None:
+    rare = "search_step", "averaging", "stages.cooldown", "stages.candidates", "stages.early_stop", "models.factory"
+    names = tuple(f"dimred.{name}" for name in rare)
+    code = (
+        f"import dimred.pipelines.stage_{stage}, sys; print([name for name in sys.modules if name.startswith({names})])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dimred.data.image_tree import write_image_tree
+from dimred.data.digits import write_image_tree
 from dimred.errors import DataError
 
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")

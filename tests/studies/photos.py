@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from sklearn.datasets import load_sample_images
 
-from dimred.data.image_tree import write_image_tree
+from dimred.data.digits import write_image_tree
 
 PATCH = 16
 _BLOCK = 40

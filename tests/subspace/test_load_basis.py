@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from dimred.checkpoints.layout import CHUNK, WeightLayout
-from dimred.errors import BasisMismatchError, CheckpointError, ConfigError
+from dimred.errors import BasisMismatchError, ConfigError
 from dimred.subspace.basis import SubspaceBasis, load_basis
 from dimred.subspace.fit import fit_basis
 from dimred.subspace.metadata import metadata_path
@@ -49,8 +49,8 @@ def test_a_basis_from_memory_outlives_its_temporary_files(tmp_path):
     ("names", "shapes", "words"),
     [
         (lambda n: n[::-1], lambda s: s[::-1], "the order differs"),
-        (lambda n: n[:2], lambda s: s[:2], "is only here"),
-        (lambda n: (*n, "more"), lambda s: (*s, (3,)), "'more' (3,) is only there"),
+        (lambda n: n[:2], lambda s: s[:2], "here and missing there"),
+        (lambda n: (*n, "more"), lambda s: (*s, (3,)), "is missing here and 'more' (3,) there"),
     ],
 )
 def test_another_network_is_refused_with_the_first_difference(pair, walk_basis, names, shapes, words):
@@ -92,12 +92,11 @@ def test_changed_rows_are_found(pair, data, words):
 
 
 @pytest.mark.parametrize("bare", [True, False])
-@pytest.mark.parametrize("length", [0, 5, 60, 200, -1])
+@pytest.mark.parametrize("length", [0, 5, 60, 200])
 def test_a_truncated_matrix_is_refused(pair, bare, length):
     if bare:
         metadata_path(pair).unlink()
-    content = pair.read_bytes()
-    pair.write_bytes(content[:length] if length >= 0 else content + b"\0")
+    pair.write_bytes(pair.read_bytes()[:length])
     with pytest.raises(BasisMismatchError, match=r"pca_mat\.npy"):
         load_basis(pair)
 
@@ -168,7 +167,7 @@ def test_the_float64_matrix_of_mindspores_boost_module_works(tmp_path, caplog):
         (orthonormal(np.float32)[[0, 1, 1, 2]], "rows 1 and 2 have inner product 1 instead of 0"),
         (np.full((2, 9), np.nan, np.float32), "has nan in row 0, column 0"),
         (np.full((2, 9), 0x7FA00000, np.uint32).view(np.float32), "has nan in row 0, column 0; every"),  # signalling
-        (np.full((2, 9), 1e200), "squared length inf"),
+        (np.full((2, 9), 1e200), "has inf in row 0"),
         (np.ones(5, np.float32), r"float32 \(5,\)"),
         (np.ones((2, 5), np.int64), "int64"),
         (np.ones((0, 5), np.float32), r"\(0, 5\)"),
@@ -190,17 +189,14 @@ def test_a_header_that_claims_too_much_takes_no_memory(tmp_path):
         load_basis(tmp_path / "a.npy")
 
 
-def test_vectors_of_the_wrong_length_are_refused(walk_basis):
+def test_vectors_may_be_lists_and_those_of_another_length_are_refused(walk_basis):
+    vector = np.arange(M) / M
+    assert np.array_equal(walk_basis.project(vector.tolist()), walk_basis.project(vector))
+    assert np.array_equal(walk_basis.back_project([1, 2, 3, 4]), walk_basis.back_project(np.array([1.0, 2, 3, 4])))
     with pytest.raises(BasisMismatchError, match=rf"weight_vector has shape \(3,\).*\({M},\)"):
         walk_basis.project(np.ones(3))
     with pytest.raises(BasisMismatchError, match=r"coordinates has shape \(3,\).*\(4,\)"):
         walk_basis.back_project(np.ones(3))
-
-
-def test_lists_are_taken_for_vectors(walk_basis):
-    vector = np.arange(M) / M
-    assert np.array_equal(walk_basis.project(vector.tolist()), walk_basis.project(vector))
-    assert np.array_equal(walk_basis.back_project([1, 2, 3, 4]), walk_basis.back_project(np.array([1.0, 2, 3, 4])))
 
 
 @pytest.mark.parametrize("rows", [3 * np.eye(2, 5), np.ones((2, 5)), np.full((1, 5), np.nan)])
@@ -238,22 +234,3 @@ def test_a_basis_is_opened_by_either_file_and_describes_itself(tmp_path):
     np.save(tmp_path / "bare.npy", np.eye(2, 7, dtype=np.float32))
     bare = repr(load_basis(tmp_path / "bare.npy"))
     assert bare == f"<SubspaceBasis: 2 directions of 7 weights, path='{tmp_path / 'bare.npy'}'>"
-
-
-def test_errors_in_python_name_pythons_arguments(tmp_path):
-    series = write_series(tmp_path / "s", random_walk(5, 2000))
-    fit_basis(series, 3, out=tmp_path / "a.npy")
-    with pytest.raises(ConfigError, match="give another out, or overwrite=True to replace it"):
-        fit_basis(series, 2, out=tmp_path / "a.npy")
-    series.paths[1].write_bytes(b"cut")
-    with pytest.raises(CheckpointError, match="leave it out with skip_bad=True"):
-        fit_basis(series, 2, out=tmp_path / "b.npy")
-
-
-def test_a_header_that_python_2_wrote_is_read_without_a_warning(walk_basis, tmp_path):
-    path = tmp_path / "old.npy"
-    np.save(path, walk_basis.components)
-    whole = path.read_bytes()
-    path.write_bytes(re.sub(rb"\((\d+), (\d+)\), }  ", rb"(\1L, \2L), }", whole, count=1))
-    assert path.read_bytes() != whole
-    np.testing.assert_array_equal(load_basis(path).components, walk_basis.components)

@@ -103,5 +103,3 @@ def test_weights_in_half_precision_have_an_average_that_moves(mode):
         assert network.weight.dtype == dtype
         np.testing.assert_array_equal(network.weight.asnumpy(), average.averages[0].asnumpy().astype(np.float16))
     np.testing.assert_array_equal(network.weight.asnumpy(), 2)
-    average.restart()
-    np.testing.assert_array_equal(average.averages[0].asnumpy(), 2)

@@ -9,7 +9,7 @@ from mypy import api as mypy
 
 from dimred.search_step.direction import InverseBFGS
 from dimred.search_step.line_search import ArmijoBacktracking
-from dimred.search_step.step import SearchStep
+from dimred.search_step.search_step import SearchStep
 from dimred.train_step.clipping import Clipping
 from dimred.train_step.ema import EMA
 from dimred.train_step.loss_scale import DynamicLossScale
@@ -58,61 +58,41 @@ def test_a_step_goes_on_from_its_state_byte_for_byte_and_its_results_have_record
 ROOT = Path(__file__).parents[2]
 TYPED = """
 from typing import Any
-from dimred.search_step.step import SearchStep
-from dimred.train_step.part import StepPart
+from mindspore import Tensor
+from dimred.search_step.search_step import SearchStep
+from dimred.train_step.part import GradientPart, StepPart
 from dimred.train_step.protocol import Step
 from dimred.train_step.step import TrainStep
-
-class Own({base}):
-    {member}
-
-def steps(own: Own) -> list[Step]:
-    return [own]
-"""
-
-
-@pytest.mark.parametrize("base", ["TrainStep", "SearchStep"])
-@pytest.mark.parametrize(
-    ("member", "is_step"),
-    [
-        ("pass", True),
-        ("line: int = 1  # type: ignore[assignment]", False),
-        ("def totals(self, records: int) -> Any: ...  # type: ignore[override]", False),
-    ],
-)
-def test_mypy_holds_the_steps_against_the_protocol(base: str, member: str, is_step: bool, tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text(TYPED.format(base=base, member=member))
-    said, faults, _ = mypy.run(["--config-file", str(ROOT / "pyproject.toml"), str(tmp_path / "own.py")])
-    assert faults == ""
-    assert ("Success" in said, 'incompatible type "Own"; expected "Step"' in said) == (is_step, not is_step), said
-
-
-TYPED_PART = """
-from mindspore import Tensor
-from dimred.train_step.part import GradientPart, StepPart
 
 class Own({base}):
     name = "own"
     {member}
 
-def parts(own: Own) -> list[StepPart]:
+def use(own: Own) -> list[{protocol}]:
     return [own]
 """
-CONSTRUCT = "def construct(self, gradients: {} ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]: ..."
+CONSTRUCT = "def construct(self, gradients: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]: ..."
+TOTALS = "def totals(self, records: int) -> Any: ...  # type: ignore[override]"
+CASES: list[tuple[str, str, str | None]] = [
+    ("GradientPart", "pass", None),
+    ("GradientPart", CONSTRUCT, 'Argument 1 of "construct" is incompatible with supertype'),
+    ("GradientPart", "telemetry: int = 1", "incompatible type"),
+    ("object", "pass", 'List item 0 has incompatible type "Own"; expected "StepPart"'),
+]
+for step in ("TrainStep", "SearchStep"):
+    CASES.append((step, "pass", None))
+    for member in ("line: int = 1  # type: ignore[assignment]", TOTALS):
+        CASES.append((step, member, 'incompatible type "Own"; expected "Step"'))
 
 
-@pytest.mark.parametrize(
-    ("base", "member", "fault"),
-    [
-        ("GradientPart", "pass", None),
-        ("GradientPart", CONSTRUCT.format("int"), 'Argument 1 of "construct" is incompatible with supertype'),
-        ("GradientPart", "telemetry: int = 1", 'incompatible type'),
-        ("object", "pass", 'List item 0 has incompatible type "Own"; expected "StepPart"'),
-    ],
-)  # fmt: skip
-def test_mypy_holds_a_part_against_its_own(base: str, member: str, fault: str | None, tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text(TYPED_PART.format(base=base, member=member))
-    said, faults, _ = mypy.run(["--config-file", str(ROOT / "pyproject.toml"), str(tmp_path / "own.py")])
+def test_mypy_holds_steps_and_parts_against_their_protocols(tmp_path: Path) -> None:
+    files = [tmp_path / f"case_{number}.py" for number in range(len(CASES))]
+    for file, (base, member, _) in zip(files, CASES, strict=True):
+        protocol = "Step" if base.endswith("Step") else "StepPart"
+        file.write_text(TYPED.format(base=base, member=member, protocol=protocol))
+    said, faults, _ = mypy.run(["--config-file", str(ROOT / "pyproject.toml"), *map(str, files)])
     assert faults == ""
-    assert ("Success" in said) == (fault is None), said
-    assert fault is None or fault.lower() in said.lower(), said
+    for file, (_, _, fault) in zip(files, CASES, strict=True):
+        lines = "\n".join(line for line in said.splitlines() if f"{file.name}:" in line)
+        assert (lines == "") == (fault is None), said
+        assert fault is None or fault.lower() in lines.lower(), said

@@ -147,7 +147,7 @@ def test_inputs_need_not_be_tensors_where_nothing_is_cut() -> None:
 def test_a_loss_that_is_no_tensor_is_named(kind: str) -> None:
     network = Given(kind)
     step = TrainStep(network, nn.SGD(network.trainable_params()))
-    with pytest.raises(ConfigError, match="what is no tensor as its loss; a step needs the mean over the batch"):
+    with pytest.raises(ConfigError, match="no tensor as its loss; a step needs the mean over the batch"):
         step((X, Y), 0.5)
 
 

@@ -7,11 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from mindspore import nn
+from mindspore.parallel.auto_parallel import AutoParallel
 
 import dimred
+from dimred.workarounds.onednn_cap import ISA_VARIABLE, has_avx512
 
 DIMRED = Path(dimred.__file__).parent
-SET_UP = DIMRED / "runs" / "device.py"
 
 START = """
 import numpy as np
@@ -75,6 +77,15 @@ del cell
 gc.collect()
 """
 
+CONVOLUTION = "print(nn.Conv2d(8, 8, 3)(Tensor(np.ones((1, 8, 16, 16), np.float32))).shape)"
+
+FUSION = """
+from dimred.workarounds.all_reduce_fusion import fuse_all_reduces
+fuse_all_reduces((2, 5), 4)
+names = "all_reduce_fusion_config", "device_num", "gradients_mean"
+print(*(ms.get_auto_parallel_context(name) for name in names))
+"""
+
 NATIVE_MESSAGES = """
 import sys
 sys.stderr = open("of_python.log", "w")
@@ -85,9 +96,9 @@ except Exception:
 """
 
 
-def ran(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a program that does not import dimred, in a folder of its own."""
-    outside = {name: value for name, value in os.environ.items() if name not in ("MS_OM_PATH", "GLOG_v")}
+def ran(code: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a program in a folder of its own, without the variables that dimred sets and with others."""
+    outside = {name: value for name, value in os.environ.items() if name not in ("MS_OM_PATH", "GLOG_v")} | variables
     (folder / "program.py").write_text(code)
     return subprocess.run(
         [sys.executable, "program.py"],
@@ -124,11 +135,29 @@ def test_native_code_still_prints_past_python(tmp_path: Path) -> None:
     assert ran(START + NATIVE_MESSAGES, tmp_path).stderr
 
 
-def test_the_context_of_all_reduces_is_set_in_one_place_and_on_ascend_with_a_split_alone() -> None:
+def test_onednn_still_takes_its_reference_kernel_where_it_may_use_avx_512(tmp_path: Path) -> None:
+    """And nowhere else: with the cap it has a better one, and so it has on a host without AVX-512."""
+
+    def takes_reference_kernel(isa: str) -> bool:
+        done = ran(START + CONVOLUTION, tmp_path, DNNL_VERBOSE="1", **{ISA_VARIABLE: isa})
+        [kernel] = {line.split(",")[5] for line in done.stdout.splitlines() if ",exec,cpu,convolution," in line}
+        return "ref" in kernel
+
+    assert takes_reference_kernel("ALL") == has_avx512()
+    assert not takes_reference_kernel("AVX2")
+
+
+def test_all_reduces_of_ranks_are_still_fused_by_a_context_alone(tmp_path: Path) -> None:
+    """``AutoParallel``, the context's successor, can fuse them too, but has no mode for ranks that share a batch."""
+    with pytest.raises(ValueError, match="must be one of"):
+        AutoParallel(nn.Dense(2, 2), "data_parallel")
+    assert ran(START + FUSION, tmp_path).stdout.split() == ["[2,", "5]", "4", "True"]
+
+
+def test_the_context_of_all_reduces_is_set_in_one_place() -> None:
     """MindSpore 2.11 ends it for static graphs; the ranks of ``tests/distributed`` train without it."""
     places = [path.name for path in DIMRED.rglob("*.py") if "set_auto_parallel_context(" in path.read_text()]
     assert places == ["all_reduce_fusion.py"]
-    assert 'if all_reduce_split and device_target == "Ascend":\n        fuse_all_reduces(' in SET_UP.read_text()
 
 
 def test_what_needs_no_workaround_imports_none() -> None:
@@ -138,5 +167,5 @@ def test_what_needs_no_workaround_imports_none() -> None:
         for path in DIMRED.rglob("*.py")
         if re.search(r"(from|import) dimred\.workarounds", path.read_text())
     }
-    of_steps, of_process = {"train_step/step.py", "search_step/step.py"}, {"__init__.py", "cli/machine.py"}
+    of_steps, of_process = {"train_step/step.py", "search_step/search_step.py"}, {"__init__.py", "cli/machine.py"}
     assert users == of_steps | of_process | {"runs/run.py", "runs/device.py"}

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,20 +11,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dimred.averaging.choice import Candidate, choose
-from dimred.averaging.windows import Window, effective_size, greedy_soup, profiles_around, uniform_windows
+from dimred.averaging.windows import Window, effective_size, profiles_around, uniform_windows
 from dimred.errors import RunError, SearchError, shown
 from dimred.io.atomic import atomic_write, flush_to_disk
 from dimred.io.file_format import SCORES
-from dimred.merging.metric import FunctionMetric, MetricError, ProcessMetric, Score
 from dimred.merging.record import SPLITS, score_text
+from dimred.merging.user_metric import FunctionMetric, MetricError, ProcessMetric, Score
 
 _log = logging.getLogger(__name__)
-_FINALISTS = 3  # windows and profiles that are scored on ``select`` too
-_SOUP = 16  # largest number of checkpoints that a soup is made from
-_NO_SPLITS = (
-    "no greedy soup was tried, as it could only be judged by what it was made from; give the metric a second "
-    "parameter, split (a command, {split})"
-)
+_FINALISTS = 3  # averages that are scored on ``select`` too
 _NO_ERROR = (
     "the metric gives one number, so a difference can't be told from chance; let it return one number for each sample, "
     "or (number, standard error)"
@@ -38,7 +34,7 @@ class Average(NamedTuple):
     """A network to score, sum(c_i x_i) / sum(c_i).
 
     Attributes:
-        kind: ``window``, ``profile`` or ``soup``.
+        kind: ``window`` or ``profile``.
         name: its name in logs and tables.
         coefficients: c, one for each checkpoint.
     """
@@ -91,10 +87,9 @@ class ScoreLog:
         *,
         resume: bool,
     ) -> None:
-        self._path, self._evaluate, self._budget = path, evaluate, budget
+        self._path, self._evaluate, self._budget = path, evaluate, math.inf if budget is None else budget
         self._sign = 1 if better == "lower" else -1
         self._trials: dict[tuple[Any, ...], Trial] = {}
-        self._earlier: dict[tuple[Any, ...], Trial] = {}
         *lines, half = path.read_bytes().split(b"\n") if path.exists() else [b""]
         if not resume and len(lines) > 1:
             raise RunError(
@@ -107,7 +102,7 @@ class ScoreLog:
         else:
             path.unlink(missing_ok=True)
         if resume:
-            _log.info(f"{len(self._earlier)} scores of an earlier call are taken over")
+            _log.info(f"{len(self)} scores of an earlier call are taken over")
 
     def _read(self, lines: Sequence[bytes]) -> None:
         """Read the scores of an earlier call, whose first line must be the header of this one."""
@@ -117,7 +112,7 @@ class ScoreLog:
             SCORES.content_of(earlier)
             other = next((key for key in header if header[key] != earlier.get(key)), None)
             trials = map(_trial, contents) if other is None else ()
-            self._earlier = {(one.average.coefficients, one.split, one.reestimate): one for one in trials}
+            self._trials = {(one.average.coefficients, one.split, one.reestimate): one for one in trials}
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise RunError(f"{self._path} can't be used ({type(error).__name__}: {error}); move it away") from None
         if other is not None:
@@ -130,7 +125,7 @@ class ScoreLog:
         return len(self._trials)
 
     def get(self, average: Average, split: str = "search", *, reestimate: bool = True) -> Trial:
-        """Return the trial of an average on a split; evaluate it unless this or the resumed call has done that.
+        """Return the trial of an average on a split; evaluate it unless this or a resumed call has done that.
 
         Args:
             average: the average.
@@ -145,12 +140,11 @@ class ScoreLog:
         """
         key = (average.coefficients, split, reestimate)
         if key not in self._trials:
-            if split == "search" and reestimate and len(self._on(split)) == self._budget:
+            if split == "search" and reestimate and len(self._on(split)) >= self._budget:
                 raise BudgetSpentError
-            earlier = self._earlier.get(key)
-            trial = earlier._replace(average=average) if earlier else self._run(average, split, reestimate)
-            self._trials[key] = trial
-            _log.info(f"{len(self)} {split} {average.kind} {average.name}: {score_text(trial.score[:2])}")
+            self._trials[key] = self._run(average, split, reestimate)
+            score = score_text(self._trials[key].score[:2])
+            _log.info(f"{len(self)} {split} {average.kind} {average.name}: {score}")
         return self._trials[key]
 
     def _on(self, split: str) -> list[Trial]:
@@ -209,13 +203,12 @@ def _trial(content: dict[str, Any]) -> Trial:
     return Trial(**{**content, "average": average, "score": value})
 
 
-def score_candidates(scores: ScoreLog, steps: Sequence[int], has_splits: bool) -> str:
-    """Score uniform windows, profiles around the best of them and, with splits, a greedy soup on ``search``.
+def score_candidates(scores: ScoreLog, steps: Sequence[int]) -> str:
+    """Score uniform windows, and profiles around the best of them, on ``search``.
 
     Args:
         scores: the scores of this merge; new ones are added.
         steps: steps of the checkpoints, oldest first.
-        has_splits: whether the metric takes a split, so that a soup can be judged on another one.
 
     Returns:
         The reason why scoring ended, in words.
@@ -228,8 +221,6 @@ def score_candidates(scores: ScoreLog, steps: Sequence[int], has_splits: bool) -
         losses = [scores.candidate(scores.get(_average_of(window, steps))).loss for window in windows]
         for profile in profiles_around(windows[int(np.argmin(losses))]):
             scores.get(_average_of(profile, steps))
-        if has_splits:
-            _score_soup(scores, steps)
     except BudgetSpentError:
         return "the budget is spent"
     return "every candidate is scored"
@@ -240,24 +231,16 @@ def _average_of(window: Window, steps: Sequence[int]) -> Average:
     return Average(kind, window.name(steps), tuple(window.coefficients(steps).tolist()))
 
 
-def _score_soup(scores: ScoreLog, steps: Sequence[int]) -> None:
-    """Score the means that a greedy soup of all checkpoints tries, or of 16 evenly spaced ones if there are more."""
-    n = len(steps)
-
-    def loss(numbers: Sequence[int]) -> float:
-        average = _average_of(Window(numbers[0], numbers[0] + 1), steps)
-        if len(numbers) > 1:
-            average = Average("soup", f"soup of {len(numbers)}", tuple(float(one in numbers) for one in range(n)))
-        return scores.candidate(scores.get(average)).loss
-
-    greedy_soup(range(n) if n <= _SOUP else np.linspace(0, n - 1, _SOUP).round().astype(int).tolist(), loss)
-
-
 def choose_winner(scores: ScoreLog, steps: Sequence[int], has_splits: bool) -> tuple[Average, list[Average], str]:
     """Choose among the scored averages by the rule of ``dimred.averaging.choice``.
 
-    With splits, the best few windows and profiles, the soup and the last checkpoint are scored on ``select``, which
-    decides. Without splits, all are compared on ``search``. The arguments are those of ``score_candidates``.
+    With splits, the best few averages and the last checkpoint are scored on ``select``, which decides. Without splits,
+    all are compared on ``search``.
+
+    Args:
+        scores: the scores of this merge; new ones are added.
+        steps: steps of the checkpoints, oldest first.
+        has_splits: whether the metric takes a split.
 
     Returns:
         The average to keep; the averages to show in the table; and the reason for the choice.
@@ -270,18 +253,15 @@ def choose_winner(scores: ScoreLog, steps: Sequence[int], has_splits: bool) -> t
     if len(losses) == 1 < len(ranking):
         _log.warning(f"all {len(ranking)} candidates have the same score: does the metric read the candidate?")
     averages = [average for average, _ in ranking]
-    plain = [average for average in averages if average.kind != "soup"][:_FINALISTS]
-    soups = [average for average in averages if average.kind == "soup"][:1]
     last = _average_of(Window(len(steps) - 1, len(steps)), steps)
-    finalists = [*(average for average in (*plain, *soups) if average != last), last]
+    finalists = [*(average for average in averages[:_FINALISTS] if average != last), last]
     split, rivals = ("select", finalists) if has_splits else ("search", averages)
     trials = [scores.get(average, split) for average in rivals]
     candidates = [scores.candidate(trial) for trial in trials]
     best = choose(candidates)
-    advice = [_NO_ERROR] if len(best.losses) == 1 and best.error is None else []
-    advice += [] if has_splits else [_NO_SPLITS]
+    advice = f"; {_NO_ERROR}" if len(best.losses) == 1 and best.error is None else ""
     winner = next(trial for trial, candidate in zip(trials, candidates, strict=True) if candidate is best)
-    return winner.average, finalists, "; ".join([f"the best on {split!r}", *advice])
+    return winner.average, finalists, f"the best on {split!r}{advice}"
 
 
 def table(

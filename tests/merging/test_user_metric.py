@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from dimred.errors import ConfigError
-from dimred.merging.metric import FunctionMetric, MetricError, ProcessMetric, Score, command_metric
+from dimred.merging.user_metric import FunctionMetric, MetricError, ProcessMetric, Score, command_metric
 from tests.helpers.checkpoint_files import BITS, network, read_file, write_file, write_shards
 from tests.merging.problems import METRICS, STATISTICS
 

@@ -1,6 +1,6 @@
 """Read the files of a run for a report."""
 
-from collections.abc import Iterable, Mapping
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,8 @@ from dimred.subspace.basis import SubspaceBasis, load_basis
 from dimred.subspace.gram_and_rows import gram_pass
 from dimred.subspace.spectrum import centre_gram
 
-_ATTEMPTS = 3  # to read the snapshots of a run that is at work
+_log = logging.getLogger(__name__)
+_SECONDS = ("seconds", "evaluation_seconds", "averaged_seconds")  # keys of an epoch's record
 
 
 @dataclass(frozen=True)
@@ -62,11 +63,12 @@ class StageOneRecord:
     @property
     def seconds(self) -> float:
         """Return the wall seconds of training, evaluation and measuring averages."""
-        return seconds_of_stage_1(self.epochs)
+        return self.seconds_until(self.last_epoch)
 
     def seconds_until(self, epoch: int) -> float:
         """Return the same until the end of an epoch."""
-        return seconds_of_stage_1(record for record in self.epochs if record["epoch"] <= epoch)
+        until = [record for record in self.epochs if record["epoch"] <= epoch]
+        return float(sum(record.get(part) or 0.0 for record in until for part in _SECONDS))
 
     @property
     def last_epoch(self) -> int:
@@ -82,24 +84,18 @@ class StageOneRecord:
     def variance_fractions(self) -> np.ndarray | None:
         """Return the fraction of the variance along each principal direction, (N - 1,) for N snapshots.
 
-        None if there are fewer than two snapshots, or all of them are equal.
+        None if there are fewer than two snapshots, if all of them are equal, or, with a warning in the log, if one
+        can't be read, because a run that is at work has removed it.
         """
-        gram = None if self.snapshots is None or len(self.snapshots) < 2 else self._gram(self.snapshots)
-        if gram is None:
+        if self.snapshots is None or len(self.snapshots) < 2:
+            return None
+        try:
+            gram, _ = gram_pass(WeightMatrix(self.snapshots))
+        except CheckpointError as error:
+            _log.warning(f"The spectrum of the snapshots is left out: {error}")
             return None
         variances = np.maximum(np.linalg.eigvalsh(centre_gram(gram))[:0:-1], 0.0)
         return variances / variances.sum() if variances.any() else None
-
-    def _gram(self, series: CheckpointSeries) -> np.ndarray | None:
-        """Return the snapshots' inner products; None if a run at work replaces them faster than they are read."""
-        for _ in range(_ATTEMPTS):
-            try:
-                return gram_pass(WeightMatrix(series))[0]
-            except CheckpointError:
-                if not series.has_moved_on():
-                    raise
-                series = CheckpointSeries.open(series.directory)
-        return None
 
 
 @dataclass(frozen=True)
@@ -197,16 +193,6 @@ def on_equal_terms(
     return stage_1.by_epoch(metric, kind), {first + epoch: value for epoch, value in points.items()}, statistics
 
 
-def seconds_of_stage_1(records: Iterable[Mapping[str, Any]]) -> float:
-    """Return the wall seconds of stage 1's epochs: of training, evaluation, and measuring averages.
-
-    Args:
-        records: the epochs' records in ``metrics.jsonl``.
-    """
-    parts = ("seconds", "evaluation_seconds", "averaged_seconds")
-    return float(sum(record.get(part) or 0.0 for record in records for part in parts))
-
-
 def read_stage_1(checkpoints: Path) -> StageOneRecord:
     """Read a stage 1 run, which may still be training.
 
@@ -231,7 +217,8 @@ def read_stage_2(folder: Path) -> StageTwoRecord:
 
     Raises:
         ConfigError: ``folder`` is not a finished stage 2 run, or its result is damaged or of another version.
-        RunError, BasisMismatchError, SeriesError: the metrics, the basis or the snapshots are damaged.
+        RunError, CheckpointError, BasisMismatchError, SeriesError: the metrics, WEIGHTS, the basis or the snapshots
+            are damaged.
     """
     path = folder / RESULT
     if not path.is_file():
@@ -244,17 +231,18 @@ def read_stage_2(folder: Path) -> StageTwoRecord:
     if not steps:
         raise ConfigError(f"RUN is {str(folder)!r}, whose stage 2 took no step; there is nothing to report")
     sources = {name: Path(source) for name, source in result.sources.items() if source}
-    missing = tuple(name for name, source in sources.items() if not source.exists())
+    there = {name: source for name, source in sources.items() if source.exists()}
+    # Another stage 1, or another basis, may have been written in the place of the one that this stage 2 had.
+    if "weights" in there and arrays_digest(read_checkpoint(there["weights"])) != result.digests["WEIGHTS"]:
+        del there["weights"]
+    basis = load_basis(there["basis"]) if result.basis and "basis" in there else None
+    if basis and result.basis and basis.digest != result.basis["digest"]:
+        basis = None
+        del there["basis"]
     checkpoints = sources["weights"].parent
-    has_stage_1 = (checkpoints.parent / METRICS).is_file() and checkpoints.name == STAGE_1_CHECKPOINTS
-    if "weights" not in missing and _are_others(sources["weights"], result.digests.get("WEIGHTS")):
-        has_stage_1, missing = False, (*missing, "weights")  # another stage 1 was run in its place
-    basis = None
-    if result.basis and "basis" not in missing:
-        basis = load_basis(sources["basis"])
-        if basis.digest != result.basis.get("digest"):  # another one was written in its place
-            basis, missing = None, (*missing, "basis")
-    return StageTwoRecord(folder, result, steps, basis, read_stage_1(checkpoints) if has_stage_1 else None, missing)
+    has_stage_1 = checkpoints.name == STAGE_1_CHECKPOINTS and (checkpoints.parent / METRICS).is_file()
+    stage_1 = read_stage_1(checkpoints) if has_stage_1 and "weights" in there else None
+    return StageTwoRecord(folder, result, steps, basis, stage_1, tuple(name for name in sources if name not in there))
 
 
 def _numbered(path: Path, key: str) -> list[dict[str, Any]]:
@@ -270,11 +258,3 @@ def _numbered(path: Path, key: str) -> list[dict[str, Any]]:
             why = f"its {key} is {shown(number)}; it must be a whole number above 0"
             raise RunError(f"{path} is damaged in line {line} ({why}); remove the line")
     return records
-
-
-def _are_others(weights: Path, digest: str | None) -> bool:
-    """Return whether a checkpoint can't be read, or has other arrays than when its digest, if known, was taken."""
-    try:
-        return digest is not None and arrays_digest(read_checkpoint(weights)) != digest
-    except CheckpointError:
-        return True

@@ -13,7 +13,7 @@ from dimred.io.checksums import read_checksummed
 from dimred.io.file_format import COMPARED
 from dimred.io.metric import Metric
 from dimred.report.page import Page, Picture, details, sentences, table
-from dimred.report.plots import plot_comparison, plot_curve
+from dimred.report.plots import plot_curve
 from dimred.report.words import duration, gain_text
 
 # Method -> its title, to which ``title_of`` adds stage 2's own method. The order is that of the table.
@@ -204,15 +204,12 @@ def divergences(summary: dict[str, Any]) -> list[str]:
     ]
 
 
-def write_comparison_page(out: Path, summary: dict[str, Any]) -> Path:
+def write_comparison_page(out: Path, summary: dict[str, Any]) -> None:
     """Write a summary as ``compare.html`` and its pictures into a folder.
 
     Args:
         out: the folder.
         summary: see ``collect``.
-
-    Returns:
-        The page's path.
 
     Raises:
         OSError: a file can't be written.
@@ -220,7 +217,6 @@ def write_comparison_page(out: Path, summary: dict[str, Any]) -> Path:
     page = Page(out, PAGE)
     at, n_seeds, metrics = summary["at"], len(summary["seeds"]), metrics_in(summary)
     metric = metrics[0]
-    last = rows_at(summary, at[-1])
     seeds = f"{'seeds' if n_seeds > 1 else 'seed'} {', '.join(map(str, summary['seeds']))}"
     words = [
         f"From the same stage 1, {seeds}.",
@@ -233,27 +229,19 @@ def write_comparison_page(out: Path, summary: dict[str, Any]) -> Path:
     tables = {epochs: table(headings(metrics), table_rows(rows_at(summary, epochs), n_seeds, metrics)) for epochs in at}
     tables_html = sentences([f"Stage 1 to epoch {at[-1]}:"]) + tables.pop(at[-1])
     tables_html += "".join(details(f"Stage 1 to epoch {epochs}", one) for epochs, one in tables.items())
-    scores = [(row["title"], *row["test_reestimated"].values()) for row in last]
-    best = best_row(last, "test", metric)
-    pictures = [
-        Picture(
-            "comparison", plot_comparison(scores, metric),
-            f"Test {metric.name} of {len(last)} methods; the best is {best['title']} with "
-            f"{metric.text(best['test_reestimated']['mean'])}.",
-            f"Test {metric.name} after {at[-1]} epochs of stage 1; bars are the spread over the seeds.",
-        ),
-        Picture(
-            "curve", plot_curve(curves(summary), metric),
-            f"Test {metric.name} over passes, stage 1 to epochs {', '.join(map(str, at))}.",
-            f"Test {metric.name} over all forward and backward passes, one line for each method; bands are the spread.",
-        ),
-    ]  # fmt: skip
-    page.add("Methods", pictures, before=sentences(words) + tables_html)
+    best = best_row(rows_at(summary, at[-1]), "test", metric)
+    picture = Picture(
+        "curve", plot_curve(curves(summary), metric),
+        f"Test {metric.name} over passes, stage 1 to epochs {', '.join(map(str, at))}. At the last of these the best "
+        f"is {best['title']} with {metric.text(best[_SCORE]['mean'])}.",
+        f"Test {metric.name} over all forward and backward passes, one line for each method; bands are the spread.",
+    )  # fmt: skip
+    page.add("Methods", [picture], before=sentences(words) + tables_html)
     rows = [[run["title"], str(run["at"]), str(run["seed"]), run["chosen"]] for run in summary["runs"]]
     runs = sorted({f"{run['run']}, data {run['data']}" for run in summary["runs"]})
     choices = table(("method", "stage 1's epochs", "seed", "val chose"), [row for row in rows if row[-1]], kind="names")
     page.add("Runs", [], sentences([f"Stage 1: {'; '.join(runs)}."]) + details("What val chose in each", choices))
-    return page.write(f"Comparison: {out.resolve().name}", sentences(comparison_verdict(summary), "verdict"))
+    page.write(f"Comparison: {out.resolve().name}", sentences(comparison_verdict(summary), "verdict"))
 
 
 def comparison_verdict(summary: dict[str, Any]) -> list[str]:

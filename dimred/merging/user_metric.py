@@ -1,7 +1,7 @@
 """The user's metric: a function in this process; or a function from a file, or a command, in a process of its own.
 
-That process is ``python -m dimred.merging.metric DESCRIPTOR SOURCE [NAME]``: it loads NAME from the file SOURCE, or
-without NAME runs the command SOURCE, and answers questions in JSON over the socket DESCRIPTOR.
+That process is ``python -m dimred.merging.user_metric DESCRIPTOR SOURCE [NAME]``: it loads NAME from the file SOURCE,
+or without NAME runs the command SOURCE, and answers questions in JSON over the socket DESCRIPTOR.
 """
 
 import contextlib
@@ -171,7 +171,7 @@ class ProcessMetric:
 
     def _start(self) -> Any:
         here, there = socket.socketpair()
-        command = [sys.executable, "-m", "dimred.merging.metric", str(there.fileno()), *self._words]
+        command = [sys.executable, "-m", "dimred.merging.user_metric", str(there.fileno()), *self._words]
         with there, self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[there.fileno()],

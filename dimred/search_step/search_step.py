@@ -4,16 +4,16 @@ The host drives the step: one graph computes the gradient and one a trial's loss
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn
 
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError, NothingAcceptedError, SearchError
 from dimred.search_step.direction import Direction
-from dimred.search_step.dropout import draw_masks, make_replayable
 from dimred.search_step.line_search import LineSearch
 from dimred.search_step.moves import Line, MoveOutside, UnitRate
 from dimred.search_step.objective import LineObjective, Objective
@@ -27,11 +27,9 @@ from dimred.search_step.result import (
     search_line,
     totals,
 )
-from dimred.train_step.ema import EMA
 from dimred.train_step.modes import TrainingMode
-from dimred.train_step.network_checks import check_dense, check_names
-from dimred.train_step.optimizers import check_float32
-from dimred.train_step.part import LossScale, StepPart, TypedCell, WeightsPart, parts_of
+from dimred.train_step.network_checks import check_dense, check_float32, check_names
+from dimred.train_step.part import LossScale, StepPart, TypedCell, WeightsPart, average_of, parts_of
 from dimred.train_step.protocol import parameters_to_save
 from dimred.train_step.usual_parts import collect_parts
 from dimred.vectors.parameters import from_arrays, to_arrays
@@ -40,6 +38,9 @@ from dimred.vectors.weights import make_copies, make_vectors
 from dimred.workarounds.binary_cross_entropy import exact_binary_cross_entropy
 from dimred.workarounds.failed_gradient import clearing_failures
 from dimred.workarounds.moved_memory import KnownMemory
+
+if TYPE_CHECKING:
+    from dimred.train_step.ema import EMA
 
 _SAME_LOSS_TOLERANCE = 1e-4
 _SEARCH = "search:"  # prefix of the memory's arrays in a state
@@ -138,15 +139,14 @@ class SearchStep(TypedCell):
         self._registered_parts = nn.CellList(list(parts), auto_prefix=False)
         self.loss_scale = next(iter(parts_of(LossScale, parts)), LossScale())
         self.optimizer = UnitRate(lambda: self.memory.n_steps)
-        self._has_dropout = make_replayable(network)
-        self._ranks = ranks
         trainable_ids = {id(parameter) for parameter in trainable}
         self._untrained_parameters = make_copies([p for p in network.get_parameters() if id(p) not in trainable_ids])
         self._weights = make_vectors(trainable)
         self.subspace = make_projection(components, ranks)
         self.objective = Objective(
-            network, trainable, self._weights, ranks.mean(), micro_batch_size, self._draw_masks, self.loss_scale, parts
-        )
+            network, trainable, self._weights, ranks.mean(), micro_batch_size, self._mask_drawer(network, ranks),
+            self.loss_scale, parts,
+        )  # fmt: skip
         self._forward_is_checked = False
         self.memory = SearchMemory(direction.initial())
         self._mode = TrainingMode(self, network)
@@ -154,9 +154,10 @@ class SearchStep(TypedCell):
         self._parameter_memory = KnownMemory(self.get_parameters())
 
     @property
-    def ema(self) -> EMA | None:
+    def ema(self) -> "EMA | None":
         """Return the moving average of the network; None without one."""
-        return next(iter(parts_of(EMA, self.parts)), None)
+        average: EMA | None = average_of(self.parts)
+        return average
 
     def state(self) -> dict[str, np.ndarray]:
         """Return every parameter but the learning rates, and the memory of the search, by name."""
@@ -262,10 +263,16 @@ class SearchStep(TypedCell):
             telemetry=telemetry,
         )
 
-    def _draw_masks(self, micro_batch: int) -> None:
-        """Draw the dropout masks for a micro-batch of this rank; they are the same in all forward passes of a step."""
-        if self._has_dropout:
-            draw_masks(self.memory.n_steps, micro_batch * self._ranks.group_size + self._ranks.rank)
+    def _mask_drawer(self, network: nn.Cell, ranks: Ranks) -> Callable[[int], object]:
+        """Return what draws the dropout masks of a micro-batch; they are the same in all forward passes of a step."""
+        kinds = {kind.__name__ for _, cell in network.cells_and_names() for kind in type(cell).__mro__}
+        if not any("Dropout" in kind for kind in kinds):
+            return lambda number: None
+        from dimred.search_step.dropout import draw_masks, make_replayable
+
+        make_replayable(network)
+        seed = int(ranks.gather([ms.get_seed() or 0])[0, 0])  # rank 0's
+        return lambda number: draw_masks(seed, self.memory.n_steps, number * ranks.group_size + ranks.rank)
 
     def _give_up_after_too_many(self) -> None:
         if self.memory.n_rejected_in_a_row >= self._max_rejected_steps:

@@ -1,0 +1,100 @@
+"""Messages about keys that are unknown and values that are not allowed."""
+
+import difflib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+from dimred.errors import shown
+
+
+def message_of(model: type[BaseModel], values: Any, error: ValidationError, other_keys: Collection[str]) -> str:
+    """Return a line for each problem that the values of a model have."""
+    keys = [*keys_of(model), *other_keys]
+    lines: dict[str, list[str]] = {}  # what is wrong -> what is allowed; a union has one entry for each type
+    for problem in error.errors():
+        line, alternatives = _in_words(model, keys, values, problem)
+        lines[line] = list(dict.fromkeys([*lines.get(line, []), *alternatives]))
+    return "\n".join(line + " or ".join(alternatives) for line, alternatives in lines.items())
+
+
+def _in_words(model: type[BaseModel], keys: Sequence[str], values: Any, problem: Any) -> tuple[str, list[str]]:
+    """Return the beginning of a problem's line, and what is allowed unless the line already says so.
+
+    Where pydantic's message names its own types, ours replaces it.
+    """
+    kind, message = problem["type"], problem["msg"]
+    if kind == "extra_forbidden":
+        unknown = ".".join(str(part) for part in problem["loc"])
+        return "\n".join(lines_of_unknown(unknown, problem["input"], keys, getattr(model, "NEW_KEYS", {}))), []
+    # The location may go on below the key, for example to an element of a list.
+    parts = [str(part) for part in problem["loc"]]
+    key = next((key for n in range(len(parts), 0, -1) if (key := ".".join(parts[:n])) in keys), "")
+    for name in filter(None, key.split(".")):
+        values = values.get(name, problem["input"]) if isinstance(values, Mapping) else problem["input"]
+    start = f"{key or 'the configuration'} is {shown(values)}; "
+    if kind == "value_error":
+        message, is_section = message.removeprefix("Value error, "), any(one.startswith(f"{key}.") for one in keys)
+        return (start + message if key and not is_section else message), []
+    if kind == "missing":
+        is_key = isinstance(problem["loc"][-1], str)  # not a part of a list
+        return (f"{key} is missing" if is_key else f"{start}the list must be longer"), []
+    if kind == "model_type":
+        return f"{start}it must be a section of keys and values", []
+    message = message.replace("Tuple should have", "Input should be a list of").partition(", unable to ")[0]
+    return f"{start}it must be ", [message.removeprefix("Input should be ")]
+
+
+def lines_of_unknown(unknown: str, value: Any, keys: Sequence[str], new_keys: Mapping[str, str]) -> Iterator[str]:
+    """Yield a line about an unknown dotted key, or about each key in a section that no known one resembles.
+
+    ``new_keys`` maps a dotted key, or its last parts, to what to do instead.
+    """
+    parts = unknown.split(".")
+    if new := next(filter(None, (new_keys.get(".".join(parts[n:])) for n in range(len(parts)))), None):
+        yield f"{unknown} is no key: {new}"
+    elif isinstance(value, Mapping) and value and not _similar_keys(unknown, keys):
+        for name, inner in value.items():
+            yield from lines_of_unknown(f"{unknown}.{name}", inner, keys, new_keys)
+    else:
+        yield unknown_key(unknown, keys)
+
+
+def unknown_key(unknown: str, keys: Sequence[str]) -> str:
+    """Return a message about an unknown dotted key, which suggests a similar one, or else lists the allowed ones."""
+    if near := _similar_keys(unknown, keys):
+        return f"unknown key {shown(unknown)}; did you mean {' or '.join(map(repr, near))}?"
+    section = unknown[:80].rpartition(".")[0]
+    beside = [key.rpartition(".")[2] for key in keys if key.rpartition(".")[0] == section]
+    where = f" in {section}" if section and beside else ""
+    return f"unknown key {shown(unknown)}; allowed{where}: {', '.join(beside or keys)}"
+
+
+def _similar_keys(unknown: str, keys: Sequence[str]) -> list[str]:
+    """Return the key of the same section that is most like an unknown one, or else those of other sections."""
+    section, _, last = unknown[:80].rpartition(".")
+    places: dict[str, list[str]] = {}  # the last part of a key -> the sections that have it
+    for key in keys:
+        places.setdefault(key.rpartition(".")[2], []).append(key.rpartition(".")[0])
+    beside = [name for name, sections in places.items() if section in sections]
+    if near := difflib.get_close_matches(last, beside, n=1):
+        return [f"{section}.{near[0]}".lstrip(".")]
+    elsewhere = difflib.get_close_matches(last, places, n=1, cutoff=0.75)
+    return [f"{place}.{name}".lstrip(".") for name in elsewhere for place in places[name]]
+
+
+def _section(field: FieldInfo) -> type[BaseModel] | None:
+    """Return the model of the section that a key holds, or None if it holds a value."""
+    kinds = (field.annotation, *get_args(field.annotation))
+    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
+
+
+def keys_of(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    """Yield the dotted name of every key of a model."""
+    for name, field in model.model_fields.items():
+        yield prefix + name
+        section = _section(field)
+        if section is not None:
+            yield from keys_of(section, f"{prefix}{name}.")

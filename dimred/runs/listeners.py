@@ -1,0 +1,71 @@
+"""Listeners to a run's records: TensorBoard's event files, and a user's own."""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from dimred.errors import ConfigError, shown
+from dimred.models.factory import call_factory
+from dimred.runs.records import Record
+
+_SECONDS_BETWEEN_FLUSHES = 10.0
+
+
+def make_callback(name: str, folder: Path) -> Callable[[Record], object]:
+    """Make a user's own listener by calling its factory, ``package.module:factory``, with the run's folder.
+
+    Raises:
+        ConfigError: the factory can't be found, fails, or does not return a function.
+    """
+    listener = call_factory(name, folder, key="callback")
+    if not callable(listener):
+        raise ConfigError(
+            f"callback is {name!r}, which returned {shown(listener)}; it must return a function of a record"
+        )
+    return listener
+
+
+class TensorBoard:
+    """A listener that writes every number of a record at its ``step`` into TensorBoard's event files.
+
+    It does not use ``SummaryWriter``, whose thread dies on a full disk, so that the run would wait for it for ever.
+
+    Args:
+        folder: folder of the files.
+        records: the run's records so far; events of later steps, which a killed run has left, are hidden.
+    """
+
+    def __init__(self, folder: Path, records: Sequence[Record]):
+        from tensorboardX.event_file_writer import EventsWriter  # MindSpore's own forks, and can wait for ever, too
+        from tensorboardX.proto.event_pb2 import Event, SessionLog
+        from tensorboardX.summary import scalar
+
+        self._event, self._scalar, self._flushed_at = Event, scalar, -math.inf
+        first = int(records[-1]["step"]) + 1 if records else 0
+        # The suffix keeps two files that are begun within one second apart.
+        folder.mkdir(exist_ok=True)
+        self._events = EventsWriter(str(folder / "events"), f".{first}")
+        if first:
+            self._write(first, session_log=SessionLog(status=SessionLog.START))
+        self.close = self._events.close
+
+    def __call__(self, record: Record) -> None:
+        for name, value in _numbers(record):
+            self._write(int(record["step"]), summary=self._scalar(name, value))
+        if time.monotonic() - self._flushed_at > _SECONDS_BETWEEN_FLUSHES:  # each waits for the disk
+            self._events.flush()
+            self._flushed_at = time.monotonic()
+
+    def _write(self, step: int, **content: Any) -> None:
+        self._events.write_event(self._event(step=step, wall_time=time.time(), **content))
+
+
+def _numbers(record: Record, prefix: str = "") -> Iterator[tuple[str, float]]:
+    """Yield the numbers of a record by name; those of an object within it are named KEY/NAME."""
+    for key, value in record.items():
+        if isinstance(value, dict):
+            yield from _numbers(value, f"{prefix}{key}/")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield prefix + key, value

@@ -1,0 +1,81 @@
+"""Try a user's own network, data, loss and metric on a batch before anything expensive."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from mindspore import Tensor, nn
+
+from dimred.config import StageConfig
+from dimred.data.batches import Batches
+from dimred.errors import ConfigError, DimredError, shown
+from dimred.evaluation.scores import Score, Scores, copies, misfit, on_host
+from dimred.models.factory import CLASSES_REMEDY
+from dimred.runs.steps import mean_loss
+from dimred.train_step.modes import evaluating
+
+
+def check_scores(config: StageConfig, network: nn.Cell, scores: Scores, images: Mapping[str, Batches]) -> None:
+    """Try loss and metric on the first batch of ``train`` and of the evaluation split; change nothing.
+
+    Every rank that has samples of both splits tries them, because work on rank 0 alone may not call a cell (see
+    ``Ranks.run_on_rank_zero``).
+
+    Raises:
+        ConfigError: network, loss or metric fails, or returns something that it must not; or the number of outputs
+            is not that of the classes, which the built-in loss and metric need.
+        DataError: the built-in loss or metric can't use the labels.
+    """
+    if min(images[split].n_images for split in ("train", config.data.eval_split)) <= images["train"].rank:
+        return
+    trained = mean_loss(config)
+    metrics = [("metric", config.metric, metric) for metric in scores.metrics]
+    scores_of_both = [("loss", config.loss, scores.loss), *metrics]
+    for split, of_split in (("train", [("loss", config.loss, trained)]), (config.data.eval_split, scores_of_both)):
+        *inputs, labels = next(images[split].evaluation().create_tuple_iterator(num_epochs=1))
+        where = f"the first batch of {split!r} (inputs {_shapes(inputs)}"
+        with evaluating(network):
+            outputs = _called("model.name", config.model.name, where, network, *inputs)
+        where += f", outputs {_shapes(outputs if isinstance(outputs, tuple | list) else [outputs])}"
+        where += f", labels {labels.dtype} {labels.shape}"
+        if None in (config.loss, config.metric):
+            _check_outputs(config, outputs, where)
+        for key, name, score in of_split:
+            shape = _called(key, name, where, _shape_of, score, outputs, labels)
+            wrong = misfit(shape, outputs, labels)
+            if score is trained:
+                wrong = f"the shape {shape} with reduction='mean'; it must be one number, ()" if shape else None
+            if wrong:
+                raise ConfigError(f"{key} is {name!r}, which on {where}) gives {wrong}")
+
+
+def _check_outputs(config: StageConfig, outputs: Any, where: str) -> None:
+    """Check that there are as many outputs as ``model.n_classes``; the scores check everything else."""
+    shape, n_classes = [*getattr(outputs, "shape", ())], config.model.n_classes
+    if len(shape) > 1 and shape[1] != n_classes:
+        raise ConfigError(
+            f"model.name is {config.model.name!r}, which on {where}) gives {shape[1]} outputs, but model.n_classes is "
+            f"{n_classes}; {CLASSES_REMEDY}, or --set model.n_classes={shape[1]} if these are the classes"
+        )
+
+
+def _called(key: str, name: str | None, where: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a user's function; raise ConfigError if it fails."""
+    try:
+        return function(*arguments)
+    except DimredError:
+        raise
+    except Exception as error:
+        why = f"{type(error).__name__}: {shown(str(error), 300)}"
+        raise ConfigError(f"{key} is {name!r}, which fails on {where}): {why}") from error
+
+
+def _shape_of(score: Score, outputs: Any, labels: Tensor) -> tuple[int, ...]:
+    """Return the shape of the values that a loss or a metric gives."""
+    result = score(copies(outputs), copies(labels))
+    values, is_counted = result if isinstance(result, tuple) else (result, True)
+    return np.broadcast_shapes(on_host(values).shape, np.shape(on_host(is_counted)))
+
+
+def _shapes(parts: Sequence[Tensor]) -> str:
+    return " and ".join(str(part.shape) for part in parts)

@@ -1,0 +1,44 @@
+"""The checkpoints of the points of a stage 2."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from mindspore import Parameter
+
+from dimred.checkpoints.checkpoint_io import write_checkpoint
+from dimred.distributed.ranks import Ranks
+from dimred.io.atomic import make_folder, remove_leftovers, retry
+from dimred.vectors.parameters import to_arrays
+
+
+class PointFiles:
+    """The checkpoints of a stage 2: of ``start``, ``average``, an epoch, given by its number, and ``final``.
+
+    A file is named ``{prefix}-{point}.ckpt``, an epoch's ``{prefix}-{epoch}_{steps_per_epoch}.ckpt``.
+
+    Args:
+        folder: folder of the checkpoints; made if missing.
+        prefix, steps_per_epoch: parts of the files' names.
+        ranks: all of them call ``save``; rank 0 writes.
+    """
+
+    def __init__(self, folder: Path, prefix: str, steps_per_epoch: int, ranks: Ranks) -> None:
+        self.folder = folder
+        self._prefix, self._steps_per_epoch, self._ranks = prefix, steps_per_epoch, ranks
+        if ranks.is_rank_zero and folder.is_dir():
+            remove_leftovers(folder, is_only_writer=True)
+
+    def path(self, point: str | int) -> Path:
+        """Return the path of a point's checkpoint."""
+        name = f"{point}_{self._steps_per_epoch}" if isinstance(point, int) else point
+        return self.folder / f"{self._prefix}-{name}.ckpt"
+
+    def save(self, point: str | int, parameters: Sequence[Parameter]) -> None:
+        """Write the checkpoint of a point."""
+        arrays = to_arrays(parameters)
+
+        def write() -> None:
+            make_folder(self.folder)
+            retry(lambda: write_checkpoint(self.path(point), arrays))
+
+        self._ranks.run_on_rank_zero(write)

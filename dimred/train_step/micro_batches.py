@@ -1,0 +1,137 @@
+"""Loss and gradient of a batch that is taken in micro-batches, and the end of such a step."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mindspore import Tensor, mint, nn
+
+from dimred.errors import ConfigError, check_number, shown
+from dimred.train_step.finish import Finish
+from dimred.train_step.gradient import BatchGradient, VectorGradient
+from dimred.train_step.statistics import moving_statistics
+from dimred.vectors.weights import Unflatten, Vectors, make_vectors
+
+
+class GroupGradient(VectorGradient):
+    """Loss and gradient of a group of micro-batches, as if it were one batch.
+
+    With the weight w_i of a micro-batch B_i, the items for each row that its mean is over (see ``WeightedLoss``), and
+    a_i = rows of B_i / rows of the group::
+
+        loss = sum_i a_i w_i f(B_i);   gradient = sum_i a_i w_i grad f(B_i);   weight = sum_i a_i w_i
+
+    Divided by the weight, these are the loss and the gradient of the whole batch. They are divided once, after they are
+    averaged over the ranks. The sums are float32. The host calls one small graph for each micro-batch.
+
+    BatchNorm normalises each micro-batch by itself. ``loss_and_gradient`` moves its moving statistics once, by the mean
+    of the micro-batches' changes. Each micro-batch starts from the statistics before the group, r, and its forward pass
+    leaves r + c (b_i - r), where b_i is its own mean or variance; the group leaves r + c (mean(b_i) - r), the mean of
+    these. Without this, n micro-batches would move the statistics n times in one step.
+
+    Args:
+        gradient, vectors, draw_dropout_masks: as for ``VectorGradient``.
+        rows: rows of a micro-batch.
+
+    Raises:
+        ConfigError: ``rows`` is below 1, or the network has a BatchNorm of ``mindspore.mint``.
+    """
+
+    def __init__(
+        self,
+        gradient: BatchGradient,
+        vectors: Vectors,
+        rows: int,
+        draw_dropout_masks: Callable[[int], object] = lambda number: None,
+    ):
+        super().__init__(gradient, vectors, draw_dropout_masks)
+        check_number("micro_batch_size", rows, at_least=1, whole=True)
+        self._rows = rows
+        moving = moving_statistics(gradient.network)
+        self._statistics = make_vectors(moving) if moving else None
+
+    def loss(self, inputs: Sequence[Tensor], number: int = 0) -> tuple[Tensor, Tensor]:
+        """Return the loss times the weight, and the weight; see ``VectorGradient.loss``.
+
+        Raises:
+            ConfigError: the inputs can't be cut, see ``_cut``.
+        """
+        batches = _cut(inputs, self._rows)
+        if len(batches) == 1:
+            return super().loss(inputs)
+        total: Any = None
+        weight: Any = None
+        for number, (part, fraction) in enumerate(batches):
+            loss, batch_weight = super().loss(part, number)
+            total, weight = _plus(total, loss, fraction), _plus(weight, batch_weight, len(part[0]))
+        return total, weight / len(inputs[0])
+
+    def loss_and_gradient(self, inputs: Sequence[Tensor], number: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+        """Return loss and gradient times the weight, and the weight; raise as ``loss``."""
+        batches, statistics = _cut(inputs, self._rows), self._statistics
+        if len(batches) == 1:
+            return super().loss_and_gradient(inputs)
+        before = None if statistics is None else statistics.read()
+        loss = vector = after = None
+        weight: Any = None
+        for number, (part, fraction) in enumerate(batches):
+            batch_loss, batch_vector, batch_weight = super().loss_and_gradient(part, number)
+            if statistics is not None:
+                after = _plus(after, statistics.read(), fraction)
+                statistics.put((1.0, before))
+            loss, vector = _plus(loss, batch_loss, fraction), _plus(vector, batch_vector, fraction)
+            weight = _plus(weight, batch_weight, len(part[0]))  # whole numbers: n weights of 1 are exactly n
+        if statistics is not None:
+            statistics.put((1.0, after))
+        return loss, vector, weight / len(inputs[0])
+
+
+def _plus(total: Tensor | None, value: Tensor, fraction: float) -> Tensor:
+    """Return ``total + fraction * value``, made by one kernel, or ``fraction * value`` if ``total`` is None."""
+    return value * fraction if total is None else mint.add(total, value, alpha=fraction)
+
+
+def _cut(inputs: Sequence[Tensor], rows: int) -> list[tuple[tuple[Tensor, ...], float]]:
+    """Cut a batch into micro-batches of ``rows`` rows, the last of which may have fewer.
+
+    Args:
+        inputs: the network's inputs; their first dimension counts the rows.
+        rows: rows of a micro-batch.
+
+    Returns:
+        For each micro-batch, its rows of each input, and its fraction of the batch's rows; the fractions sum to 1.
+
+    Raises:
+        ConfigError: an input is no tensor, has no rows, or not as many as the others.
+    """
+    for number, value in enumerate(inputs, start=1):
+        if not isinstance(value, Tensor):
+            raise ConfigError(
+                f"micro_batch_size is {rows}, but input {number} of the step is {shown(value)}; to be cut into "
+                "micro-batches all inputs must be tensors: pass others when the network is made"
+            )
+    shapes = [tuple(value.shape) for value in inputs]
+    if not shapes or any(not shape or shape[0] != shapes[0][0] or shape[0] == 0 for shape in shapes):
+        raise ConfigError(
+            f"micro_batch_size is {rows}, but the step's inputs have the shapes {shapes}; to be cut into micro-batches "
+            "they must all have the same number of rows in their first dimension"
+        )
+    n_rows = shapes[0][0]
+    return [
+        (tuple(value[first : first + rows] for value in inputs), min(rows, n_rows - first) / n_rows)
+        for first in range(0, n_rows, rows)
+    ]
+
+
+class FinishVector(nn.Cell):
+    """A cell that calls ``Finish`` for a gradient vector (M,); with votes, the tally precedes ``untrained_values``."""
+
+    def __init__(self, finish: Finish):
+        super().__init__(auto_prefix=False)
+        self.finish = finish
+        self.unflatten = Unflatten(finish.optimizer.parameters)
+
+    def construct(self, loss: Tensor, vector: Tensor, weight: Tensor, *untrained_values: Tensor) -> tuple[Tensor, ...]:
+        tally = None
+        if self.finish.votes:
+            tally, untrained_values = untrained_values[0], untrained_values[1:]
+        return self.finish(loss, self.unflatten(vector), weight, untrained_values, tally)

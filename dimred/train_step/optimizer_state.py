@@ -1,0 +1,68 @@
+"""Read the state of an optimizer: its parameters, its rate, and the weights that it would have used."""
+
+import re
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager, nullcontext
+
+from mindspore import Parameter, nn
+
+from dimred.errors import ConfigError
+
+UPDATES = "global_step"  # the count of updates in the state of every MindSpore optimizer; snapshots don't hold it
+RATES_SQUARED = "schedule_free.rates_squared"  # in the state of ``ScheduleFree`` alone
+
+
+def is_rate(parameter: Parameter) -> bool:
+    """Return whether a parameter of an optimizer holds its learning rates, or those of a group with its own."""
+    return re.fullmatch("learning_rate(_group_[0-9]+)?", parameter.name) is not None
+
+
+def has_averaged_point(optimizer: nn.Cell | None) -> bool:
+    """Return whether the weights to evaluate and keep are others than those of the network, as for ``ScheduleFree``."""
+    return hasattr(optimizer, "in_place")
+
+
+def weights_to_use(optimizer: nn.Cell | None) -> AbstractContextManager[None]:
+    """Put the weights to evaluate and keep into the network inside the block, if they are not there already."""
+    in_place: Callable[[], AbstractContextManager[None]] = getattr(optimizer, "in_place", nullcontext)
+    return in_place()
+
+
+def state_parameters(optimizer: nn.Cell) -> list[Parameter]:
+    """Return an optimizer's state, such as momenta and the count of updates, without weights and rates."""
+    weights = {id(weight) for weight in optimizer.parameters}
+    return [
+        parameter for parameter in optimizer.get_parameters() if id(parameter) not in weights and not is_rate(parameter)
+    ]
+
+
+def last_rate(optimizer: nn.Cell) -> float | None:
+    """Return the rate of the latest update of an optimizer, in its first group; before any, the first rate.
+
+    Return None for a cell without rates, which stands in an optimizer's place.
+    """
+    rate = next(filter(is_rate, optimizer.get_parameters()), None)
+    if rate is None:
+        return None
+    rates = rate.asnumpy().reshape(-1)
+    n_updates = int(optimizer.global_step.asnumpy().item()) if len(rates) > 1 else 1
+    return float(rates[min(max(n_updates, 1), len(rates)) - 1])
+
+
+def check_no_gradient_point(names: Collection[str], title: str) -> None:
+    """Check by the names in it that a checkpoint is not a full one of schedule-free training.
+
+    The weights of that one are not its network.
+
+    Args:
+        names: names of its arrays.
+        title: the beginning of the error, which says what the user gave.
+
+    Raises:
+        ConfigError: it is one.
+    """
+    if RATES_SQUARED in names:
+        raise ConfigError(
+            f"{title} has the point at which schedule-free training takes its gradients, not the averaged "
+            "weights, which are its network; name the *-final.ckpt beside it"
+        )

@@ -1,0 +1,138 @@
+"""The weight of a micro-batch, or of a rank, in the mean over the whole batch."""
+
+import functools
+import logging
+from typing import Any
+
+import mindspore as ms
+from mindspore import Parameter, Tensor, mint, nn, ops
+
+from dimred.train_step.mean_loss import loss_numbers
+from dimred.train_step.places import places
+
+_log = logging.getLogger(__name__)
+_each = ops.HyperMap()  # a graph compiles it much faster than a loop
+# MindSpore's cross entropies, each with the function that it calls.
+_CROSS_ENTROPIES = {
+    nn.CrossEntropyLoss: ops.cross_entropy,
+    nn.NLLLoss: ops.nll_loss,
+    mint.nn.CrossEntropyLoss: mint.nn.functional.cross_entropy,
+    mint.nn.NLLLoss: mint.nn.functional.nll_loss,
+}
+
+
+class WeightedLoss(nn.Cell):
+    """A cell that returns the mean loss of a part of a batch, and how many items for each row the mean is over.
+
+    With means f_i over n_i items, such as labels that are not ignored, the mean over all items of all parts i is
+
+        f = sum_i n_i f_i / sum_i n_i
+
+    For MindSpore's cross entropies n_i is the number of labels that are not ``ignore_index``, or, with class weights,
+    the sum of the weights of these labels. Only such a cell sees the labels, so each with ``reduction="mean"`` is
+    replaced, in its place in the network, by one that does the same and counts. Any other network can return the sum of
+    the loss, and n_i as an integer tensor, in place of the mean. If it does not, its mean counts as one over the rows.
+    The n_i of several cross entropies is their sum, so f is exact only if all parts have these in the same proportion.
+
+    Args:
+        network: as for ``MeanLoss``. A warning is logged if a loss in it is a sum.
+
+    Inputs:
+        the network's inputs; the first dimension of the first one counts the rows.
+
+    Outputs:
+        the mean loss f_i; its total, f_i times the weight; and the weight n_i / rows, () float32 each.
+
+    Raises:
+        ConfigError: as for ``MeanLoss``.
+    """
+
+    def __init__(self, network: nn.Cell):
+        super().__init__(auto_prefix=False)
+        self.network = network
+        for place in places(network):
+            loss = place.cell
+            kind = next((kind for kind in _CROSS_ENTROPIES if isinstance(loss, kind)), None)
+            if kind is not None and type(loss).construct is kind.construct and loss.reduction == "mean":
+                place.put(_CountingLoss(loss, _CROSS_ENTROPIES[kind]))
+            elif isinstance(loss, nn.LossBase) and loss.reduce and not loss.average:
+                _log.warning(
+                    f"{type(loss).__name__} has reduction='sum', and a step with micro-batches or ranks takes the mean "
+                    "of their losses, unless the network divides the sum by its rows, or returns it with its count"
+                )
+        object.__setattr__(self, "n_items", _n_items())  # not registered, so that no checkpoint holds it
+        self.one, self.not_called = Tensor(1.0, ms.float32), Tensor(-1.0, ms.float32)
+
+    def construct(self, *inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+        ops.assign(self.n_items, self.not_called)
+        numbers = loss_numbers(self.network(*inputs))
+        n_rows = 1
+        if len(inputs) > 0 and isinstance(inputs[0], Tensor) and inputs[0].ndim > 0:
+            n_rows = inputs[0].shape[0]
+        if len(numbers) == 1:
+            mean, n_items = numbers[0], ops.stop_gradient(self.n_items + 0.0)
+            weight = ops.select(n_items < 0, self.one, n_items / n_rows)  # a loss of another kind counts its rows
+        else:
+            mean, weight = numbers[0] / ops.maximum(numbers[1], 1.0), numbers[1] / n_rows
+        return mean, mean * weight, weight
+
+
+@functools.cache
+def _n_items() -> Parameter:
+    """Return the number of items that the cross entropies counted in this pass; -1 if none was called."""
+    return Parameter(Tensor(-1.0, ms.float32), name="dimred.n_items", requires_grad=False)
+
+
+class _CountingLoss(nn.Cell):
+    """A cross entropy that adds to ``n_items`` how many of its labels count, or the sum of their class weights.
+
+    It divides the sum by that itself, because MindSpore's mean is 0 / 0 where no label counts. Here it is 0.
+
+    Args:
+        loss: the cell that it replaces, with ``reduction="mean"``.
+        function: the function that this cell calls.
+    """
+
+    def __init__(self, loss: nn.Cell, function: Any):
+        super().__init__(auto_prefix=False)
+        self.function, self.one = function, Tensor(1.0, ms.float32)
+        self.weight, self.ignore_index = loss.weight, loss.ignore_index
+        self.smoothing = (loss.label_smoothing,) if hasattr(loss, "label_smoothing") else ()
+        object.__setattr__(self, "n_items", _n_items())
+
+    def construct(self, logits: Tensor, labels: Tensor) -> Tensor:
+        if labels.is_floating_point():  # a probability of each class
+            n_items = self.one * (labels.size // labels.shape[min(1, labels.ndim - 1)])
+        else:
+            counts = ops.not_equal(labels, self.ignore_index).astype(labels.dtype)
+            n_items = counts.sum().astype(ms.float32)
+            if self.weight is not None:
+                n_items = (ops.gather(self.weight.astype(ms.float32), labels * counts, 0) * counts).sum()
+        ops.assign(self.n_items, ops.maximum(self.n_items, 0.0) + n_items)
+        # As float32, because a sum in half precision would overflow where the mean does not.
+        total = self.function(
+            logits.astype(ms.float32), labels, self.weight, self.ignore_index, "sum", *self.smoothing
+        )  # fmt: skip
+        return total / ops.select(n_items == 0, self.one, n_items)
+
+
+class MeanOfBatches(nn.Cell):
+    """A cell that returns loss and gradients of the whole batch: means over the ranks, divided by the mean weight.
+
+    Args:
+        reduce: maps tensors to a tuple of their means over the ranks; None for one rank, with micro-batches.
+    """
+
+    def __init__(self, reduce: nn.Cell | None):
+        super().__init__(auto_prefix=False)
+        self.reduce = _Same() if reduce is None else reduce
+
+    def construct(self, loss: Tensor, gradients: Any, weight: Tensor, votes: Any) -> tuple[Tensor, Any, Any]:
+        means, n = self.reduce(*gradients, loss, weight, *votes), len(gradients)
+        loss, weight = means[n], means[n + 1]
+        return loss / weight, _each(ops.partial(ops.mul, 1.0 / weight), means[:n]), means[n + 2 :]
+
+
+class _Same(nn.Cell):
+    def construct(self, *values: Tensor) -> tuple[Tensor, ...]:
+        return values
