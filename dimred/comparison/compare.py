@@ -20,7 +20,7 @@ from dimred.comparison.results import collect, markdown, read_row, title_of, wri
 from dimred.comparison.runs import DivergedRunError, checkpoint_of
 from dimred.config import StageOneConfig, StageTwoConfig, config_text, load_config
 from dimred.errors import ConfigError
-from dimred.io.atomic import atomic_write, make_folder, writable
+from dimred.io.atomic import atomic_write, make_folder, remove_leftovers, writable
 from dimred.io.checksums import write_checksummed
 from dimred.io.file_format import COMPARED
 from dimred.io.metrics_file import finite, json_text
@@ -31,6 +31,7 @@ from dimred.io.run_names import (
     STAGE_2_CHECKPOINTS,
     full_checkpoints,
     own_config,
+    results_in,
 )
 from dimred.runs.begun import Begun, pins_of_data
 from dimred.runs.device import set_up
@@ -95,6 +96,7 @@ def compare(
     if not (folder / CONFIG).exists():
         with writable("--out", folder):
             make_folder(folder)
+            remove_leftovers(folder)
             atomic_write(folder / CONFIG, config_text(two))
     for job in jobs:
         job()
@@ -240,7 +242,7 @@ def _check_digests(folder: Path, digests: Mapping[str, str]) -> None:
 def _check_folder(out: Path, two: StageTwoConfig, *, resume: bool) -> None:
     """Check that a folder is new, or holds a comparison with the same stage 2, which is to be gone on with."""
     if not (out / CONFIG).exists():
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        if out.exists() and (not out.is_dir() or results_in(out)):
             raise ConfigError(f"--out is {str(out)!r}, which holds something else; name another folder")
         return
     n_rows = len(list(out.glob("seed_*/at_*/*.json")))

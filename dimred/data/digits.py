@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from dimred.errors import DataError
-from dimred.io.atomic import atomic_folder, make_folder, writable
+from dimred.io.atomic import atomic_folder, make_folder, remove_leftovers, writable
 
 FIELD = 16
 N_CLASSES = 10
@@ -42,6 +42,7 @@ def write_image_tree(out: Path, images: Iterable[tuple[str, str, str, np.ndarray
     counts: Counter[str] = Counter()
     with writable("OUT", out):
         make_folder(out.parent)
+        remove_leftovers(out.parent)
         with atomic_folder(out) as folder:
             for split, class_name, name, pixels in images:
                 path = folder / split / class_name / f"{name}.png"

@@ -12,7 +12,7 @@ import numpy as np
 from dimred.averaging.choice import in_words
 from dimred.config import StageOneConfig, StageTwoConfig
 from dimred.errors import ConfigError
-from dimred.io.atomic import atomic_write, make_folder, remove_leftovers, writable
+from dimred.io.atomic import atomic_write, is_temporary, make_folder, remove_leftovers, writable
 from dimred.io.metric import Metric, metrics_of
 from dimred.io.metrics_file import loss_text
 from dimred.io.run_names import CONFIG, METRICS, RESULT, VERSIONS
@@ -38,7 +38,7 @@ def make_report_folder(out: Path) -> None:
         make_folder(out)
         remove_leftovers(out)
         if not (out / PAGE).exists():
-            if other := next(out.iterdir(), None):
+            if other := next((path for path in out.iterdir() if not is_temporary(path.name)), None):
                 raise ConfigError(f"--out is {str(out)!r}, which holds {other.name} and no report; name another folder")
             # The page marks pictures as a report's, even if this one is killed before it is whole.
             atomic_write(out / PAGE, "This report was not finished; run the same command again.\n")

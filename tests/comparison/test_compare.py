@@ -17,6 +17,7 @@ from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.cli.measure import compare
 from dimred.config import StageOneConfig
 from dimred.errors import ConfigError, SeriesError, StoppedError
+from dimred.io.atomic import BOOT
 from dimred.io.checksums import read_checksummed, write_checksummed
 from dimred.io.file_format import COMPARED
 from dimred.io.stage_two_result import StageTwoResult
@@ -113,6 +114,7 @@ def test_what_does_not_go_together_is_refused_before_anything_is_run(folder: Pat
             ConfigError,
             "--out is .* can't be made or written",
         ),
+        ({"out": folder}, ConfigError, "--out is .* holds something else; name another folder"),
     ]
     for changed, kind, said in cases:
         options = {"runs": [folder / "run_3"], "out": tmp_path / "out"} | changed
@@ -122,11 +124,15 @@ def test_what_does_not_go_together_is_refused_before_anything_is_run(folder: Pat
 
 
 def test_rows_of_another_configuration_do_not_mix(folder: Path, tmp_path: Path) -> None:
+    leftover = tmp_path / "out" / f".writing-{BOOT}-0123abcd.tmp"  # of a call that was killed
+    leftover.parent.mkdir()
+    leftover.touch()
     options: dict[str, Any] = {"out": tmp_path / "out", "methods": "last", "resume": True}
     compare("nowhere", [folder / "run_3"], folder / "two.yaml", **options)
     for override in ("epochs=2", "clipping.norm=2"):
         with pytest.raises(ConfigError, match="other settings"):
             compare("nowhere", [folder / "run_3"], folder / "two.yaml", overrides=[override], **options)
+    assert not leftover.exists()
 
 
 @pytest.mark.usefixtures("compared")

@@ -8,6 +8,7 @@ from sklearn.datasets import load_digits
 from dimred.data import digits
 from dimred.data.digits import SPLITS, write_digits, write_image_tree
 from dimred.errors import ConfigError, DataError
+from dimred.io.atomic import BOOT
 
 
 def tree(folder: Path) -> dict[str, bytes]:
@@ -89,6 +90,9 @@ def test_refusals_name_what_was_given_and_write_nothing(tmp_path):
 
 
 def test_a_write_cut_off_midway_leaves_nothing(tmp_path):
+    """What a killed one has left goes with the next."""
+    (tmp_path / f".writing-{BOOT}-0123abcd.tmp" / "train").mkdir(parents=True)
+
     def images():
         yield "train", "one", "first", np.zeros((2, 2))
         raise KeyboardInterrupt

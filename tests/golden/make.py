@@ -61,7 +61,7 @@ def make(to: Path) -> None:
 
 def _run_twice(run: RunStage, out: Path) -> None:
     run(out, False)
-    with dying(Run, "say_epoch"):
+    with dying(Run, "log_epoch"):
         run(out.with_name(f"{out.name}_unfinished"), False)
 
 

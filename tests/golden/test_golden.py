@@ -24,6 +24,7 @@ from dimred.pipelines.stage_2 import stage_2
 from dimred.subspace.basis import load_basis
 from dimred.subspace.fit import fit_basis
 from dimred.subspace.metadata import checksum_of
+from tests.golden.make import NOT_READ_AGAIN, make
 from tests.golden.metric import size
 from tests.helpers.commands import dimred_here
 
@@ -95,6 +96,17 @@ def test_what_is_finished_is_read(golden: Path) -> None:
     assert row["method"] == "last"
     resume_merge(golden)
     assert (golden / "merging.safetensors").read_bytes() == (golden / "merged.safetensors").read_bytes()
+
+
+@pytest.mark.slow
+def test_the_newest_set_can_be_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = tmp_path / "made"
+    made.mkdir()
+    monkeypatch.chdir(made)
+    make(made)
+    copied = shutil.copytree(made, tmp_path / "copied", ignore=NOT_READ_AGAIN)
+    found, expected = ({str(path.relative_to(root)) for path in root.rglob("*")} for root in (copied, SETS[-1]))
+    assert found == expected
 
 
 Change = Callable[[Path], None]

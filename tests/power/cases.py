@@ -107,10 +107,13 @@ def convert(inputs: Path) -> Case:
 
 def stage_1(inputs: Path) -> Case:
     from dimred.config import StageOneConfig
+    from dimred.runs.device import set_up
     from tests.helpers.tiny_run import stage_1_run
     from tests.helpers.tiny_task import TASK
 
-    return _stage(stage_1_run(StageOneConfig.model_validate(TASK | SHORT | STAGE_1)))
+    settings = StageOneConfig.model_validate(TASK | SHORT | STAGE_1)
+    set_up(settings.seed)
+    return _stage(stage_1_run(settings))
 
 
 def search(inputs: Path) -> Case:

@@ -55,12 +55,17 @@ def sweep(case: cases.Case, root: Path, failures: Sequence[str]) -> Iterator[tup
 def faults_of(
     case: cases.Case, outcome: cases.Outcome, root: Path, expected: dict[str, Any], removes: bool
 ) -> list[str]:
-    """Return what is wrong with the end of a failed call, and with the same call afterwards."""
+    """Return what is wrong with the end of a failed call, and with the same call afterwards.
+
+    A file that could not be removed may stay until that call.
+    """
     faults = []
     errors = [line for line in outcome.error.splitlines() if line.startswith("error: ")]
     if outcome.status == 0:
-        return [f"it succeeds, but differs: {name}" for name in differing(case.results(root), expected)]
-    if outcome.status not in (2, 3) or len(errors) != 1 or str(root) not in errors[0]:
+        names = differing(case.results(root), expected)
+        if removes or not names:
+            return [f"it succeeds, but differs: {name}" for name in names]
+    elif outcome.status not in (2, 3) or len(errors) != 1 or str(root) not in errors[0]:
         faults.append(f"it ends with status {outcome.status} and {outcome.error[-600:]!r}")
     if removes and (left := leftovers(root)):
         faults.append(f"it leaves {left}")

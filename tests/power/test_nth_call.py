@@ -20,7 +20,7 @@ ALL = ("EIO", "ENOSPC", "EDQUOT", "EIO+")
     [("pca", ("EIO",))]
     + [
         pytest.param(name, ALL, marks=pytest.mark.slow)
-        for name in ("pca", "merge", "merge_by_metric", "report", "convert", "stage_1", "search", "cooldown")
+        for name in ("search", "cooldown", "merge_by_metric", "report", "convert", "merge", "stage_1", "pca")
     ],
 )
 def test_each_call_that_fails_is_survived_or_named(name: str, failures: tuple[str, ...], tmp_path: Path) -> None:
