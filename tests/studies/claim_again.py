@@ -23,7 +23,7 @@ import numpy as np
 
 from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.config import StageOneConfig, load_config
-from dimred.data.image_tree import write_digits
+from dimred.data.digits import write_digits
 from dimred.evaluation.scores import means_of_samples, score_batches
 from dimred.io.run_names import CONFIG, PINS, RESULT, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS, full_checkpoints
 from dimred.io.stage_two_result import StageTwoResult
