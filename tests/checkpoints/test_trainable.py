@@ -71,7 +71,8 @@ def test_full_checkpoints_are_fitted_and_merged_by_the_names_of_another_file(tmp
     paths = [*sorted((tmp_path / "run").glob("*.ckpt")), tmp_path / "mean.ckpt"]
     one, two, three, mean = map(read_checkpoint, paths)
     weight = cell.trainable_params()[0].name
-    np.testing.assert_allclose(mean[weight], (one[weight] + two[weight] + three[weight]) / 3, rtol=1e-6)
+    expected = np.mean([one[weight], two[weight], three[weight]], axis=0, dtype=np.float64)
+    np.testing.assert_allclose(mean[weight], expected, rtol=1e-6)
     np.testing.assert_array_equal(mean["global_step"], three["global_step"])
 
 

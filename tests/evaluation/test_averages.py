@@ -47,7 +47,7 @@ def made(tmp_path: Path) -> tuple[CheckpointSeries, WeightLayout, np.ndarray]:
         (Window(2, 4), [0, 0, 1, 1]),  # LAWA
         (Window(0, 3), [1, 1, 1, 0]),
         (Window(1, 4, "linear"), [0, 1, 2, 3]),
-        (Window(1, 4, "0.5,-0.25,0.75"), [0, 0.5, -0.25, 0.75]),
+        (Window(1, 4, "0.5,0.125,0.375"), [0, 0.5, 0.125, 0.375]),
         (Window(0, 4, "exponential=0.3"), [0.027, 0.7 * 0.09, 0.7 * 0.3, 0.7]),
     ],
 )
