@@ -4,6 +4,7 @@ import gc
 import signal
 from pathlib import Path
 
+import mindspore as ms
 import pytest
 from hypothesis import settings
 
@@ -37,6 +38,9 @@ LONGER = (
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
+# Threads that hand operators to each other in PyNative cost two busy workers several times what the operators do.
+ms.runtime.launch_blocking()
+
 settings.register_profile("untimed", deadline=None)  # no test asserts a time
 settings.load_profile("untimed")
 
@@ -54,3 +58,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """Leave what is loaded by now out of garbage collections, because MindSpore collects at each compilation."""
     gc.freeze()
+
+
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Leave what each file leaves out of the collections of the next ones, too."""
+    if nextitem is not None and nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()

@@ -8,7 +8,7 @@ import hashlib
 import math
 import os
 import threading
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -48,7 +48,6 @@ def stream_mean(
     coefficients: np.ndarray,
     names: Iterable[str],
     write: Write,
-    not_negative: Collection[str] = (),
     *,
     refuse_not_finite: bool = True,
 ) -> None:
@@ -58,10 +57,9 @@ def stream_mean(
 
     Args:
         checkpoints: N checkpoints of one network.
-        coefficients: c, float64 (N,), with a sum that is not 0.
+        coefficients: c, float64 (N,), at least 0 and not all 0.
         names: the tensors to average.
         write: takes a block of a mean; its array is overwritten by the next block.
-        not_negative: names of tensors in which negative coefficients count as 0, so that no variance becomes negative.
         refuse_not_finite: whether to raise if a mean is not finite. A tensor that is equal in all checkpoints, such as
             an attention mask, is passed on unchanged instead.
 
@@ -81,10 +79,7 @@ def stream_mean(
 
     blocks = []
     for name in names:
-        sources = []
-        for checkpoint, coefficient in terms:
-            coefficient = max(coefficient, 0.0) if name in not_negative else coefficient
-            sources.append(_Source(checkpoint, checkpoint.tensors[name], coefficient))
+        sources = [_Source(checkpoint, checkpoint.tensors[name], coefficient) for checkpoint, coefficient in terms]
         size = math.prod(sources[0].tensor.shape)
         blocks += [_Block(name, sources, start, min(BLOCK, size - start)) for start in range(0, size, BLOCK)]
     with ThreadPoolExecutor(_THREADS, "mean") as pool:
@@ -109,7 +104,7 @@ def mean_vector(checkpoints: Sequence[Checkpoint], coefficients: np.ndarray, lay
 
     Args:
         checkpoints: N checkpoints that hold these weights.
-        coefficients: c, float64 (N,), with a sum that is not 0.
+        coefficients: c, float64 (N,), at least 0 and not all 0.
         layout: the layout of the vector.
 
     Raises:

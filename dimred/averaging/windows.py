@@ -29,7 +29,7 @@ def profile_coefficients(profile: str, steps: Sequence[int]) -> np.ndarray:
             average with this decay from one checkpoint to the next; ``ema=WIDTH``: the power function average of EDM2
             (Karras et al., 2024), with WIDTH as a fraction of training; ``merge-decay=CURVE``: the coefficients by
             which WSM (Tian et al., 2025) imitates a learning rate that falls by that curve of ``CURVES``; or N numbers
-            with the sum 1, separated by commas.
+            of at least 0 with the sum 1, separated by commas.
         steps: the checkpoints' steps, increasing.
 
     Returns:
@@ -74,10 +74,7 @@ def _power_function(width: float, steps: Sequence[int]) -> np.ndarray:
     if len(steps) == 1:  # at step 0, perhaps
         return np.ones(1)
     before_first = max(2 * steps[0] - steps[1], 0)
-    # How far back, as a fraction: exact for whole numbers, also where steps are so large that floats of them are equal.
-    back = np.array([(steps[-1] - step) / steps[-1] for step in (before_first, *steps)])
-    with np.errstate(divide="ignore"):  # of the logarithm of 0, at step 0
-        return np.diff(np.expm1((exponent + 1) * np.log1p(-back)))
+    return np.diff((np.array([before_first, *steps]) / steps[-1]) ** (exponent + 1))
 
 
 def _explicit(profile: str, n: int) -> np.ndarray:
@@ -90,10 +87,8 @@ def _explicit(profile: str, n: int) -> np.ndarray:
             f"profile is {profile!r}, which has {len(coefficients)} coefficients for {n} checkpoints; give one for each"
         )
     total = float(coefficients.sum())
-    if not math.isclose(total, 1, abs_tol=1e-6):
-        raise ConfigError(
-            f"profile is {profile!r}, which sums to {total:g}; coefficients must sum to 1, or weights would be scaled"
-        )
+    if not math.isclose(total, 1, abs_tol=1e-6) or coefficients.min() < 0:
+        raise ConfigError(f"profile is {profile!r}; coefficients must be at least 0 and sum to 1, not to {total:g}")
     return coefficients
 
 

@@ -11,7 +11,7 @@ from dimred.cli.options import options_in_errors
 from dimred.console import AsJson, print_table
 
 _ARGUMENTS = (
-    "out", "metric", "metric_command", "minimize", "maximize", "budget", "timeout", "resume", "profile", "last",
+    "out", "metric", "minimize", "maximize", "budget", "timeout", "resume", "profile", "last",
     "from_step", "to_step", "order", "names_from", "dtype", "rest", "lora_rank",
 )  # fmt: skip
 """Arguments of ``merging.merge``; an error that names one is shown with the option's name."""
@@ -55,12 +55,6 @@ def merge(
         str | None,
         typer.Option(metavar="FILE.py:NAME", help="Function that scores a candidate by path or tensors."),
     ] = None,
-    metric_command: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COMMAND", help="Command with {} for the path, and {split} for the split; it prints the score last."
-        ),
-    ] = None,
     minimize: Annotated[bool, typer.Option("--minimize", help="A lower score of the metric is better.")] = False,
     maximize: Annotated[bool, typer.Option("--maximize", help="A higher score of the metric is better.")] = False,
     budget: Annotated[
@@ -90,7 +84,7 @@ def merge(
         record = run(
             checkpoints, out, last=last, from_step=from_step, to_step=to_step, order=order, profile=profile,
             names_from=names_from, dtype=dtype, rest=rest, lora_rank=lora_rank, metric=metric,
-            metric_command=metric_command, minimize=minimize, maximize=maximize, budget=budget, timeout=timeout,
+            minimize=minimize, maximize=maximize, budget=budget, timeout=timeout,
             resume=resume,
         )  # fmt: skip
     if as_json:

@@ -63,13 +63,10 @@ def pca(
 
 
 def _layout_from(path: Path) -> "WeightLayout":
-    from dimred.merging.folder import read_one
     from dimred.merging.inputs import layout_from
     from dimred.subspace.metadata import metadata_path, read_metadata
 
     if path.suffix in (".npy", ".h5"):
         layout: WeightLayout = read_metadata(metadata_path(path))["layout"]
         return layout
-    if path.suffix == ".json":
-        return layout_from(path)
-    return read_one(path).layout
+    return layout_from(path)

@@ -86,7 +86,8 @@ def compare(
     runs = [runs] if isinstance(runs, str | os.PathLike) else list(runs)
     if not runs:
         raise ConfigError("no RUN is given; give folders of finished stage 1 runs, one for each seed")
-    two = load_config(StageTwoConfig, Path(config) if config else _config_of(Path(runs[0])), overrides)
+    first, *_ = [_config_of(Path(run)) for run in runs]
+    two = load_config(StageTwoConfig, Path(config or first), overrides)
     two, folder = two.model_copy(update={"seed": 1}), Path(out)  # each run's own seed takes its place
     _check_folder(folder, two, resume=resume)
     if "cooldown" in (methods or ()) and two.method == "cooldown":
@@ -125,7 +126,7 @@ def _jobs(
     seeds: dict[int, Path],
 ) -> Iterator[Callable[[], None]]:
     """Check a stage 1, and yield a job for each epoch at which it is treated as ended, if a row is missing there."""
-    one = load_config(StageOneConfig, _config_of(run))
+    one = load_config(StageOneConfig, own_config(run))
     if one.optimizer.name == "schedule_free":
         raise ConfigError(
             f"RUN is {str(run)!r}, trained with schedule_free, which leaves stage 2 nothing to do; give a run with "

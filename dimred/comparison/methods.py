@@ -117,7 +117,7 @@ class Comparison:
         evaluator, network = self.evaluator, self.network
         from_arrays(network.get_parameters(), read_checkpoint(self.checkpoint), "WEIGHTS")
         parent = StageOneRun.open(self.checkpoint)
-        averages = SnapshotAverages.of_series(parent.snapshots() if parent.has_snapshots else None, evaluator.layout)
+        averages = SnapshotAverages(parent.snapshots() if parent.has_snapshots else None, evaluator.layout)
         choice = Choice(passes_each=evaluator.passes_each, metric=self.metrics[0])
         last = evaluator.layout.flatten(to_arrays(network.trainable_params()))
         best, weights = choose_average(averages, evaluator.measure_val_of, last, choice)

@@ -12,9 +12,9 @@ from typing import NamedTuple
 from dimred.data.image_tree import (
     IMAGE_SUFFIXES,
     UNREADABLE,
+    classes_in,
     count_in_words,
     images_in,
-    is_class,
     is_cut,
     is_kept,
     open_image,
@@ -67,10 +67,10 @@ def check_is_imagenet(root: Path, recipes: Sequence[str]) -> None:
         recipes: names of the recipes, for the error.
 
     Raises:
-        DataError: it has not; the message says what it has.
+        DataError: it has another number; the message names it.
     """
     train = root / "train"
-    classes = sorted(entry.name for entry in os.scandir(train) if is_class(entry)) if train.is_dir() else []
+    classes = classes_in(train) if train.is_dir() else []
     if len(classes) == _N_CLASSES_OF_IMAGENET:
         return
     here = f"it has {len(classes):,} class folders in train"

@@ -36,8 +36,7 @@ class ImageFolder(Batches):
             ``pad_crop`` (pad by 2, crop at random) or ``none``.
         resize: whether images are resized and centre-cropped before anything else, except by ``random_resized_crop``,
             which does it at random; not needed if all have ``image_size``.
-        damaged: what to do about an image that can't be decoded: ``stop``, or ``replace`` it with another one of its
-            batch. (Grey and CMYK images, and PNG files named .JPEG, are decoded to three channels.)
+        damaged: what to do about an image that can't be decoded: ``stop``, or ``replace`` it by another of its batch.
         options: see ``Batches``.
 
     Raises:

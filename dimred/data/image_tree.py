@@ -1,4 +1,4 @@
-"""Class folders of images, ``DATA/<split>/<class>/<image>``: what is a class, an image, and a cut image."""
+"""Class folders of images, ``DATA/<split>/<class>/<image>``: list them, open an image, and see whether it is cut."""
 
 import io
 import os
@@ -46,7 +46,7 @@ def read_image_tree(folder: Path) -> ImageTree:
     """
     if not folder.is_dir():
         raise DataError(f"no such data folder: {str(folder)!r}; expected <DATA>/<split>/<class>/<image>")
-    classes = sorted(entry.name for entry in os.scandir(folder) if is_class(entry))
+    classes = classes_in(folder)
     if not classes:
         raise DataError(f"data folder {str(folder)!r} has no class folders; expected <class>/<image> in it")
     counts, passed_over, similar = Counter[str](), Counter[str](), set[str]()
@@ -122,9 +122,9 @@ def _ending(name: str) -> str:
     return dot + ending
 
 
-def is_class(entry: os.DirEntry[str]) -> bool:
-    """Return whether an entry of a split's folder is a class."""
-    return entry.is_dir() and is_kept(entry.name)
+def classes_in(folder: Path) -> list[str]:
+    """Return the names of the class folders of a split, sorted."""
+    return sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and is_kept(entry.name))
 
 
 @contextmanager

@@ -29,9 +29,8 @@ class OwnDataset(Batches):
     Args:
         factory: (DATA, split, seed) -> the samples of ``train``, ``val`` or ``test``. For training batches it is called
             once an epoch with a different seed, for the augmentation, and must return the same number of samples each
-            time; otherwise the seed is None. If it has a parameter ``epoch``, it also gets the epoch's number, so that
-            each epoch can read different samples: 1, 2, ... in stage 1, 1,000,001, ... in stage 2; None outside
-            training, and for batches that only re-estimate BatchNorm statistics.
+            time; otherwise the seed is None. A parameter ``epoch`` gets the epoch's number, so that each epoch can read
+            other samples: 1, 2, ... in stage 1, 1,000,001, ... in stage 2; None for all other batches.
         data: DATA, as the user typed it.
         split: name of the split.
         options: see ``Batches``.

@@ -56,22 +56,20 @@ class Ballot:
     optimizer state, statistic or loss scale changes. Nobody waits, and yet the ranks leave together:
 
     *All ranks drop the same steps.* leave(t) follows from a sum that every rank gets from the same all-reduce, and from
-    leave(t-1), which by induction is the same on all. Let T be the first step after a read that some rank votes
-    against. Then leave(t) = 0 for t < T, and 1 from T to the next read.
+    leave(t-1), which by induction is the same on all.
 
-    *The state is that before step T.* The steps before T are made as if nobody had voted; from T on nothing changes.
-    So after the read each rank has the state of a run that was stopped after T - 1, and made counts its steps. The
-    losses of later steps are discarded. BatchNorm's statistics are each rank's own, as after every step, and are
-    averaged when the state is saved.
+    *The state is that before step T*, the first step after a read that some rank votes against. leave(t) is 0 for
+    t < T, and 1 from T to the next read, so nothing changes from T on, and made counts the steps before T. The losses
+    of later steps are discarded.
 
     *No rank waits for one that does not come.* A step has the same collectives whatever the vote, because the update,
     which may be left out, has none. A rank whose data fail takes part with its last batch, cut to as many micro-batches
-    as the others have, because a pass can hold a collective (SyncBatchNorm). All ranks read after the same steps, and
-    find the same made there: all go on, or all leave and meet in the same calls (agree, save, report the fault).
+    as the others have, because a pass can hold a collective (SyncBatchNorm). All ranks read after the same steps, find
+    the same made there, and all go on, or all leave and meet in the same calls (agree, save, report the fault).
 
-    *Every vote counts.* A vote cast between two reads takes effect in the next step. Before the first step of an epoch
-    a rank may have no batch to take part with, and after the last there is no step to carry the vote. There the ranks
-    call ``Ranks.agree``. A search reads within its step, so its ranks agree before each.
+    *Every vote counts.* A vote cast between two reads takes effect in the next step. Before an epoch's first step a
+    rank may have no batch to take part with, and after the last no step carries a vote; there the ranks call
+    ``Ranks.agree``. A search reads within its step, so its ranks agree before each.
 
     Attributes:
         tally: (leave, made), (2,) float32, on the device. After a step it is the same on all ranks.

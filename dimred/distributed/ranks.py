@@ -62,10 +62,9 @@ class Ranks:
         """Set parameters of any type to rank 0's values, bit for bit, on each rank."""
 
     def separate_masks(self, network: nn.Cell) -> None:
-        """Let MindSpore draw other dropout masks on each rank; on rank 0 those of a process that is alone.
+        """Let MindSpore draw different dropout masks on each rank; rank 0 draws the masks of a process that is alone.
 
-        All ranks build a network under one seed, so that they begin with the same weights. Without this, the masks of
-        all ranks would be the same at each step, and R ranks would draw as much noise as one.
+        All ranks build a network under one seed, to begin with the same weights. Their masks would be the same, too.
 
         Args:
             network: the network, before its first call.
@@ -135,7 +134,7 @@ class Ranks:
         """Check that all ranks have the same content, by a digest: only then is the sum over the R ranks R times each.
 
         Args:
-            what: what the content is, for the message, such as ``configuration``.
+            what: the name of the content in the message, such as ``configuration``.
             content: this rank's content.
 
         Raises:
@@ -146,7 +145,7 @@ class Ranks:
         """Read on every rank the file that rank 0 has read, under the same path.
 
         Args:
-            original: on rank 0, what it has read, an object whose ``path`` is the file, or None; None elsewhere.
+            original: what rank 0 has read, an object whose ``path`` is the file, or None; on other ranks None.
             read: returns the content of a file, like ``original``; called on the other ranks with rank 0's path.
 
         Returns:

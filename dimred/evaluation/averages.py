@@ -1,8 +1,7 @@
 """Averages of saved weights as candidates, on every rank, and the choice of the best one on ``val``."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
@@ -19,7 +18,7 @@ class SnapshotAverages:
     """Averages of saved weights, on every rank.
 
     Args:
-        files: step -> file, steps increasing, on rank 0, which reads them; empty on other ranks.
+        series: the saved weights, on rank 0, which reads them; None on other ranks, and if there are none.
         layout: layout of the weights.
         ranks: the ranks of the job; all of them call the methods.
 
@@ -30,18 +29,12 @@ class SnapshotAverages:
         CheckpointError: a file can't be read, or does not fit the layout; on the other ranks it is a DimredError.
     """
 
-    def __init__(self, files: Mapping[int, Path], layout: WeightLayout, ranks: Ranks = ALONE) -> None:
+    def __init__(self, series: CheckpointSeries | None, layout: WeightLayout, ranks: Ranks = ALONE) -> None:
         self._layout, self._ranks = layout, ranks
-        steps = ranks.broadcast_bytes(np.array([*files], np.int64).tobytes())
+        paths = () if series is None else series.paths
+        steps = ranks.broadcast_bytes(np.array([] if series is None else series.steps, np.int64).tobytes())
         self.steps: list[int] = np.frombuffer(steps, np.int64).tolist()
-        self._checkpoints = ranks.run_on_rank_zero(lambda: open_fitting([*files.values()], layout)) or []
-
-    @classmethod
-    def of_series(
-        cls, series: CheckpointSeries | None, layout: WeightLayout, ranks: Ranks = ALONE
-    ) -> "SnapshotAverages":
-        """Make the averages of a series; it is None on other ranks than 0, and where there are no snapshots."""
-        return cls({} if series is None else dict(zip(series.steps, series.paths, strict=True)), layout, ranks)
+        self._checkpoints = ranks.run_on_rank_zero(lambda: open_fitting(paths, layout)) or []
 
     def of(self, window: Window) -> np.ndarray:
         """Compute the average over a window, float32 (M,).

@@ -62,13 +62,12 @@ def reestimate_batch_norm(network: nn.Cell, batches: Iterable[tuple[Tensor, ...]
 
         mean = sum x / n,   variance = sum (x - mean)^2 / n
 
-    for each channel, over the n elements of all batches on all ranks, each counted once: a batch weighs as much as it
-    has elements, and may be a single row. If a pass runs a layer several times, it sees the elements of all runs. The
-    result does not depend on the earlier statistics. In each pass a BatchNorm normalises by the batch, as in
-    training. All other cells are in evaluation mode, so that nothing is dropped, as when the statistics are used (Li
-    et al., Understanding the Disharmony between Dropout and Batch Normalization by Variance Shift, 2019). A BatchNorm
-    that never moves its statistics (``use_batch_statistics=False``, or ``momentum=1``), or that no pass runs, keeps
-    them. A warning is logged if statistics are not finite.
+    for each channel, over the n elements of all batches on all ranks and of all runs of the layer in a pass. A batch
+    weighs as much as it has elements, and may be a single row; the earlier statistics don't count. In each pass a
+    BatchNorm normalises by the batch, as in training. All other cells are in evaluation mode: nothing is dropped, as
+    when the statistics are used (Li et al., Understanding the Disharmony between Dropout and Batch Normalization by
+    Variance Shift, 2019). A BatchNorm that never moves its statistics (``use_batch_statistics=False``, or
+    ``momentum=1``), or that no pass runs, keeps them. A warning is logged if statistics are not finite.
 
     Args:
         network: changed in place; its training mode is restored afterwards. If a pass fails, its statistics stay.
@@ -133,7 +132,7 @@ def _record(
 
 
 def _inputs_of(batch: Any) -> list[Any]:
-    """Return what a batch gives the network, all but the labels."""
+    """Return the network's inputs in a batch: all of it but the labels."""
     if not isinstance(batch, tuple | list) or len(batch) < 2:
         raise ConfigError(f"batches has {shown(batch)}; each must be a tuple of the inputs and, last, the labels")
     return [Tensor(value) if isinstance(value, np.ndarray) else value for value in batch[:-1]]

@@ -57,16 +57,9 @@ def is_correct(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def is_among_five(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return whether the label is among the five classes with the highest logits.
+    """Return whether the label is among the five classes with the highest logits, and whether it counts.
 
-    Args:
-        logits, labels: as for ``is_correct``.
-
-    Returns:
-        Whether each label is among them, and whether it counts, (n, ...) bool each.
-
-    Raises:
-        DataError: as ``is_correct``.
+    Arguments, shapes and errors are those of ``is_correct``.
     """
     labels = _classes(logits, labels)
     _, highest = ops.topk(logits.astype(ms.float32), min(5, logits.shape[1]), dim=1)
@@ -84,10 +77,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) 
         label_smoothing: s, at least 0 and below 1.
 
     Returns:
-        The values, float32, and whether each label counts, bool, (n, ...) each.
-
-    Raises:
-        DataError: as ``is_correct``.
+        The values, float32, and whether each label counts, bool, (n, ...) each; raises as ``is_correct``.
     """
     labels = _classes(logits, labels)
     values = ops.cross_entropy(
@@ -188,7 +178,7 @@ def _at_least_one(n_items: float) -> float:
 
 
 def sums_and_counts(score: Any, outputs: Any, labels: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """Sum the items of each sample that count, and count them, for what a score returned for ``outputs``, ``labels``.
+    """Sum and count the items of each sample that count, in what a score returned for ``outputs`` and ``labels``.
 
     Return sums and counts, float64 (n,) each; ConfigError if there is not one value for each item, see ``misfit``.
     """

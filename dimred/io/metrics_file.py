@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,24 +10,35 @@ from dimred.errors import RunError
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Read all records of a metrics file, in order, without a last line that is still being written.
+    """Read all records of a metrics file, in order; see ``each_record``."""
+    return list(each_record(path))
+
+
+def each_record(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the records of a metrics file, in order, without a last line that is still being written.
+
+    The file is read a line at a time, because the search of a long run may not fit into memory.
 
     Raises:
         RunError: the file can't be read, or a line is not a record.
     """
     try:
-        *lines, _ = path.read_bytes().split(b"\n")
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if line.endswith(b"\n"):
+                    yield _record(line, f"{path} is damaged in line {number}")
     except OSError as error:
         raise RunError(f"{path} can't be read ({error.strerror or error}); name the metrics.jsonl of a run") from None
-    records = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            records.append(json.loads(line))
-            if not isinstance(records[-1], dict):
-                raise ValueError("it holds no keys")
-        except (ValueError, RecursionError) as error:
-            raise RunError(f"{path} is damaged in line {number} ({str(error)[:200]}); remove the line") from None
-    return records
+
+
+def _record(line: bytes, fault: str) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+        if not isinstance(record, dict):
+            raise ValueError("it holds no keys")
+    except (ValueError, RecursionError) as error:
+        raise RunError(f"{fault} ({str(error)[:200]}); remove the line") from None
+    return record
 
 
 def loss_text(loss: float | None) -> str:

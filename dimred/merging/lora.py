@@ -145,7 +145,7 @@ class LowRankMean:
 
     Args:
         checkpoints: adapters that passed ``check_adapters``.
-        coefficients: c, float64 (N,), with a sum that is not 0; adapters with 0 are left out.
+        coefficients: c, float64 (N,), at least 0 and not all 0; adapters with 0 are left out.
         largest_rank: largest rank of the result; None for no limit.
 
     Attributes:
@@ -161,7 +161,7 @@ class LowRankMean:
         self._pairs, tensors = factors_of(checkpoints[-1]), checkpoints[-1].tensors
         before = adapter_config(checkpoints[-1]) or {}
         self._power = 0.5 if before.get("use_rslora") else 1.0
-        self._largest = max(abs(c) for _, c in self._terms)
+        self._largest = max(c for _, c in self._terms)
         self._growth = self._growth_of(before["r"])
         change = self._growth * self._largest / sum(c for _, c in self._terms)
         changes: dict[str, Any] = {"r": self.rank_of(before["r"]), "lora_alpha": _whole(before["lora_alpha"] * change)}

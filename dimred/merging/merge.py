@@ -44,7 +44,6 @@ def merge(
     out: str | Path,
     *,
     metric: str | Callable[..., Any] | None = None,
-    metric_command: str | None = None,
     minimize: bool = False,
     maximize: bool = False,
     budget: int | None = None,
@@ -70,7 +69,6 @@ def merge(
         checkpoints: one folder; or any number of files, folders of shards and globs.
         out: the new file, with the checkpoints' ending or ``.safetensors``; or the new folder, for shards or adapters.
         metric: ``FILE.py:NAME``; or a function, which runs in this process, without a timeout. See ``FunctionMetric``.
-        metric_command: a command instead of ``metric``; see ``command_metric``.
         minimize, maximize: whether a lower or a higher score is better; a metric needs exactly one of them.
         budget: limit on evaluations on ``search``; by default all candidates are scored.
         timeout: limit on one evaluation, in seconds.
@@ -101,15 +99,13 @@ def merge(
     checkpoints = list_sources(checkpoints)
     command = _command(locals())
     check_type("out", out, (str, os.PathLike), "the path of the new file or folder")
-    target, source = Path(out), metric if metric_command is None else metric_command
+    target = Path(out)
     better = "lower" if minimize else "higher"
-    if source is None and (minimize or maximize or resume):
-        raise ConfigError("minimize=, maximize= and resume= need metric= or metric_command=")
-    if metric is not None and metric_command is not None:
-        raise ConfigError("metric= and metric_command= can't both be given")
-    if source is not None and profile is not None:
+    if metric is None and (minimize or maximize or resume):
+        raise ConfigError("minimize=, maximize= and resume= need metric=")
+    if metric is not None and profile is not None:
         raise ConfigError(f"profile is {profile!r}; with a metric, windows and profiles are chosen by it")
-    if source is not None and minimize == maximize:
+    if metric is not None and minimize == maximize:
         raise ConfigError("say which is better: minimize=True or maximize=True, one of them")
     if budget is not None:
         check_number("budget", budget, at_least=1, whole=True)
@@ -131,7 +127,7 @@ def merge(
     check_target(target, template, dtype)
     log_copied(template, inputs[-1].layout.names)
     steps = [checkpoint.step for checkpoint in inputs]
-    if source is None:
+    if metric is None:
         profile = "uniform" if profile is None else profile
         coefficients = profile_coefficients(profile, steps)
     elif len(inputs) < 2:
@@ -157,7 +153,7 @@ def merge(
             stack.callback(discard, candidate)
             return candidate, write_network(inputs, coefficients, candidate, template, dtype, lora_rank=lora_rank)
 
-        if source is None:
+        if metric is None:
             result, notes = make(coefficients)
             notes |= {"profile": profile}
         else:
@@ -172,7 +168,7 @@ def merge(
                 return score
 
             about = {
-                "metric": _name_of(source),  # who mends its file and resumes knows why
+                "metric": _name_of(metric),  # who mends its file and resumes knows why
                 "better": better,
                 "dtype": dtype,
                 "lora_rank": lora_rank,
@@ -180,11 +176,10 @@ def merge(
                 "layout of the weights": inputs[-1].layout.fingerprint,
             }
             scores = ScoreLog(work / "scores.jsonl", about, evaluate, better, budget, resume=resume)
-            if callable(source):
-                judge = FunctionMetric(source)
+            if callable(metric):
+                judge = FunctionMetric(metric)
             else:
-                option = "metric" if metric_command is None else "metric_command"
-                judge = ProcessMetric(option, source, timeout, work / "metric.log")
+                judge = ProcessMetric(metric, timeout, work / "metric.log")
                 stack.callback(judge.close)
             names = ", ".join(f"{one.step} ({'/'.join(one.path.parts[-2:])})" for one in inputs)
             _log.info(f"{len(inputs)} checkpoints, the oldest first: {names}")
@@ -193,14 +188,14 @@ def merge(
                 winner, finalists, why = choose_winner(scores, steps, judge.has_splits)
                 rows = table(scores, winner, finalists, judge)
             except SearchError as error:
-                raise SearchError(str(error) if callable(source) else f"{error} (see {work / 'metric.log'})") from None
+                raise SearchError(str(error) if callable(metric) else f"{error} (see {work / 'metric.log'})") from None
             except KeyboardInterrupt:
                 n = len(scores)
                 then = f"; resume=True goes on, and with budget={n} chooses among these" if n else ""
                 raise StoppedError(2, f"{n} scores are in {work}{then}") from None
             coefficients = np.array(winner.coefficients)
             result, notes = make(coefficients)
-            notes |= {"metric": _name_of(source), "better": better}
+            notes |= {"metric": _name_of(metric), "better": better}
             if judge.reestimates:
                 judge.reestimate(result)
                 notes["batch_norm"] = "statistics re-estimated by the metric's hook"

@@ -122,7 +122,7 @@ def write_network(
                 _write_entries(descriptor, means[name], start, mean)
 
             names = [name for name in means if lora is None or name not in lora.shapes]
-            stream_mean(checkpoints, coefficients, names, write, template.statistics)
+            stream_mean(checkpoints, coefficients, names, write)
             for name in unit_vectors & means.keys():
                 vector = means[name].read(descriptor).astype(np.float64).reshape(-1)
                 _write_entries(descriptor, means[name], 0, vector / (np.linalg.norm(vector) or 1.0))

@@ -91,7 +91,7 @@ def record_of(
 
     Args:
         checkpoints: the checkpoints, oldest first.
-        coefficients: float64 (N,), with any sum that is not 0.
+        coefficients: float64 (N,), at least 0, with any sum.
         template: the checkpoint that everything but the weights was copied from.
         order: what the checkpoints were sorted by.
         dtype: type of the weights, as the user gave it; None if they kept theirs.

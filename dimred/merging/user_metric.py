@@ -1,7 +1,7 @@
-"""The user's metric: a function in this process; or a function from a file, or a command, in a process of its own.
+"""The user's metric: a function in this process, or a function from a file in a process of its own.
 
-That process is ``python -m dimred.merging.user_metric DESCRIPTOR SOURCE [NAME]``: it loads NAME from the file SOURCE,
-or without NAME runs the command SOURCE, and answers questions in JSON over the socket DESCRIPTOR.
+That process is ``python -m dimred.merging.user_metric DESCRIPTOR FILE NAME``: it loads the function NAME from FILE, and
+answers questions in JSON over the socket DESCRIPTOR.
 """
 
 import contextlib
@@ -12,7 +12,6 @@ import json
 import math
 import os
 import select
-import shlex
 import signal
 import socket
 import subprocess
@@ -90,58 +89,32 @@ class FunctionMetric:
             return _as_score(self._function(argument, *([split] if self.has_splits else [])))
 
 
-def command_metric(command: str) -> FunctionMetric:
-    """Make a metric from a command whose last line of output is the score.
-
-    Args:
-        command: ``{}`` in it is replaced by the candidate's path, and ``{split}`` by the split.
-    """
-    words = shlex.split(command)
-
-    def with_split(candidate: str, split: str) -> float:
-        arguments = [word.replace("{}", candidate).replace("{split}", split) for word in words]
-        process = subprocess.run(arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=False)
-        last = process.stdout.decode(errors="replace").strip().rpartition("\n")[2].strip()
-        if process.returncode != 0:
-            raise MetricError(f"it ended with status {process.returncode}; its last line was {shown(last)}")
-        try:
-            return float(last)
-        except ValueError:
-            raise MetricError(f"its last line is {shown(last)}, not a number") from None
-
-    return FunctionMetric(with_split if "{split}" in command else lambda candidate: with_split(candidate, ""))
-
-
 class ProcessMetric:
     """A metric in a process of its own, which is ended when a question fails.
 
     Args:
-        option: ``metric`` or ``metric_command``, for errors.
-        source: ``FILE.py:NAME``, a function in a file that may also define ``reestimate(candidate)``; or a command.
+        source: ``FILE.py:NAME``, a function in a file that may also define ``reestimate(candidate)``.
         timeout_seconds: limit on loading, on a score and on a re-estimation; a process that takes longer is ended.
         log: file for what the process prints.
 
     Raises:
-        ConfigError: the file or its function does not exist or can't be loaded, or the command has no ``{}``.
+        ConfigError: the file or its function does not exist or can't be loaded.
     """
 
-    def __init__(self, option: str, source: str, timeout_seconds: float, log: Path) -> None:
+    def __init__(self, source: str, timeout_seconds: float, log: Path) -> None:
         self.timeout_seconds, self._log = timeout_seconds, log
         self._process: subprocess.Popen[bytes] | None = None
         file, _, name = source.rpartition(":")
-        if option == "metric" and not (name and Path(file).is_file()):
+        if not (name and Path(file).is_file()):
             where = f", but there is no file {file!r}" if file and name else ""
             raise ConfigError(
                 f"metric is {source!r}{where}; give a Python file and a function, such as my_metric.py:score"
             )
-        if option == "metric_command" and "{}" not in source:
-            raise ConfigError(f"metric_command is {source!r}; put {{}} where the candidate's path is to stand")
-        self._words = [file, name] if option == "metric" else [source]
         try:
-            self.has_splits, self.reestimates = self._start()
+            self.has_splits, self.reestimates = self._start(file, name)
         except MetricError as error:
             self.close()
-            raise ConfigError(f"{option} is {source!r}, which can't be used: {error} (see {log})") from None
+            raise ConfigError(f"metric is {source!r}, which can't be used: {error} (see {log})") from None
 
     def reestimate(self, candidate: Path) -> None:
         """Re-estimate the statistics, as ``FunctionMetric.reestimate`` does.
@@ -169,9 +142,9 @@ class ProcessMetric:
             self._connection.close()
             self._process = None
 
-    def _start(self) -> Any:
+    def _start(self, file: str, name: str) -> Any:
         here, there = socket.socketpair()
-        command = [sys.executable, "-m", "dimred.merging.user_metric", str(there.fileno()), *self._words]
+        command = [sys.executable, "-m", "dimred.merging.user_metric", str(there.fileno()), file, name]
         with there, self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[there.fileno()],
@@ -261,7 +234,7 @@ def _end_with(connection: Connection) -> None:
     os.killpg(0, signal.SIGKILL)
 
 
-def _serve(connection: Connection, source: str, name: str = "") -> None:
+def _serve(connection: Connection, file: str, name: str) -> None:
     """Load the metric, send whether it takes splits and re-estimates, and answer questions until the merge ends.
 
     An answer is [why it failed, None] or [None, result].
@@ -273,7 +246,7 @@ def _serve(connection: Connection, source: str, name: str = "") -> None:
         connection.send_bytes(json.dumps([failure, result]).encode())
 
     try:
-        metric = _load(Path(source), name) if name else command_metric(source)
+        metric = _load(Path(file), name)
     except BaseException as error:
         traceback.print_exc()
         answer(str(error) if isinstance(error, DimredError) else f"{type(error).__name__}: {error}")

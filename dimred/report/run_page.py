@@ -29,21 +29,18 @@ PAGE = "report.html"
 
 
 def make_report_folder(out: Path) -> None:
-    """Make the folder of a report; it may hold an earlier report.
+    """Make the folder of a report, or take that of an earlier one, which the files of the new one replace.
 
     Raises:
-        ConfigError: the folder holds something else, or can't be made.
+        ConfigError: the folder holds something, but no report, or can't be made.
     """
     with writable("--out", out):
         make_folder(out)
         remove_leftovers(out)
-        ours = (".png", ".svg") if (out / PAGE).exists() else ()
-        names = [path.name for path in out.iterdir() if path.suffix not in ours and not is_temporary(path.name)]
-        if others := [name for name in names if name != PAGE]:
-            raise ConfigError(
-                f"--out is {str(out)!r}, which holds more than a report ({others[0]}); name another folder"
-            )
-        if not ours:  # the page marks pictures as a report's, even if this one is killed before it is whole
+        if not (out / PAGE).exists():
+            if other := next((path for path in out.iterdir() if not is_temporary(path.name)), None):
+                raise ConfigError(f"--out is {str(out)!r}, which holds {other.name} and no report; name another folder")
+            # The page marks pictures as a report's, even if this one is killed before it is whole.
             atomic_write(out / PAGE, "This report was not finished; run the same command again.\n")
 
 

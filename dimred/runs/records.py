@@ -29,10 +29,15 @@ class MetricsLog:
         path: the file.
         listeners: called with each record, as ``read_metrics`` will return it; at the end their ``close`` is called, if
             they have one. One that fails is not called again, and the run goes on.
+        beginning: what the file holds already.
     """
 
-    def __init__(self, path: Path, listeners: Sequence[Callable[[Record], object]] = ()):
+    def __init__(
+        self, path: Path, listeners: Sequence[Callable[[Record], object]] = (), beginning: bytes = b""
+    ) -> None:
         self._path = path
+        # Kept up with the file: to read it for each mark would take a time that grows with the square of the run.
+        self._n_bytes, self._digest = len(beginning), hashlib.sha256(beginning)
         self._file = path.open("ab", buffering=_LONGEST_RECORD)
         self._listeners = list(listeners)
 
@@ -43,7 +48,10 @@ class MetricsLog:
             OSError: the file, which the error names, can't be written.
         """
         finite_record = {key: finite(value) for key, value in record.items()}
-        self._file.write(json.dumps(finite_record, allow_nan=False).encode() + b"\n")
+        line = json.dumps(finite_record, allow_nan=False).encode() + b"\n"
+        self._file.write(line)
+        self._n_bytes += len(line)
+        self._digest.update(line)
         retry(self._flush)
         for listener in list(self._listeners):
             self._call(listener, listener, deepcopy(finite_record))  # the listener may change its copy
@@ -65,9 +73,10 @@ class MetricsLog:
             self._listeners.remove(listener)
 
     def mark(self) -> Mark:
-        """Flush to disk, and return what is in the file, for ``cut_metrics``."""
+        """Flush to disk, and return the mark of what has been written, for ``cut_metrics``."""
+        self._flush()
         flush_to_disk(self._file.fileno(), self._path)
-        return _mark_of(self._path.read_bytes())
+        return {"bytes": self._n_bytes, "sha256": self._digest.hexdigest()}
 
     def __enter__(self) -> Self:
         return self
@@ -79,10 +88,6 @@ class MetricsLog:
             self._call(listener, getattr(listener, "close", lambda: None))
 
 
-def _mark_of(content: bytes) -> Mark:
-    return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-
-
 def read_beginning(path: Path, mark: Mark) -> bytes:
     """Read the beginning of a metrics file, which need not exist, up to a mark.
 
@@ -90,15 +95,15 @@ def read_beginning(path: Path, mark: Mark) -> bytes:
         RunError: the file is shorter, or another byte is in it.
     """
     content = path.read_bytes()[: mark["bytes"]] if path.exists() else b""
-    if _mark_of(content) != mark:
+    if mark != {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}:
         raise RunError(
             f"{path} was cut or changed after the run wrote it; restore it, or begin a new run with another --out"
         )
     return content
 
 
-def cut_metrics(path: Path, mark: Mark | None, ranks: Ranks = ALONE) -> None:
-    """Truncate a metrics file to the length it had at a mark; the resumed run writes the rest again.
+def cut_metrics(path: Path, mark: Mark | None, ranks: Ranks = ALONE) -> bytes:
+    """Truncate a metrics file to the length it had at a mark, and return what it holds; the run writes the rest again.
 
     Args:
         path: the file.
@@ -108,5 +113,7 @@ def cut_metrics(path: Path, mark: Mark | None, ranks: Ranks = ALONE) -> None:
     Raises:
         RunError: rank 0's file was cut or changed, see ``read_beginning``; the other ranks raise a DimredError.
     """
-    beginning = None if mark is None else ranks.run_on_rank_zero(lambda: read_beginning(path, mark))
-    atomic_write(path, ranks.broadcast_bytes(beginning or b""))
+    of_rank_zero = None if mark is None else ranks.run_on_rank_zero(lambda: read_beginning(path, mark))
+    beginning = ranks.broadcast_bytes(of_rank_zero or b"")
+    atomic_write(path, beginning)
+    return beginning

@@ -192,9 +192,10 @@ class Run(Generic[Settings]):
         A new run begins with an empty file.
         """
         file = self.folder / METRICS
-        cut_metrics(file, self._records_mark, self.ranks)
+        beginning = cut_metrics(file, self._records_mark, self.ranks)
         is_heard = self.settings.tensorboard or self.settings.callback is not None
-        with MetricsLog(file, self._listeners() if is_heard and self.ranks.is_rank_zero else ()) as self.records:
+        listeners = self._listeners() if is_heard and self.ranks.is_rank_zero else ()
+        with MetricsLog(file, listeners, beginning) as self.records:
             yield
 
     def _listeners(self) -> list[Callable[[Record], object]]:

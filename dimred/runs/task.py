@@ -19,7 +19,6 @@ from dimred.launch.channel import tell_alive
 from dimred.models.resnet import resnet
 from dimred.runs.splits import build_splits
 from dimred.runs.steps import build_scores
-from dimred.train_step.precision import with_precision
 
 Settings = TypeVar("Settings", bound=StageConfig)
 
@@ -145,6 +144,13 @@ def build_network(config: StageConfig) -> nn.Cell:
         network = make_network(model.name, model.n_classes)
     else:
         network = resnet(model.name, model.n_classes, model.initialisation)
+    is_converted = config.precision.level != "O0" or config.precision.casts
+    return _in_precision(network, config) if is_converted else network
+
+
+def _in_precision(network: nn.Cell, config: StageConfig) -> nn.Cell:
+    from dimred.train_step.precision import with_precision
+
     try:
         return with_precision(network, **config.precision.model_dump(exclude={"jit_level", "hf32"}))
     except ConfigError as error:  # it names its own arguments

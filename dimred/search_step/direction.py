@@ -1,9 +1,10 @@
-"""Directions in the subspace: the protocol of a rule that chooses them, and BFGS.
+"""Rules that choose a direction in the subspace: BFGS, which estimates the inverse Hessian there, and momentum SGD.
 
-It computes with k and k x k numbers on the host in float64; k is a few dozen, so this takes microseconds.
+They compute with k and k x k numbers on the host in float64; k is a few dozen, so this takes microseconds.
 """
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -202,3 +203,59 @@ def scaled_condition_number(matrix: np.ndarray) -> float:
         return math.inf
     roots = np.sqrt(diagonal)
     return condition_number(matrix / np.outer(roots, roots))
+
+
+class MomentumState(NamedTuple):
+    """The memory of projected SGD between steps.
+
+    Attributes:
+        velocity: v, (k,) float64.
+        n_steps: number of accepted steps so far, for which the schedule gives the next rate.
+    """
+
+    velocity: np.ndarray
+    n_steps: int = 0
+
+
+class ProjectedSGD:
+    """The rule of momentum SGD: v <- momentum v + g_k;  d_k = -rate(n) v.
+
+    (Li et al., Low Dimensional Trajectory Hypothesis is True, 2022, P-SGD; on a basis of raw snapshots this is
+    trainable weight averaging, Li et al., Trainable Weight Averaging, 2023.)
+
+    Args:
+        n_components: k.
+        learning_rate: a number; a function of n, the number of accepted steps so far; or a list with one rate for each
+            accepted step, whose last one stays after that.
+        momentum: 0 <= momentum < 1.
+    """
+
+    def __init__(
+        self, n_components: int, learning_rate: float | Sequence[float] | Callable[[int], float], momentum: float
+    ):
+        self.n_components = n_components
+        self.rate = _schedule(learning_rate)
+        self.momentum = momentum
+
+    def initial(self) -> MomentumState:
+        """Return a velocity of 0."""
+        return MomentumState(np.zeros(self.n_components))
+
+    def propose(self, state: MomentumState, subspace_grad: np.ndarray) -> Proposal:
+        """Propose a direction, and the state with its new velocity; see ``Direction``."""
+        velocity = self.momentum * state.velocity + subspace_grad
+        direction = -self.rate(state.n_steps) * velocity
+        return Proposal(direction, float(subspace_grad @ direction), MomentumState(velocity, state.n_steps + 1))
+
+    def follow(self, proposal: Proposal, subspace_grad: np.ndarray, step_size: float) -> MomentumState:
+        """Return the state in the proposal, which does not depend on the step size."""
+        state: MomentumState = proposal.state
+        return state
+
+
+def _schedule(learning_rate: float | Sequence[float] | Callable[[int], float]) -> Callable[[int], float]:
+    """Make a function that returns the rate of a step, by its number from 0."""
+    if callable(learning_rate):
+        return learning_rate
+    rates = np.atleast_1d(learning_rate)
+    return lambda n_steps: float(rates[min(n_steps, len(rates) - 1)])

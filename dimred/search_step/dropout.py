@@ -13,7 +13,6 @@ Within 10^7 elements no correlation was found; further apart they are up to a fe
 """
 
 import functools
-from typing import NamedTuple
 
 import mindspore as ms
 import numpy as np
@@ -28,21 +27,10 @@ _SEED_STRIDE = 0x85EBCA77  # the same for the seeds that processes are given
 _DROPOUTS = {nn.Dropout: 0, nn.Dropout1d: 1, nn.Dropout2d: 2, nn.Dropout3d: 3}  # last axes that they drop as a whole
 
 
-class MaskNumbers(NamedTuple):
-    """The numbers that determine the masks of all dropout cells of a process, () int32 each.
-
-    Attributes:
-        key: of the seed, the step and the part of its batch.
-        calls: the calls of the cells in this forward pass so far.
-    """
-
-    key: Parameter
-    calls: Parameter
-
-
 @functools.cache
-def _numbers() -> MaskNumbers:
-    return MaskNumbers(*(Parameter(_wrapped(0), name=name, requires_grad=False) for name in MaskNumbers._fields))
+def _number(name: str) -> Parameter:
+    """Return a number that all cells of the process share: the key, or the calls in this forward pass so far."""
+    return Parameter(_wrapped(0), name=name, requires_grad=False)
 
 
 class ReplayableDropout(nn.Cell):
@@ -52,15 +40,14 @@ class ReplayableDropout(nn.Cell):
 
     Args:
         p: fraction of the elements, or of the channels, set to zero, 0 <= p <= 1.
-        numbers: a call adds 1 to ``calls``.
         n_joint: number of last axes that are dropped as a whole, such as 2 for the channels of ``nn.Dropout2d``.
         site: number of this cell among the network's dropout cells, so that no two share a mask.
     """
 
-    def __init__(self, p: float, numbers: MaskNumbers, n_joint: int, site: int):
+    def __init__(self, p: float, n_joint: int, site: int):
         super().__init__(auto_prefix=False)
-        for name, number in numbers._asdict().items():
-            object.__setattr__(self, name, number)  # not registered, so that no checkpoint of the network holds it
+        for name in ("key", "calls"):
+            object.__setattr__(self, name, _number(name))  # not registered, so that no checkpoint holds it
         self.p = p
         self.scale = 1 / (1 - p) if p < 1 else 0.0
         self.threshold = min(round((p - 0.5) * 2**32), 2**31 - 1)
@@ -77,26 +64,22 @@ class ReplayableDropout(nn.Cell):
         return x * (kept.astype(x.dtype) * self.scale)
 
 
-def make_replayable(network: nn.Cell) -> bool:
+def make_replayable(network: nn.Cell) -> None:
     """Replace every dropout cell of the network, in place, by one whose masks ``draw_masks`` determines.
 
     One cell in two places becomes two cells, each with masks of its own. A class of one's own that inherits from
     ``nn.Dropout`` and has another ``construct`` stays as it is.
-
-    Returns:
-        Whether the network has such cells now.
     """
     cells = places(network)
     replayable = [place.cell for place in cells if isinstance(place.cell, ReplayableDropout)]  # of an earlier search
     for place in cells:
         for kind, n_joint in _DROPOUTS.items():
             if isinstance(place.cell, kind) and type(place.cell).construct is kind.construct:
-                cell = ReplayableDropout(_drop_fraction(place.cell), _numbers(), n_joint, 0)
+                cell = ReplayableDropout(_drop_fraction(place.cell), n_joint, 0)
                 replayable.append(cell.set_train(place.cell.training))
                 place.put(cell)
     for site, cell in enumerate(replayable):
         cell.site = site
-    return bool(replayable)
 
 
 def draw_masks(seed: int, step: int, part: int) -> None:
@@ -107,9 +90,8 @@ def draw_masks(seed: int, step: int, part: int) -> None:
         step: number of the step.
         part: number of the part, over all ranks.
     """
-    numbers = _numbers()
-    ops.assign(numbers.key, _wrapped(seed * _SEED_STRIDE + step + part * _PART_STRIDE))
-    ops.assign(numbers.calls, _wrapped(0))
+    ops.assign(_number("key"), _wrapped(seed * _SEED_STRIDE + step + part * _PART_STRIDE))
+    ops.assign(_number("calls"), _wrapped(0))
 
 
 def _drop_fraction(dropout: nn.Cell) -> float:

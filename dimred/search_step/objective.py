@@ -9,7 +9,7 @@ from mindspore import Parameter, Tensor, mutable, nn
 
 from dimred.search_step.direction import Proposal
 from dimred.search_step.moves import Line
-from dimred.train_step.gradient import BatchGradient, VectorGradient
+from dimred.train_step.gradient import BatchGradient, MeanLoss, VectorGradient
 from dimred.train_step.part import GradientPart, LossScale, StepPart, parts_of
 from dimred.vectors.weights import Vectors
 
@@ -27,9 +27,8 @@ class Evaluation(NamedTuple):
 class Objective:
     """The loss f and its gradient, of one batch at the current weights.
 
-    Both are means over the whole batch: over all micro-batches of all ranks, weighed as in ``TrainStep``. The gradient
-    *and* every loss are averaged here, in the same way, so that the search compares like with like. No loss includes
-    the loss scale.
+    Both are means over all micro-batches of all ranks, weighed as in ``TrainStep``. The gradient *and* every loss are
+    averaged in the same way, so that the search compares like with like. No loss includes the loss scale.
 
     Args:
         network: network and loss in one cell.
@@ -54,7 +53,12 @@ class Objective:
         parts: Sequence[StepPart],
     ):
         self._weighs = reduce is not None or micro_batch_size is not None
-        gradient = BatchGradient(network, trainable, loss_scale, self._weighs)
+        loss: nn.Cell = MeanLoss(network)
+        if self._weighs:
+            from dimred.train_step.weighted_loss import WeightedLoss
+
+            loss = WeightedLoss(network)
+        gradient = BatchGradient(loss, trainable, loss_scale)
         self._batch = VectorGradient(gradient, vectors, draw_dropout_masks)
         if micro_batch_size is not None:
             from dimred.train_step.micro_batches import GroupGradient

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -83,16 +83,10 @@ class SearchResult(NamedTuple):
 
     def record(self) -> dict[str, Any]:
         """Return a record of ``metrics.jsonl``, with plain numbers and texts."""
-        own = {name: value for name, value in self._asdict().items() if name != "telemetry"}
-        return (
-            own
-            | dict(self.telemetry)
-            | {
-                "loss": float(self.loss.asnumpy()),
-                "outcome": self.outcome.value,
-                "subspace_step": self.subspace_step.tolist(),
-            }
-        )
+        record = self._asdict()
+        telemetry = dict(record.pop("telemetry"))
+        record |= {"loss": float(self.loss.asnumpy()), "outcome": self.outcome.value}
+        return record | {"subspace_step": self.subspace_step.tolist()} | telemetry
 
 
 def search_line(records: Sequence[Mapping[str, Any]]) -> str:
@@ -108,22 +102,21 @@ def search_line(records: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def totals(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+def totals(records: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     """Return the totals of a search's records: accepted steps, trials, passes, and distances moved.
 
     A distance is NaN if one of a step's was not finite, which is None in its record.
     """
-    distances = {
-        key: sum(math.nan if record[key] is None else record[key] for record in records)
-        for key in ("moved_inside", "moved_outside")
-    }
-    return {
-        "accepted_steps": sum(record["outcome"] == "accepted" for record in records),
-        "trials": sum(record["n_trials"] for record in records),
-        "n_forward": sum(record["n_forward"] for record in records),
-        "n_backward": sum(record["n_backward"] for record in records),
-        **distances,
-    }
+    sums = dict.fromkeys(("accepted_steps", "trials", "n_forward", "n_backward"), 0)
+    distances = dict.fromkeys(("moved_inside", "moved_outside"), 0.0)
+    for record in records:
+        sums["accepted_steps"] += record["outcome"] == "accepted"
+        sums["trials"] += record["n_trials"]
+        for name in ("n_forward", "n_backward"):
+            sums[name] += record[name]
+        for name in distances:
+            distances[name] += math.nan if record[name] is None else record[name]
+    return {**sums, **distances}
 
 
 class SearchMemory(NamedTuple):

@@ -58,15 +58,14 @@ class SearchStep(TypedCell):
         m <- gamma m + (g - P' g_k)
         w <- w + t d - alpha m
 
-    (Li et al., Low Dimensional Trajectory Hypothesis is True: DNNs can be Trained in Tiny Subspaces, 2022, algorithm 2;
-    mindspore.boost's dim_reduce for the residual momentum.) This is the step with ``InverseBFGS``,
-    ``ArmijoBacktracking`` and ``ResidualMomentum``.
+    This is the step with ``InverseBFGS``, ``ArmijoBacktracking`` and ``ResidualMomentum``. (Li et al., Low Dimensional
+    Trajectory Hypothesis is True: DNNs can be Trained in Tiny Subspaces, 2022, algorithm 2; mindspore.boost's
+    dim_reduce for the residual momentum.)
 
-    If no trial is accepted, t = 0, and H, g_prev and s_prev stay as they were. Trials change neither BatchNorm
-    statistics nor any other untrained parameter. An accepted step leaves exactly the statistics of one ordinary
-    training step, a rejected one those from before it. If the loss or gradient is not finite, the step is skipped and
-    changes nothing. Without a step outside the subspace, no backtracking step raises its batch's loss; a step outside
-    follows the line search and can raise it.
+    If no trial is accepted, t = 0, and H, g_prev and s_prev stay as they were. Trials change no untrained parameter,
+    such as BatchNorm's statistics. An accepted step leaves the statistics of one ordinary training step, a rejected one
+    those from before it. If the loss or its gradient is not finite, the step changes nothing. A backtracking step never
+    raises its batch's loss; the step outside the subspace, which follows, can.
 
     The step works in graph mode and PyNative, called or handed to ``mindspore.train.Model``, but not in sink mode. It
     replaces every dropout cell of the network, in place, by one whose mask can be drawn again; see ``make_replayable``.

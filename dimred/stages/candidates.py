@@ -44,7 +44,7 @@ class Candidates:
         """
         choice, evaluator, ranks = self._new_choice(), self._evaluator, self._run.ranks
         series = ranks.run_on_rank_zero(lambda: parent.snapshots() if parent.has_snapshots else None)
-        averages = SnapshotAverages.of_series(series, evaluator.layout, ranks)
+        averages = SnapshotAverages(series, evaluator.layout, ranks)
         with preserved(list(evaluator.network.get_parameters())):
             last = evaluator.layout.flatten(to_arrays(evaluator.network.trainable_params()))
             best, weights = choose_average(averages, evaluator.measure_val_of, last, choice)

@@ -130,7 +130,7 @@ def check_stage_2(
         cooldown = problems.collect(lambda: plan_cooldown(settings.cooldown, network, parent))
         problems.collect(lambda: check_no_matrix(pca_mat))
     else:
-        from dimred.stages.search import check_search_memory, find_basis
+        from dimred.stages.search_basis import check_search_memory, find_basis
 
         search = settings.search
         basis = problems.collect(lambda: ranks.run_on_rank_zero(lambda: find_basis(search, network, parent, pca_mat)))

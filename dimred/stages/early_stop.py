@@ -73,7 +73,7 @@ class EarlyStop:
             step: steps of the run so far.
             snapshots: the snapshots, on rank 0; None elsewhere.
         """
-        averages = SnapshotAverages.of_series(snapshots, self._evaluator.layout, self._ranks)
+        averages = SnapshotAverages(snapshots, self._evaluator.layout, self._ranks)
         n = len(averages.steps)
         if n < 2:
             return

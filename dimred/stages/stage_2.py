@@ -15,7 +15,7 @@ from dimred.data.batches import STAGE_2_EPOCHS_FROM
 from dimred.errors import NothingAcceptedError
 from dimred.io.atomic import retry
 from dimred.io.metric import AS_TRAINED
-from dimred.io.metrics_file import loss_text, read_metrics
+from dimred.io.metrics_file import each_record, loss_text
 from dimred.io.run_names import BASIS, METRICS, RESULT, STAGE_2_CHECKPOINTS
 from dimred.io.stage_two_result import FINAL, START, MetricResult, StageTwoResult
 from dimred.launch.environment import log_commands
@@ -63,7 +63,7 @@ class StageTwo(Observer):
         self._settings, self._task, self._ranks, self._progress = run.settings, run.task, run.ranks, run.progress
         self._per_epoch, self._n_epochs = run.task.steps_per_epoch, run.settings.n_epochs
         self._progress.epoch = 0
-        self._step_records: list[dict[str, Any]] = []  # of the steps of a search
+        self._step_records: list[dict[str, Any]] = []  # of a search's steps in this epoch
         prefix = self._settings.model.file_prefix
         self.files = PointFiles(run.folder / STAGE_2_CHECKPOINTS, prefix, self._per_epoch, self._ranks)
         self.candidates = self._new_candidates() if self._settings.uses_val else None
@@ -132,7 +132,8 @@ class StageTwo(Observer):
         """Train the remaining epochs; end early if the step says that it makes no progress any more."""
         run, progress = self.run, self._progress
         if self.step.reads_each_step:
-            self._step_records = read_metrics(run.folder / METRICS)
+            records = each_record(run.folder / METRICS)
+            self._step_records = [record for record in records if record["epoch"] == progress.epoch]
         try:
             run.loop("stage 2", self.step, self._n_epochs, STAGE_2_EPOCHS_FROM).run(progress, self)
         except NothingAcceptedError as stop:
@@ -172,6 +173,7 @@ class StageTwo(Observer):
         self._record_point(progress.epoch)
         if self.step.reads_each_step:
             _log.info(self.step.line([one for one in self._step_records if one["epoch"] == progress.epoch]))
+            self._step_records = []
         else:
             run.records.write(
                 epoch=progress.epoch, step=run.n_steps, loss=run.last["loss"], metrics=run.figures.values,
@@ -195,7 +197,7 @@ class StageTwo(Observer):
     def _keep(self) -> None:
         """Choose the network to keep, measure and save it, and write ``result.json``."""
         run, result = self.run, self.result
-        result.totals, result.steps = self.step.totals(self._step_records), run.n_steps
+        result.totals, result.steps = self.step.totals(each_record(run.folder / METRICS)), run.n_steps
         if self.basis is not None:
             result.basis = self.basis.in_short(self._settings.search.n_components)
         if self.candidates is not None:
@@ -234,7 +236,7 @@ def build_stage_2(
         from dimred.stages.cooldown import build_cooldown_step
 
         return StageTwo(run, build_cooldown_step(task, cooldown), parent, cooldown)
-    from dimred.stages.search import fit_and_share
+    from dimred.stages.search_basis import fit_and_share
     from dimred.stages.subspace_train_step import build_search_step
 
     search_basis = fit_and_share(basis, task.settings.search, task.network, run.folder, task.ranks)

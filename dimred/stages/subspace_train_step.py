@@ -11,7 +11,7 @@ from dimred.config import SearchOptions, StageTwoConfig
 from dimred.errors import ConfigError
 from dimred.runs.steps import build_loss, build_parts
 from dimred.runs.task import Task
-from dimred.search_step.direction import Direction, InverseBFGS
+from dimred.search_step.direction import Direction, InverseBFGS, ProjectedSGD
 from dimred.search_step.line_search import ArmijoBacktracking, FixedStep, LineSearch
 from dimred.search_step.moves import MoveOutside, ResidualMomentum
 from dimred.search_step.search_step import SearchStep
@@ -79,8 +79,6 @@ class SubspaceTrainStep(SearchStep):
 def build_rule(options: SearchOptions, n_components: int) -> tuple[Direction, LineSearch]:
     """Build the direction and the line search that ``rule`` stands for, in k = ``n_components`` directions."""
     if options.rule == "sgd":
-        from dimred.search_step.projected_sgd import ProjectedSGD
-
         return ProjectedSGD(n_components, options.learning_rate, options.momentum), FixedStep()
     direction = InverseBFGS(n_components, options.initial_scaling, options.min_cosine)
     return direction, ArmijoBacktracking(options.rho, options.sigma, options.max_trials)

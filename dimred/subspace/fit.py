@@ -90,7 +90,7 @@ def fit_basis(
         matrix = WeightMatrix(series, layout_of(network, layout), skip_bad=skip_bad)
         k = n_components or (32 if kind == "pca" else matrix.shape[0])
         while True:
-            check_enough(matrix.shape[0], k, kind, series.directory, len(series) - matrix.shape[0])
+            check_enough(matrix.shape[0], k, kind, series.directory)
             try:
                 _make(target, matrix, kind, k, overwrite=overwrite)
                 basis = load_basis(target, layout=matrix.layout, verify=False)

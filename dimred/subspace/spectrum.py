@@ -14,7 +14,7 @@ _NOISE = 10 * np.finfo(np.float64).eps
 TOLERANCE = 1e-6
 
 
-def check_enough(n_snapshots: int, n_components: int, kind: str, folder: Path, n_bad: int = 0) -> None:
+def check_enough(n_snapshots: int, n_components: int, kind: str, folder: Path) -> None:
     """Check that there are at least k snapshots, or k + 1 for kind "pca", which subtracts their mean.
 
     Args:
@@ -22,19 +22,17 @@ def check_enough(n_snapshots: int, n_components: int, kind: str, folder: Path, n
         n_components: k.
         kind: "pca" or "snapshots".
         folder: the snapshots' folder, for the error.
-        n_bad: number of further snapshots that were left out because they are damaged, for the error.
 
     Raises:
         SeriesError: there are fewer.
     """
     least = n_components + (kind == "pca")
     if n_snapshots < least:
-        left_out = f" ({n_bad} bad ones left out)" if n_bad else ""
         most = n_snapshots - (kind == "pca")
         fewer = f", or ask for n_components = {most} or fewer" if most else ""
         raise SeriesError(
-            f"n_components is {n_components}, which needs at least {least} snapshots; {folder} gives "
-            f"{n_snapshots}{left_out}. Save more snapshots in stage 1{fewer}."
+            f"n_components is {n_components}, which needs at least {least} snapshots; {folder} gives {n_snapshots}. "
+            f"Save more snapshots in stage 1{fewer}."
         )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import mindspore as ms
-from mindspore import Tensor, nn, ops
+from mindspore import Tensor, amp, nn, ops
 
 from dimred.train_step.part import GradientPart, LossScale, StepPart, WeightsPart, parts_of
 from dimred.vectors.weights import GraphCopies
@@ -44,13 +44,10 @@ class Finish(nn.Cell):
         gradient_parts = parts_of(GradientPart, parts)
         self.gradient_parts = nn.CellList(gradient_parts, auto_prefix=False)
         self.update: nn.Cell = _Update(optimizer, parts_of(WeightsPart, parts))
-        if untrained_parameters is not None:
-            from dimred.train_step.conditional_update import UnlessLeft, UnlessOverflow
-
-            if loss_scale.drops_overflow:
-                self.update = UnlessOverflow(self.update, loss_scale, untrained_parameters)
-            if votes:
-                self.update = UnlessLeft(self.update, untrained_parameters)
+        if loss_scale.drops_overflow:
+            self.update = _UnlessOverflow(self.update, loss_scale, untrained_parameters)
+        if votes:
+            self.update = _UnlessLeft(self.update, untrained_parameters)
         self.votes = votes
         self.telemetry = tuple(name for part in (*gradient_parts, loss_scale) for name in part.telemetry)
 
@@ -98,3 +95,40 @@ class _Update(nn.Cell):
         for part in self.weights_parts:
             update = ops.depend(part(), update)
         return ops.depend(self.yes, update)
+
+
+class _UnlessOverflow(nn.Cell):
+    """A cell that updates, and returns True, unless a gradient is not finite; it tells the loss scale."""
+
+    def __init__(self, update: nn.Cell, loss_scale: LossScale, untrained_parameters: Any):
+        super().__init__(auto_prefix=False)
+        self.update = update
+        self.loss_scale = loss_scale
+        self.untrained_parameters = untrained_parameters
+
+    def construct(self, gradients: Any, changed: Any, untrained_values: Any, votes: Any) -> Tensor:
+        applied = amp.all_finite(gradients)
+        if applied:
+            self.update(gradients, changed, untrained_values, votes)
+        else:
+            self.untrained_parameters.restore(untrained_values)
+        self.loss_scale.observe(applied)
+        return applied
+
+
+class _UnlessLeft(nn.Cell):
+    """A cell that updates unless a rank voted to leave, and returns whether it updated."""
+
+    def __init__(self, update: nn.Cell, untrained_parameters: Any):
+        super().__init__(auto_prefix=False)
+        self.update = update
+        self.untrained_parameters = untrained_parameters
+        self.no = Tensor(False)
+
+    def construct(self, gradients: Any, changed: Any, untrained_values: Any, votes: Any) -> Tensor:
+        if votes[0] > 0:
+            self.untrained_parameters.restore(untrained_values)
+            applied = self.no
+        else:
+            applied = self.update(gradients, changed, untrained_values, votes)
+        return applied

@@ -23,10 +23,9 @@ class GroupGradient(VectorGradient):
     Divided by the weight, these are the loss and the gradient of the whole batch. They are divided once, after they are
     averaged over the ranks. The sums are float32. The host calls one small graph for each micro-batch.
 
-    BatchNorm normalises each micro-batch by itself. ``loss_and_gradient`` moves its moving statistics once, by the mean
-    of the micro-batches' changes. Each micro-batch starts from the statistics before the group, r, and its forward pass
-    leaves r + c (b_i - r), where b_i is its own mean or variance; the group leaves r + c (mean(b_i) - r), the mean of
-    these. Without this, n micro-batches would move the statistics n times in one step.
+    BatchNorm normalises each micro-batch by itself, but moves its statistics once for the group. Each micro-batch
+    starts from the statistics before the group, r, and its forward pass leaves r + c (b_i - r), where b_i is its own
+    mean or variance. The group leaves the mean of these, r + c (mean(b_i) - r).
 
     Args:
         gradient, vectors, draw_dropout_masks: as for ``VectorGradient``.
@@ -103,19 +102,14 @@ def _cut(inputs: Sequence[Tensor], rows: int) -> list[tuple[tuple[Tensor, ...], 
     Raises:
         ConfigError: an input is no tensor, has no rows, or not as many as the others.
     """
-    for number, value in enumerate(inputs, start=1):
-        if not isinstance(value, Tensor):
-            raise ConfigError(
-                f"micro_batch_size is {rows}, but input {number} of the step is {shown(value)}; to be cut into "
-                "micro-batches all inputs must be tensors: pass others when the network is made"
-            )
-    shapes = [tuple(value.shape) for value in inputs]
-    if not shapes or any(not shape or shape[0] != shapes[0][0] or shape[0] == 0 for shape in shapes):
+    rows_of_inputs = {value.shape[0] if isinstance(value, Tensor) and value.ndim > 0 else 0 for value in inputs}
+    if len(rows_of_inputs) != 1 or 0 in rows_of_inputs:
+        given = " and ".join(str(value.shape) if isinstance(value, Tensor) else shown(value) for value in inputs)
         raise ConfigError(
-            f"micro_batch_size is {rows}, but the step's inputs have the shapes {shapes}; to be cut into micro-batches "
-            "they must all have the same number of rows in their first dimension"
+            f"micro_batch_size is {rows}, but the step's inputs are {given or 'none'}; to be cut into micro-batches "
+            "they must be tensors with the same number of rows: pass anything else when the network is made"
         )
-    n_rows = shapes[0][0]
+    [n_rows] = rows_of_inputs
     return [
         (tuple(value[first : first + rows] for value in inputs), min(rows, n_rows - first) / n_rows)
         for first in range(0, n_rows, rows)

@@ -18,7 +18,7 @@ def is_rate(parameter: Parameter) -> bool:
 
 
 def has_averaged_point(optimizer: nn.Cell | None) -> bool:
-    """Return whether the weights to evaluate and keep are others than those of the network, as for ``ScheduleFree``."""
+    """Return whether the optimizer keeps the weights to evaluate outside the network, as ``ScheduleFree`` does."""
     return hasattr(optimizer, "in_place")
 
 
@@ -50,13 +50,11 @@ def last_rate(optimizer: nn.Cell) -> float | None:
 
 
 def check_no_gradient_point(names: Collection[str], title: str) -> None:
-    """Check by the names in it that a checkpoint is not a full one of schedule-free training.
-
-    The weights of that one are not its network.
+    """Check that a checkpoint is not a full one of schedule-free training, whose weights are not its network.
 
     Args:
         names: names of its arrays.
-        title: the beginning of the error, which says what the user gave.
+        title: the beginning of the error; it names the checkpoint.
 
     Raises:
         ConfigError: it is one.

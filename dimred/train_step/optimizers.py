@@ -4,10 +4,12 @@ from collections.abc import Callable, Sequence
 from fnmatch import fnmatch
 from typing import Any
 
+import numpy as np
 from mindspore import Parameter, nn
 
 from dimred.errors import ConfigError
 from dimred.train_step.network_checks import check_weight_names
+from dimred.train_step.optimizer_state import is_rate
 
 # Name -> its options other than rates and weight decay.
 OPTIMIZERS: dict[str, tuple[str, ...]] = {
@@ -69,8 +71,8 @@ def make_optimizer(
 
     Raises:
         ConfigError: the optimizer does not have an option that is set; ``nesterov`` is true but the momentum is 0; a
-            parameter is named like one of an optimizer's own; or the factory can't be used, see
-            ``make_own_optimizer``.
+            parameter is named like one of an optimizer's own; or ``factory`` fails, or makes something that is not an
+            optimizer of these parameters with these rates.
     """
     settings = {option: value for option, value in options.items() if value is not None}
     if settings:
@@ -79,9 +81,9 @@ def make_optimizer(
     groups = decay_groups(parameters, weight_decay, no_decay)
     rates = rates if isinstance(rates, float | int) else [float(rate) for rate in rates]
     if factory is not None:
-        from dimred.train_step.own_optimizer import make_own_optimizer
-
-        return make_own_optimizer(name, factory, groups, parameters, rates)
+        return _own_optimizer(name, factory, groups, parameters, rates)
+    if name == "momentum":
+        settings.setdefault("momentum", 0.9)
     return _kind(name)(groups, rates, **settings)
 
 
@@ -94,11 +96,7 @@ def _kind(name: str) -> Callable[..., nn.Optimizer]:
         from dimred.train_step.schedule_free import ScheduleFree
 
         return ScheduleFree
-    return nn.SGD if name == "sgd" else _momentum
-
-
-def _momentum(groups: list[dict[str, Any]], rates: float | list[float], momentum: float = 0.9) -> nn.Optimizer:
-    return nn.Momentum(groups, rates, momentum)
+    return nn.SGD if name == "sgd" else nn.Momentum
 
 
 def _check_options(name: str, settings: dict[str, float | bool], options: Sequence[str]) -> None:
@@ -109,3 +107,36 @@ def _check_options(name: str, settings: dict[str, float | bool], options: Sequen
             raise ConfigError(f"optimizer.{option} is not an option of {name}; {has}: set it to null")
     if settings.get("nesterov") and not settings.get("momentum"):
         raise ConfigError("optimizer.nesterov is true, which needs an optimizer.momentum above 0")
+
+
+def _own_optimizer(
+    name: str,
+    factory: Callable[..., Any],
+    groups: list[dict[str, Any]],
+    parameters: Sequence[Parameter],
+    rates: float | list[float],
+) -> nn.Optimizer:
+    """Make an optimizer by a user's factory, and check that it can be used."""
+    start = f"optimizer.name is {name!r}, which "
+    try:
+        optimizer = factory(groups, rates)
+    except Exception as error:
+        raise ConfigError(
+            f"{start}failed with {type(error).__name__}: {error}. It is called with the parameter groups and the "
+            "learning rates, a list with one for each update"
+        ) from error
+    start += "returned "
+    if not isinstance(optimizer, nn.Optimizer):
+        raise ConfigError(f"{start}{type(optimizer).__name__}; it must return an nn.Optimizer")
+    if {id(weight) for weight in optimizer.parameters} != {id(weight) for weight in parameters}:
+        raise ConfigError(
+            f"{start}an optimizer of {len(optimizer.parameters)} parameters; it must be one of the {len(parameters)} "
+            "in the groups that it is called with"
+        )
+    n_rates = {parameter.size for parameter in optimizer.get_parameters() if is_rate(parameter)}
+    if n_rates != {np.size(rates)}:
+        raise ConfigError(
+            f"{start}an optimizer without the {np.size(rates)} learning rates that it is called with, one for each "
+            "update; give them to the nn.Optimizer as its learning_rate"
+        )
+    return optimizer

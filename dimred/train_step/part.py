@@ -1,4 +1,4 @@
-"""The parts of a step: what a step asks of a loss scale, of clipping, of an average, and of a part of one's own."""
+"""The interfaces of a step's parts: a loss scale, a part that changes the gradient, one that follows the weights."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -8,7 +8,7 @@ from mindspore import Parameter, Tensor, nn
 if TYPE_CHECKING:
 
     class TypedCell:
-        """The base of steps and parts, ``nn.Cell``, with what they use of it.
+        """The methods of ``nn.Cell``, the base of steps and parts, that they use.
 
         MindSpore has no types, and mypy would take any class with its ``Cell`` as a base for a step or a part.
         """
@@ -63,7 +63,7 @@ class LossScale(StepPart):
         return total
 
     def unscaled(self, gradients: tuple[Tensor, ...], weight: Tensor) -> tuple[Tensor, ...]:
-        """Convert the gradients of ``scaled`` to those of f times the weight."""
+        """Convert the gradients of ``scaled`` to the gradients of f times the weight."""
         return gradients
 
     def scale_of_step(self) -> tuple[Tensor, ...]:

@@ -7,8 +7,7 @@ from mindspore import Tensor, nn
 
 from dimred.errors import check_choice, check_type
 
-LEVELS = ("O0", "O1", "O2", "O3")
-HALF_TYPES = ("float16", "bfloat16")
+_HALF_TYPES = ("float16", "bfloat16")
 
 
 def with_precision(
@@ -41,12 +40,12 @@ def with_precision(
             in a type.
     """
     check_type("network", network, nn.Cell, "a cell, without its loss")
-    check_choice("level", level, LEVELS)
-    check_choice("dtype", dtype, HALF_TYPES)
+    check_choice("level", level, ("O0", "O1", "O2", "O3"))
+    check_choice("dtype", dtype, _HALF_TYPES)
     check_type("keep_batch_norm", keep_batch_norm, (bool, type(None)), "True, False or None")
     check_type("casts", casts, (Mapping, type(None)), "a mapping from patterns of cells' names to types")
     for pattern, name in (casts or {}).items():
-        check_choice(f"casts[{pattern!r}]", name, (*HALF_TYPES, "float32"))
+        check_choice(f"casts[{pattern!r}]", name, (*_HALF_TYPES, "float32"))
     if level == "O0" and not casts:
         return network
     from dimred.train_step.half_precision import convert

@@ -1,6 +1,6 @@
 """The protocol between a run and the step that it calls, whichever step it is."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -66,7 +66,7 @@ class Step(Protocol):
     def line(self, records: Sequence[Mapping[str, Any]]) -> str:
         """Describe in one line of the log what the steps with these records did; "" if there is nothing to say."""
 
-    def totals(self, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def totals(self, records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         """Return totals over the steps with these records by name, such as ``trials``; ordinary training has none."""
 
     def restore(self, arrays: Mapping[str, np.ndarray], source: str) -> None:

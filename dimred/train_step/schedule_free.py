@@ -1,4 +1,4 @@
-"""Schedule-free SGD, which keeps an average of all training, usable at any time, in place of a falling rate."""
+"""Schedule-free SGD: its rate need not fall, because it keeps an average of the weights."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,6 +1,6 @@
 """Make one ordinary training step, from the gradient to the moving average."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -8,7 +8,7 @@ from mindspore import Tensor, nn
 
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.train_step.finish import Finish, WholeBatch
-from dimred.train_step.gradient import BatchGradient, VectorGradient
+from dimred.train_step.gradient import BatchGradient, MeanLoss, VectorGradient
 from dimred.train_step.modes import TrainingMode
 from dimred.train_step.network_checks import check_dense, check_names, check_optimizer
 from dimred.train_step.part import GradientPart, LossScale, StepPart, TypedCell, average_of, parts_of
@@ -60,11 +60,11 @@ class TrainStep(TypedCell):
     part that is off does not appear. With micro-batches it is a loop on the host over small graphs; sink mode would
     take the batch whole.
 
-    The network keeps its cells, with one exception. The loss of a micro-batch or a rank is a mean over some items, and
-    weighs as much as it has items, so that the step is that of the whole batch, of which all ranks have equally many
-    rows. The items of MindSpore's cross entropies are the labels that are not ``ignore_index``, each with its class
-    weight. With micro-batches or ranks, each such cell is therefore replaced by one that counts; see ``WeightedLoss``.
-    The items of any other loss are its rows, unless the network returns the sum of the loss and the count to divide by.
+    The network keeps its cells, with one exception. The loss of a micro-batch or a rank is a mean over some items. It
+    is weighed by their number, so that the step is the same as with the whole batch, of which all ranks have equally
+    many rows. The items of MindSpore's cross entropies are the labels that are not ``ignore_index``, each with its
+    class weight. With micro-batches or ranks, each such cell is therefore replaced by one that counts; see
+    ``WeightedLoss``. The items of any other loss are its rows, unless the network returns (sum, count).
 
     Args:
         network: network and loss in one cell; returns the scalar mean loss of a batch, or a pair (sum, count).
@@ -127,12 +127,14 @@ class TrainStep(TypedCell):
             updated = {id(parameter) for parameter in optimizer.parameters}
             untrained = [one for one in network.get_parameters() if id(one) not in updated]
             self.untrained_parameters = GraphCopies(untrained)
-        self.gradient = BatchGradient(network, optimizer.parameters, loss_scale, weighs)
+        loss: nn.Cell = MeanLoss(network)
         whole_batch: nn.Cell = WholeBatch()
         if weighs:
-            from dimred.train_step.weighted_loss import MeanOfBatches
+            from dimred.train_step.weighted_loss import MeanOfBatches, WeightedLoss
 
+            loss = WeightedLoss(network)
             whole_batch = MeanOfBatches(reduce)
+        self.gradient = BatchGradient(loss, optimizer.parameters, loss_scale)
         self.finish = Finish(optimizer, parts, loss_scale, whole_batch, self.untrained_parameters, self.votes)
         self._group: VectorGradient | None = None
         if micro_batch_size is not None:
@@ -175,7 +177,7 @@ class TrainStep(TypedCell):
         """Return ""; see ``Step``."""
         return ""
 
-    def totals(self, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def totals(self, records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         """Return nothing; see ``Step``."""
         return {}
 

@@ -7,7 +7,7 @@ from typing import Any
 import mindspore as ms
 from mindspore import Parameter, Tensor, mint, nn, ops
 
-from dimred.train_step.mean_loss import loss_numbers
+from dimred.train_step.gradient import loss_numbers
 from dimred.train_step.places import places
 
 _log = logging.getLogger(__name__)
@@ -31,8 +31,9 @@ class WeightedLoss(nn.Cell):
     For MindSpore's cross entropies n_i is the number of labels that are not ``ignore_index``, or, with class weights,
     the sum of the weights of these labels. Only such a cell sees the labels, so each with ``reduction="mean"`` is
     replaced, in its place in the network, by one that does the same and counts. Any other network can return the sum of
-    the loss, and n_i as an integer tensor, in place of the mean. If it does not, its mean counts as one over the rows.
-    The n_i of several cross entropies is their sum, so f is exact only if all parts have these in the same proportion.
+    the loss, and n_i as an integer tensor, in place of the mean. If it does not, its mean counts as one over the rows;
+    so does that of a class that inherits from a cross entropy and has a ``construct`` of its own. The n_i of several
+    cross entropies is their sum, so f is exact only if all parts have these in the same proportion.
 
     Args:
         network: as for ``MeanLoss``. A warning is logged if a loss in it is a sum.

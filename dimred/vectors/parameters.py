@@ -58,7 +58,7 @@ def check_arrays(parameters: Iterable[Parameter], arrays: Mapping[str, np.ndarra
 
 
 def _misfit(parameter: Parameter, array: np.ndarray | None) -> str:
-    """Say what a file has, in place of an array that fits the parameter."""
+    """Describe what a file has under the name of a parameter that it does not fit."""
     if array is None:
         remedy = "it belongs to another network or is another kind of checkpoint"
         if not parameter.requires_grad:

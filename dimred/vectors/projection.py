@@ -41,7 +41,7 @@ class GraphProjection:
     """A projection like ``HostProjection``, made by graphs, on a device or over several ranks.
 
     Each of R ranks holds ceil(M / R) columns, see ``Shards``. ``project`` ends in an all-reduce of k numbers,
-    ``back_project`` in a gather of M. Each back-projection is a separate pass: a product with two rows takes longer.
+    ``back_project`` in a gather of M.
 
     Args:
         components: P, (k, M) float32 with orthonormal rows.

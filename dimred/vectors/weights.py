@@ -238,7 +238,6 @@ def _copy(parameter: Parameter) -> Tensor:
 
 
 Vectors = HostVectors | GraphVectors
-Copies = HostCopies | GraphCopies
 
 
 def make_vectors(parameters: Sequence[Parameter]) -> Vectors:
@@ -247,7 +246,7 @@ def make_vectors(parameters: Sequence[Parameter]) -> Vectors:
     return HostVectors(parameters) if is_on_host() and all_float32 else GraphVectors(parameters)
 
 
-def make_copies(parameters: Sequence[Parameter]) -> Copies:
+def make_copies(parameters: Sequence[Parameter]) -> HostCopies | GraphCopies:
     """Make an object that saves and restores the parameters."""
     return HostCopies(parameters) if is_on_host() or not parameters else GraphCopies(parameters)
 

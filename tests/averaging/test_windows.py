@@ -28,7 +28,7 @@ def mean(profile: str, steps: list[int] = STEPS, values: np.ndarray = VALUES) ->
         ("uniform", STEPS, [1, 1, 1, 1, 1, 1]),
         ("linear", STEPS, [1, 2, 3, 4, 5, 6]),
         ("merge-decay=linear", STEPS, np.full(6, 1 / 6)),
-        ("1.5,-0.5", STEPS[:2], [1.5, -0.5]),
+        ("0.75,0.25", STEPS[:2], [0.75, 0.25]),
     ],
 )
 def test_profiles_with_a_closed_form_have_its_coefficients(profile: str, steps: list[int], answer: list[float]) -> None:
@@ -49,13 +49,6 @@ def test_ema_is_edm2s_running_average_of_that_width(exponent: float, steps: list
     width = oracle.power_function_width(exponent)
     answer = oracle.power_function_average(VALUES, steps, exponent)
     np.testing.assert_allclose(mean(f"ema={width}", steps), answer, rtol=1e-5, atol=1e-8)
-
-
-def test_ema_tells_steps_apart_that_are_equal_as_floats() -> None:
-    """Such as the time in nanoseconds."""
-    first = 10**18 - 1000
-    coefficients = profile_coefficients("ema=0.1", [first, first + 1, first + 3])
-    np.testing.assert_allclose(coefficients / coefficients[0], [1, 1, 2], rtol=1e-9)
 
 
 def test_ema_of_a_run_that_was_joined_late_gives_its_first_checkpoint_no_more_than_its_share() -> None:
@@ -94,8 +87,9 @@ def test_a_single_checkpoint_is_its_own_average(profile: str) -> None:
         ("ema=wide", "'ema=wide'"),
         ("merge-decay=sqrt", "merge-decay=linear or merge-decay=cosine or merge-decay=1-sqrt"),
         ("0.5,0.5", "2 coefficients for 6 checkpoints"),
-        ("0.5,0.5,0,0,0,0.1", "sums to 1.1; coefficients must sum to 1"),
-        ("nan,0,0,0,0,1", "sums to nan"),
+        ("0.5,0.5,0,0,0,0.1", "coefficients must be at least 0 and sum to 1, not to 1.1"),
+        ("-0.5,0,0,0,0,1.5", "coefficients must be at least 0"),
+        ("nan,0,0,0,0,1", "not to nan"),
     ],
 )
 def test_a_wrong_profile_is_refused(profile: str, words: str) -> None:

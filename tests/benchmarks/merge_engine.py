@@ -1,15 +1,7 @@
-"""Average a folder of bfloat16 checkpoints in one way, in a process of its own.
+"""Average a folder of bfloat16 checkpoints in one way, in a process of its own; see ``measured``."""
 
-Usage: python -m tests.benchmarks.merge_engine ENGINE FOLDER OUT. Prints the seconds and the processor's seconds,
-without imports, and the peak private memory (RssAnon).
-"""
-
-import os
-import re
-import sys
-import threading
-import time
-from collections.abc import Callable
+import json
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -17,78 +9,94 @@ from safetensors import deserialize
 from safetensors.numpy import save_file
 
 import dimred
-from dimred.averaging.windows import profile_coefficients
-from dimred.merging.inputs import open_checkpoints
-from dimred.merging.output import write_network
+from tests.benchmarks import measured
+from tests.benchmarks.measured import Engine, Point, cost_of, read_and_write
 
-_STEP = 1 << 20
-
-
-def read_once(folder: Path, out: Path) -> None:
-    """Read every byte of the checkpoints, and write one checkpoint's size: the least that any average has to do."""
-    paths = sorted(folder.glob("*/model.safetensors"))
-    buffer = bytearray(_STEP)
-    for path in paths:
-        with path.open("rb", buffering=0) as file:
-            while file.readinto(buffer):
-                pass
-    with out.open("wb") as file:
-        for _ in range(0, paths[0].stat().st_size, _STEP):
-            file.write(buffer)
-        file.flush()
-        os.fsync(file.fileno())
+_LAYER = 5_000_000  # weights of a layer at most
+Cost = dict[str, float]
 
 
-def plain_loop(folder: Path, out: Path) -> None:
+def paths_in(folder: Path) -> list[Path]:
+    return sorted(folder.glob("run/*/model.safetensors"))
+
+
+def prepare(folder: Path, point: Point) -> Cost:
+    """Write files named as trainers do; random bits would give infinities and NaN."""
+    rng, n_weights = np.random.default_rng(0), point["megabytes"] * 500_000 // point["files"]
+    pool = (rng.standard_normal(2 * _LAYER, np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    firsts = range(0, n_weights, _LAYER)
+    header = {
+        f"layer.{first // _LAYER}.weight": {
+            "dtype": "BF16",
+            "shape": [min(_LAYER, n_weights - first)],
+            "data_offsets": [2 * first, 2 * min(first + _LAYER, n_weights)],
+        }
+        for first in firsts
+    }
+    head = json.dumps({"__metadata__": {"format": "pt"}} | header).encode()
+    for number in range(1, point["files"] + 1):
+        path = folder / "run" / f"checkpoint-{number}000" / "model.safetensors"
+        path.parent.mkdir(parents=True)
+        with path.open("wb") as file:
+            file.write(len(head).to_bytes(8, "little") + head)
+            for first in firsts:
+                file.write(pool[rng.integers(_LAYER) :][: min(_LAYER, n_weights - first)].data)
+    return {}
+
+
+def plain_loop(folder: Path, point: Point) -> Cost:
     """Average in float64 by the obvious loop over the safetensors library; NumPy has no bfloat16."""
-    totals: dict[str, np.ndarray] = {}
-    paths = sorted(folder.glob("*/model.safetensors"))
-    for path in paths:
-        for name, tensor in deserialize(path.read_bytes()):
-            wide = np.frombuffer(tensor["data"], np.uint16).astype(np.uint32) << 16
-            totals[name] = totals.get(name, 0.0) + wide.view(np.float32).astype(np.float64)
-    tensors = {}
-    for name, total in totals.items():
-        bits = (total / len(paths)).astype(np.float32).view(np.uint32)
-        tensors[name] = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
-    save_file(tensors, out)
+
+    def run() -> None:
+        totals: dict[str, np.ndarray] = {}
+        for path in paths_in(folder):
+            for name, tensor in deserialize(path.read_bytes()):
+                wide = np.frombuffer(tensor["data"], np.uint16).astype(np.uint32) << 16
+                totals[name] = totals.get(name, 0.0) + wide.view(np.float32).astype(np.float64)
+        tensors = {}
+        for name, total in totals.items():
+            bits = (total / point["files"]).astype(np.float32).view(np.uint32)
+            tensors[name] = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+        save_file(tensors, folder / "loop.safetensors")
+
+    return cost_of(run)
 
 
-def candidate(folder: Path, out: Path) -> None:
-    """Write a moving average of all checkpoints as it is written for a metric, which is not flushed to the disk."""
-    checkpoints = open_checkpoints([folder])
-    coefficients = profile_coefficients("exponential=0.8", [checkpoint.step for checkpoint in checkpoints])
-    write_network(checkpoints, coefficients, out, checkpoints[-1])
+def merge(folder: Path, profile: str | None = None) -> Cost:
+    out = folder / "merged.safetensors"
+    found = cost_of(lambda: dimred.merge(folder / "run", out, profile=profile))
+    for path in (out, Path(f"{out}.json")):
+        path.unlink()
+    return found
 
 
-ENGINES: dict[str, Callable[[Path, Path], object]] = {
-    "read once, write once": read_once,
-    "dimred merge, uniform": lambda folder, out: dimred.merge(folder, out),
-    "dimred merge, ema=0.1": lambda folder, out: dimred.merge(folder, out, profile="ema=0.1"),
-    "a candidate of a metric": candidate,
-    "plain float64 loop": plain_loop,
+def least(folder: Path, point: Point) -> Cost:
+    """Read every checkpoint once, and write one."""
+    paths = paths_in(folder)
+    return cost_of(lambda: read_and_write(paths, folder / "written", paths[0].stat().st_size))
+
+
+def mergekit(folder: Path, point: Point) -> Cost:
+    """Run mergekit's command, whose imports are counted."""
+    import yaml
+
+    from tests.helpers.peers import peers
+
+    models = [{"model": str(path.parent), "parameters": {"weight": 1}} for path in paths_in(folder)]
+    recipe = {"merge_method": "linear", "models": models, "dtype": "float32", "out_dtype": "bfloat16"}
+    (folder / "mergekit.yaml").write_text(yaml.safe_dump(recipe))
+    command = [peers() / "mergekit-yaml", folder / "mergekit.yaml", folder / "mergekit"]
+    return cost_of(lambda: subprocess.run(command, check=True, capture_output=True))
+
+
+ENGINES: dict[str, Engine] = {
+    "prepare": prepare,
+    "dimred merge": lambda folder, point: merge(folder),
+    "dimred merge, ema=0.1": lambda folder, point: merge(folder, "ema=0.1"),
+    "reading and writing once": least,
+    "a float64 loop": plain_loop,
+    "mergekit": mergekit,
 }
 
-
-def main() -> None:
-    engine, folder, out = ENGINES[sys.argv[1]], Path(sys.argv[2]), Path(sys.argv[3])
-    peak, done = 0, threading.Event()
-
-    def watch() -> None:
-        nonlocal peak
-        while not done.wait(0.02):
-            found = re.search(r"RssAnon:\s+(\d+)", Path("/proc/self/status").read_text())
-            peak = max(peak, int(found[1]) * 1024 if found else 0)
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    started, cpu = time.perf_counter(), time.process_time()
-    engine(folder, out)
-    seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
-    done.set()
-    watcher.join()
-    print("RESULT", seconds, cpu, peak)
-
-
 if __name__ == "__main__":
-    main()
+    measured.main(ENGINES)

@@ -28,6 +28,7 @@ def wrong(output: str) -> list[str]:
     return [line for line in output.splitlines() if line.startswith("WRONG")]
 
 
+@pytest.mark.slow
 def test_a_machine_where_all_is_well(tmp_path: Path) -> None:
     process = dimred_here("doctor", cwd=tmp_path, status=0)
     assert process.stdout.endswith("all is well\n")

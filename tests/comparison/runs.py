@@ -15,8 +15,8 @@ STAGE_ONE: dict[str, Any] = {
     "snapshots": {"per_epoch": 2},
 }
 FEW_SNAPSHOTS: dict[str, Any] = {"snapshots": {"per_epoch": 2, "keep": 5}}
-STAGE_TWO: dict[str, Any] = {"method": "cooldown", "epochs": "20%", "reestimate_batches": 1}
-SEARCH: dict[str, Any] = {"epochs": 1, "reestimate_batches": 1, "search": {"n_components": 2}}
+STAGE_TWO: dict[str, Any] = {"method": "cooldown", "epochs": "20%"}
+SEARCH: dict[str, Any] = {"epochs": 1, "search": {"n_components": 2}}
 AT, PASSES = 4, 1  # 20 % of all passes
 
 

@@ -158,11 +158,11 @@ def averages(ranks: Ranks) -> dict:
         series = CheckpointSeries(own) if ranks.is_rank_zero else None
         for step, row in enumerate(rows, start=1) if series is not None else ():
             series.append({"w": row}, step, step)
-        of_series = SnapshotAverages.of_series(series, layout, ranks)
-        found = [of_series.of(window) for window in (Window(2, 4), Window(0, 4), Window(0, 5, "linear"))]
+        of_snapshots = SnapshotAverages(series, layout, ranks)
+        found = [of_snapshots.of(window) for window in (Window(2, 4), Window(0, 4), Window(0, 5, "linear"))]
     expected = [rows[2:4].mean(0), rows[:4].mean(0), np.arange(1, 6) @ rows / 15]
     return {
-        "steps": of_series.steps,
+        "steps": of_snapshots.steps,
         "error": float(max(np.abs(mean - each).max() for mean, each in zip(found, expected, strict=True))),
         "digest": digest(*found),
     }

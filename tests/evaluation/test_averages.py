@@ -53,7 +53,7 @@ def made(tmp_path: Path) -> tuple[CheckpointSeries, WeightLayout, np.ndarray]:
 )
 def test_a_window_is_the_plain_mean(made, window: Window, coefficients: list[float]) -> None:
     series, layout, vectors = made
-    averages, choice = SnapshotAverages.of_series(series, layout), Choice()
+    averages, choice = SnapshotAverages(series, layout), Choice()
     expected = oracle.weighted_mean(list(vectors), coefficients)
     np.testing.assert_allclose(averages.of(window), expected, rtol=1e-6, atol=1e-7)
     shares = np.array(coefficients) / sum(coefficients)
@@ -67,7 +67,7 @@ def test_a_window_is_the_plain_mean(made, window: Window, coefficients: list[flo
 def test_snapshots_of_another_network_are_refused(made) -> None:
     layout = WeightLayout.from_weights({"a": np.zeros((3, 2)), "b": np.zeros(4)})
     with pytest.raises(CheckpointError, match=r"not fit the network .*: its parameter 'a' has shape \(2, 3\) instead"):
-        SnapshotAverages.of_series(made[0], layout)
+        SnapshotAverages(made[0], layout)
 
 
 def repeated(folder: Path, *values: float) -> CheckpointSeries:
@@ -83,7 +83,7 @@ def distances(vector: np.ndarray) -> Measurement:
 def test_weights_that_are_not_finite_are_not_chosen_however_low_their_loss(tmp_path: Path) -> None:
     series = repeated(tmp_path, *[3] * 9)
     write_checkpoint(series.paths[0], {"w": np.full((M, 1), np.nan, np.float32)})
-    averages = SnapshotAverages.of_series(series, LAYOUT)
+    averages = SnapshotAverages(series, LAYOUT)
     _, weights = choose_average(averages, distances, np.full(M, np.inf, np.float32), Choice())
     assert (weights == 3).all()
 
@@ -102,7 +102,7 @@ def squares(vector: np.ndarray) -> Measurement:
 
 @pytest.mark.parametrize(("first_good", "length"), [(0, 24), (8, 13), (16, 8)])
 def test_it_finds_the_average_that_holds_the_good_snapshots(first_good: int, length: int, tmp_path: Path) -> None:
-    averages, choice = SnapshotAverages.of_series(snapshots(tmp_path, first_good, N), LAYOUT), Choice()
+    averages, choice = SnapshotAverages(snapshots(tmp_path, first_good, N), LAYOUT), Choice()
     last = averages.of(Window(N - 1, N))
     candidate, weights = choose_average(averages, squares, last, choice)
     assert candidate.effective_size == length
@@ -112,7 +112,7 @@ def test_it_finds_the_average_that_holds_the_good_snapshots(first_good: int, len
 
 
 def test_the_last_weights_are_kept_where_no_average_is_better(tmp_path: Path) -> None:
-    averages = SnapshotAverages.of_series(snapshots(tmp_path, N + 5, N + 5), LAYOUT)
+    averages = SnapshotAverages(snapshots(tmp_path, N + 5, N + 5), LAYOUT)
     last = np.zeros(M, np.float32)
     candidate, weights = choose_average(averages, squares, last, Choice())
     assert (candidate.name, weights is last) == ("last", True)
@@ -121,7 +121,7 @@ def test_the_last_weights_are_kept_where_no_average_is_better(tmp_path: Path) ->
 @pytest.mark.parametrize("count", [0, 1, 2])
 def test_few_snapshots_have_one_average_at_most(count: int, tmp_path: Path) -> None:
     series, choice = snapshots(tmp_path, 0, N).select(last=count) if count else None, Choice()
-    averages = SnapshotAverages.of_series(series, LAYOUT)
+    averages = SnapshotAverages(series, LAYOUT)
     choose_average(averages, squares, np.full(M, 9, np.float32), choice)
     average = ["uniform of 2 snapshots, steps 230 to 240"] if count == 2 else []
     assert [one.name for one in choice.candidates] == ["last", *average]

@@ -14,7 +14,7 @@ STAGE_1: dict[str, Any] = {
     "schedule": {"name": "constant", "peak": 0.1, "warmup_epochs": 0},
     "checkpoints": {"every_epochs": 1},
 }
-COOLDOWN: dict[str, Any] = {"method": "cooldown", "epochs": 1, "reestimate_batches": 1}
+COOLDOWN: dict[str, Any] = {"method": "cooldown", "epochs": 1}
 
 
 def settings(**options: Any) -> StageTwoConfig:

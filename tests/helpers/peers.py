@@ -19,16 +19,20 @@ PACKAGES = ("torch==2.13.0", "mergekit==0.1.5", "transformers", "peft", "ema-pyt
 PROGRAM = Path(__file__).parents[1] / "benchmarks" / "merge_peers.py"
 
 
+FOLDER = Path(
+    os.environ.get("DIMRED_PEERS") or Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "dimred-peers"
+)
+COMPLETE = FOLDER / "complete"
+
+
 @cache
 def peers() -> Path:
     """Make the environment unless it is there, and return the folder with its programs."""
-    cached = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "dimred-peers"
-    folder = Path(os.environ.get("DIMRED_PEERS", cached))
-    if not (folder / "complete").exists():
-        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
-        subprocess.run([folder / "bin" / "pip", "install", "--quiet", *PACKAGES], check=True)
-        (folder / "complete").touch()
-    return folder / "bin"
+    if not COMPLETE.exists():
+        subprocess.run([sys.executable, "-m", "venv", "--clear", FOLDER], check=True)
+        subprocess.run([FOLDER / "bin" / "pip", "install", "--quiet", *PACKAGES], check=True)
+        COMPLETE.touch()
+    return FOLDER / "bin"
 
 
 class Cost(NamedTuple):

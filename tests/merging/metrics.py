@@ -2,6 +2,8 @@
 
 import os
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -54,6 +56,11 @@ def hangs_with_the_lock(candidate):
     """Hang without releasing the interpreter's lock, as foreign code can."""
     print("begins to hang", flush=True)
     re.match(r"(a+)+$", "a" * 60 + "b")
+
+
+def runs_a_program(candidate):
+    code = "import os, pathlib, time; pathlib.Path(os.environ['PID_FILE']).write_text(str(os.getpid())); time.sleep(99)"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def leaves(candidate):

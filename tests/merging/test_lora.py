@@ -62,7 +62,7 @@ PATTERNS = {"rank_pattern": {"embed": 2, "conv": 1}, "alpha_pattern": {"^conv": 
     ("coefficients", "rank", "changes"),
     [
         ([1.0, 2.0, 3.0], None, {}),
-        ([-0.25, -0.25, 1.5], None, {}),
+        ([0.25, 0.5, 0.25], None, {}),
         ([0.5, 0.0, 0.5], None, {}),
         *(([1.0, 2.0, 3.0], rank, {}) for rank in (1, 5, 10)),
         *(([1.0, 2.0, 3.0], rank, PATTERNS) for rank in (None, 4)),

@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 import zlib
 from pathlib import Path
 
@@ -184,18 +183,6 @@ def test_another_number_of_samples_than_before_ends_the_merge(tmp_path: Path) ->
     assert not (tmp_path / "x.safetensors").exists()
 
 
-def test_a_command_as_metric_in_another_layout(tmp_path: Path) -> None:
-    write_run(tmp_path / "run", 3, sharded=True)
-    code = "import pathlib, sys; print(len(list(pathlib.Path(sys.argv[1]).glob('*.safetensors'))))"
-    process = command(
-        "merge", tmp_path / "run", "--metric-command", f'{sys.executable} -c "{code}" {{}}', "--maximize",
-        "--budget", "3", "--out", tmp_path / "best",
-    )  # fmt: skip
-    assert process.returncode == 0, process.stderr
-    assert "2.0000" in process.stdout
-    assert {"README.md", "config.json"} < {path.name for path in (tmp_path / "best").iterdir()}
-
-
 def test_the_table_and_the_json(workspace: Path) -> None:
     arguments = ["merge", workspace / "run", "--metric", f"{METRICS}:distance", "--minimize", "--budget", "8"]
     process = command(*arguments, "--out", workspace / "a.safetensors")
@@ -229,9 +216,7 @@ def test_the_table_and_the_json(workspace: Path) -> None:
         ({"metric": score_zero, "minimize": True, "profile": "uniform"}, "profile is 'uniform'; with a metric"),
         ({"metric": score_zero, "minimize": True, "budget": 0}, "budget is 0"),
         ({"metric": score_zero, "minimize": True, "timeout": 0}, "timeout is 0"),
-        ({"metric": score_zero, "metric_command": "x {}", "minimize": True}, "can't both be given"),
         ({"metric": score_zero, "minimize": True, "last": 1}, "is the only checkpoint that is left; to choose, a"),
-        ({"metric_command": "x", "minimize": True}, "metric_command is 'x'; put {} where the candidate's path"),
     ],
 )
 def test_wrong_arguments_are_refused(tmp_path: Path, options: dict, words: str) -> None:

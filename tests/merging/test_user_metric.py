@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from dimred.errors import ConfigError
-from dimred.merging.user_metric import FunctionMetric, MetricError, ProcessMetric, Score, command_metric
+from dimred.merging.user_metric import FunctionMetric, MetricError, ProcessMetric, Score
 from tests.helpers.checkpoint_files import BITS, network, read_file, write_file, write_shards
 from tests.merging.problems import METRICS, STATISTICS
 
@@ -32,7 +32,7 @@ def log(tmp_path: Path) -> Path:
 @pytest.fixture
 def start_metric(log: Path) -> Iterator:
     with ExitStack() as stack:
-        yield lambda source, option="metric": stack.enter_context(closing(ProcessMetric(option, source, 60, log)))
+        yield lambda source: stack.enter_context(closing(ProcessMetric(source, 60, log)))
 
 
 @pytest.mark.parametrize(
@@ -183,45 +183,14 @@ def test_a_hook_that_returns_something_else_is_refused(tmp_path: Path, value: ob
     assert words in str(error.value)
 
 
-def command(code: str, arguments: str = "{}") -> str:
-    return f"{sys.executable} -c {code!r} {arguments}"
-
-
-def test_a_command_and_its_last_line(candidate: Path) -> None:
-    metric = command_metric(command("import sys; print(sys.argv[1:]); print(0.25); print()"))
-    assert not metric.has_splits
-    assert metric.score(candidate, "test") == Score(0.25)
-    calls = command_metric(command("import sys; print(len(sys.argv[2]))", "{} {split}"))
-    assert calls.has_splits
-    assert calls.score(candidate, "select") == Score(6.0)
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        (command("print(1); print('loss: 2')"), "its last line is 'loss: 2', not a number"),
-        (command("pass"), "its last line is '', not a number"),
-        (command("print('nan')"), "is not finite"),
-        (command("print(3); raise SystemExit(4)"), "it ended with status 4; its last line was '3'"),
-        ("/no/such/program {}", "No such file or directory: '/no/such/program'"),
-        (command("import time; time.sleep(100)"), "it took longer than the timeout of 1 s"),
-    ],
-)
-def test_a_command_that_fails(start_metric, candidate: Path, text: str, words: str) -> None:
-    metric = start_metric(text, "metric_command")
-    metric.timeout_seconds = 1 if "sleep" in text else 60
-    with pytest.raises(MetricError) as error:
-        metric.score(candidate, "search")
-    assert words in str(error.value)
-
-
-def test_a_timeout_ends_what_the_command_started(start_metric, candidate: Path, tmp_path: Path) -> None:
-    pid = tmp_path / "pid"
-    code = f"import os, pathlib, time; pathlib.Path({str(pid)!r}).write_text(str(os.getpid())); time.sleep(100)"
-    metric = start_metric(command(code), "metric_command")
+def test_a_timeout_ends_what_the_metric_started(
+    start_metric, candidate: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PID_FILE", str(tmp_path / "pid"))
+    metric = start_metric(f"{METRICS}:runs_a_program")
     metric.timeout_seconds = 5
     with pytest.raises(MetricError, match="longer than"):
         metric.score(candidate, "search")
-    number, deadline = int(pid.read_text()), time.monotonic() + 10
+    number, deadline = int((tmp_path / "pid").read_text()), time.monotonic() + 10
     while psutil.pid_exists(number) and psutil.Process(number).status() != psutil.STATUS_ZOMBIE:
         assert time.monotonic() < deadline

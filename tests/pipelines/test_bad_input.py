@@ -44,6 +44,7 @@ def test_an_error_that_every_rank_finds_is_printed_once(devices: int, digits: Pa
         assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_an_error_that_only_rank_0_finds_is_printed_once(two_stages: TwoStages, tmp_path: Path) -> None:
     np.save(tmp_path / "wrong.npy", np.zeros((32, 19953), np.float32))
     before = files_below(tmp_path)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.commands import ON_PATH, REPOSITORY, TwoStages, run
+from tests.helpers.commands import ON_PATH, REPOSITORY, TwoStages, dimred_here, run
 
 README, CHINESE, PRODUCTION, CONTRIBUTING, STEPS = (
     (REPOSITORY / name).read_text(encoding="utf-8")
@@ -25,18 +25,18 @@ def blocks(language: str, section: str = "", text_of: str = README) -> list[str]
     return re.findall(rf"^```{language}\n(.*?)^```", text[1], re.MULTILINE | re.DOTALL)
 
 
-def test_the_commands_of_the_quick_start_go_through_one_step(two_stages: TwoStages, tmp_path: Path) -> None:
-    """Each stage makes one step and all that surrounds it, from a stage 1 of 3 epochs in place of 6, and its basis."""
+def test_the_commands_of_the_quick_start_are_understood(two_stages: TwoStages, tmp_path: Path) -> None:
+    """The run is of 3 epochs in place of 6; the slow test runs all of them."""
     commands = blocks("bash", "Quick start")[1].replace("-6_74.ckpt", "-3_74.ckpt").splitlines()
     training = [command.split() for command in commands if command.startswith("dimred train ")]
     assert len(training) == 3
     (tmp_path / "digits").symlink_to(two_stages.data)
+    (tmp_path / "device0_stage_1").symlink_to(two_stages.stage_1)
+    for file in (two_stages.matrix, two_stages.matrix.with_suffix(".h5")):
+        (tmp_path / file.name).symlink_to(file)
     for words in training:
-        run(*words, "--fast-dev-run", cwd=tmp_path, environment=ON_PATH, status=0)
-        if not (tmp_path / "pca_mat.npy").exists():
-            (tmp_path / "device0_stage_1").symlink_to(two_stages.stage_1)
-            for file in (two_stages.matrix, two_stages.matrix.with_suffix(".h5")):
-                (tmp_path / file.name).symlink_to(file)
+        done = dimred_here(*words[1:], "--dry-run", cwd=tmp_path, status=0)
+        assert "node 0 of 1: ranks 0 to " in done.stdout
 
 
 @pytest.mark.slow
@@ -82,9 +82,10 @@ def test_the_production_commands_as_a_dry_run(tmp_path: Path) -> None:
             assert "rank 7: " in done.stdout
 
 
-def test_the_programs_for_your_own_network_and_for_the_parts_of_a_step(tmp_path: Path) -> None:
+@pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.slow)])  # twice in the same folder
+def test_the_programs_for_your_own_network_and_for_the_parts_of_a_step(times: int, tmp_path: Path) -> None:
     program = "".join(blocks("python", "Your own network") + blocks("python", "The parts of a step", STEPS))
-    for _ in range(2):  # a second time in the same folder
+    for _ in range(times):
         done = run(sys.executable, "-c", program, cwd=tmp_path, status=0)
     first, last = re.findall(r"^stage [12]: (0\.\d{3})$", done.stdout, re.MULTILINE)
     assert f"It prints {first} after stage 1 and {last} after stage 2." in README

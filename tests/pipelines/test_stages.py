@@ -61,8 +61,8 @@ def test_the_printed_commands_run_as_they_are_in_another_folder(two_stages: TwoS
     done = run("bash", "-c", f"{lines[0]} --force", cwd=elsewhere, status=0)
     assert f"{two_stages.matrix}: 32 directions of {N_SNAPSHOTS} snapshots" in done.stdout
     assert two_stages.matrix.read_bytes() == before
-    done = run("bash", "-c", f"{lines[1]} --fast-dev-run", cwd=elsewhere, status=0)
-    assert "a step and all that surrounds it went well on 1 rank in" in done.stdout
+    done = run("bash", "-c", f"{lines[1]} --dry-run", cwd=elsewhere, status=0)
+    assert "node 0 of 1: ranks 0 to 0 of 1\n" in done.stdout
     assert not list(elsewhere.iterdir())
     assert shlex.split(lines[1])[shlex.split(lines[1]).index("--out") + 1] == str(two_stages.folder)
 
@@ -105,7 +105,7 @@ def _is_average(two_stages: TwoStages, weights: dict[str, np.ndarray], name: str
         last = read_checkpoint(two_stages.weights)
         return all(np.array_equal(last[key], weights[key]) for key in weights if not key.endswith(("mean", "variance")))
     layout = load_basis(two_stages.matrix).layout
-    averages = SnapshotAverages.of_series(CheckpointSeries.open(two_stages.snapshots), layout)
+    averages = SnapshotAverages(CheckpointSeries.open(two_stages.snapshots), layout)
     first, last = (averages.steps.index(int(step)) for step in re.findall(r"steps (\d+) to (\d+)", name)[0])
     expected = averages.of(Window(first, last + 1, name.partition(" ")[0]))
     return np.array_equal(layout.flatten(weights), expected)
@@ -159,6 +159,7 @@ def test_the_average_is_the_mean_of_the_snapshots_and_needs_its_own_statistics(
     assert json.loads(done.stdout) == average
 
 
+@pytest.mark.slow
 def test_the_cooldown_takes_over_from_stage_1_and_needs_no_basis(
     two_stages: TwoStages, few_digits: Path, tmp_path: Path
 ) -> None:

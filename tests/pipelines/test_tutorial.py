@@ -47,6 +47,7 @@ def test_a_strangers_network_goes_through_both_stages(tmp_path: Path) -> None:
     assert len(set(passes)) == 3
 
 
+@pytest.mark.slow
 def test_a_script_of_mindspores_tutorial_keeps_its_stage_1_and_gets_another_stage_2(tmp_path: Path) -> None:
     section = TUTORIAL[TUTORIAL.index("## A script of MindSpore's tutorial, migrated") :]
     stage_1, stage_2 = re.findall(r"^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL)

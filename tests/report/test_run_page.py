@@ -84,33 +84,24 @@ def test_a_report_replaces_an_earlier_one(run: RunFiles, tmp_path: Path) -> None
     assert (out / "loss.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_pictures_count_as_an_earlier_report_only_beside_its_page(run: RunFiles, tmp_path: Path) -> None:
+def test_a_folder_with_anything_but_a_report_or_a_file_is_left_alone(run: RunFiles, tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "loss.png").write_text("mine")
-    with pytest.raises(ConfigError, match=r"which holds more than a report \(loss\.png\)"):
-        stage_1_page(run, mine)
+    for place, said in (
+        (mine, r"which holds loss\.png and no report"),
+        (mine / "loss.png", "can't be made or written"),
+    ):
+        with pytest.raises(ConfigError, match=f"--out is .*{said}.* name another folder"):
+            stage_1_page(run, place)
     assert [path.read_text() for path in mine.iterdir()] == ["mine"]
     out = tmp_path / "out"
     make_report_folder(out)  # the program is killed after its first picture
     (out / "loss.png").write_text("half")
+    (out / "notes.txt").write_text("mine")
     assert "was not finished" in (out / "report.html").read_text()
     assert "was not finished" not in stage_1_page(run, out).read_text()
-
-
-def test_a_folder_with_something_else_or_a_file_is_left_alone(run: RunFiles, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    stage_1_page(run, out)
-    (out / "notes.txt").write_text("mine")
-    before = {path: path.stat().st_mtime_ns for path in out.iterdir()}
-    for place, said in (
-        (out, r"which holds more than a report \(notes\.txt\)"),
-        (out / "notes.txt", "can't be made or written to"),
-    ):
-        with pytest.raises(ConfigError, match=f"--out is .*{said}.* name another folder") as refused:
-            stage_1_page(run, place)
-        assert "--resume" not in str(refused.value)
-        assert {path: path.stat().st_mtime_ns for path in out.iterdir()} == before
+    assert (out / "notes.txt").read_text() == "mine"
 
 
 def test_a_basis_from_elsewhere_says_neither_epochs_nor_spectrum(

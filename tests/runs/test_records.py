@@ -12,7 +12,7 @@ from dimred.errors import ConfigError
 from dimred.io.atomic import stop_waiting
 from dimred.io.metrics_file import read_metrics
 from dimred.runs.listeners import TensorBoard, make_callback
-from dimred.runs.records import MetricsLog, cut_metrics
+from dimred.runs.records import MetricsLog, cut_metrics, read_beginning
 
 
 def test_records_are_appended_across_openings_and_no_number_breaks_the_format(tmp_path: Path) -> None:
@@ -20,8 +20,9 @@ def test_records_are_appended_across_openings_and_no_number_breaks_the_format(tm
     with MetricsLog(path) as log:
         log.write(step=1, loss=float("nan"), seconds={"gradient": float("inf"), "trials": 0.5})
         assert read_metrics(path) == [{"step": 1, "loss": None, "seconds": {"gradient": None, "trials": 0.5}}]
-    with MetricsLog(path) as log:
+    with MetricsLog(path, beginning=path.read_bytes()) as log:
         log.write(step=2, loss=0.25)
+        assert read_beginning(path, log.mark()) == path.read_bytes()
     assert [record["step"] for record in read_metrics(path)] == [1, 2]
 
 

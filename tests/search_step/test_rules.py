@@ -12,12 +12,12 @@ from dimred.config import SearchOptions
 from dimred.search_step.direction import (
     CurvatureState,
     InverseBFGS,
+    ProjectedSGD,
     bfgs_update,
     condition_number,
     scaled_condition_number,
 )
 from dimred.search_step.line_search import ArmijoBacktracking, FixedStep
-from dimred.search_step.projected_sgd import ProjectedSGD
 from tests.helpers.networks import quadratic_matrix
 from tests.oracles.search import bfgs_inverse, cosine
 

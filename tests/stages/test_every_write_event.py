@@ -28,15 +28,10 @@ STAGE_1: dict[str, Any] = {
     "snapshots": {"per_epoch": 2, "keep": 3},
     "evaluate_every_epochs": 2,
     "stop": {"every_epochs": 1, "patience": 9},
-    "reestimate_batches": 1,
 }
 ONE = StageOneConfig.model_validate(TASK | STAGE_1)
-TWO = StageTwoConfig.model_validate(
-    TASK | {"epochs": 2, "reestimate_batches": 1, "search": {"n_components": 2, "alpha": 0}}
-)
-COOLDOWN = StageTwoConfig.model_validate(
-    TASK | {"method": "cooldown", "epochs": 2, "reestimate_batches": 1, "save_every_steps": 1}
-)
+TWO = StageTwoConfig.model_validate(TASK | {"epochs": 2, "search": {"n_components": 2, "alpha": 0}})
+COOLDOWN = StageTwoConfig.model_validate(TASK | {"method": "cooldown", "epochs": 2, "save_every_steps": 1})
 
 
 class DeadError(BaseException):

@@ -50,7 +50,7 @@ def test_a_resumed_run_and_a_cooldown_leave_the_weights_of_a_plain_loop(
     assert not differences_if_killed(stage_1_run(one), tmp_path)
 
     weights = tmp_path / "one" / "checkpoint_stage_1" / "network-2_4.ckpt"
-    options = {"method": "cooldown", "epochs": 1, "cooldown": {"keep_best": False}, "reestimate_batches": 1}
+    options = {"method": "cooldown", "epochs": 1, "cooldown": {"keep_best": False}}
     two = StageTwoConfig.model_validate(TASK | options)
     stage_2_run(two, weights)(tmp_path / "two", False)
     cell, update, step = plain(kind, [0.0] * 2 * STEPS + [0.5 * 0.01 * (STEPS - n) / STEPS for n in range(STEPS)])

@@ -17,7 +17,7 @@ from dimred.io.stage_two_result import StageTwoResult
 from dimred.pipelines.stage_2 import stage_2
 from dimred.runs.task import build_network
 from dimred.stages.parent import StageOneRun
-from dimred.stages.search import find_basis
+from dimred.stages.search_basis import find_basis
 from dimred.subspace.fit import fit_basis
 from tests.helpers.tiny_run import stage_1_run, stage_2_run
 from tests.helpers.tiny_task import TASK
@@ -28,7 +28,7 @@ STAGE_1: dict[str, Any] = {
 }  # fmt: skip
 ONE = StageOneConfig.model_validate(TASK | STAGE_1)
 SMALLER = r"use --set search\.n_components=1, or make a larger basis: dimred pca --n-components 2$"
-SEARCH: dict[str, Any] = {"epochs": 1, "reestimate_batches": 1, "search": {"n_components": 2}}
+SEARCH: dict[str, Any] = {"epochs": 1, "search": {"n_components": 2}}
 
 
 @pytest.fixture(scope="module")

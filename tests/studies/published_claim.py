@@ -1,6 +1,7 @@
 """The tables of the published claim, from the store of ``claim_runs.py`` of commit 741df3b6; seconds.
 
     python -m tests.studies.published_claim STORE         # tests/studies/claims/published or .../constant
+    python -m tests.studies.published_claim STORE --again OTHER   # beside what ``claim_again`` has run since
 
 STORE holds ``TASK_SEED.npz``. Scores are test accuracy in percent, of a text minus a hundred times the loss, with
 BatchNorm re-estimated. ``val`` chooses the average by the loss that was trained. A difference is paired by seed, with
@@ -9,7 +10,7 @@ its standard error.
 
 import argparse
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -48,10 +49,12 @@ class Stored(NamedTuple):
         """Return what the tables show, by title."""
         found = {one.name: one for one in self.networks}
         ends = sorted((one for one in self.networks if one.name.startswith("plain ")), key=lambda one: one.passes)
-        last = {name: [one for one in found if one.startswith(f"{name} ")][-1] for name in ("search", "cooldown")}
+        last = {one.partition(" ")[0]: one for one in found if one.startswith(("search ", "cooldown "))}
         averages = [ends[0], *(one for one in self.networks if _AVERAGE.fullmatch(one.name))]
         rows = {f"plain training, epoch {one.passes:.0f}": one for one in ends[:1]}
         rows["the search as published, 2 epochs"] = found[last["search"]]
+        if "cooldown" not in last:  # of ``claim_again``
+            return rows
         rows["cooldown of 2 epochs"] = found[last["cooldown"]]
         rows["best average of the snapshots"] = min(averages, key=lambda one: one.val_loss)
         rows |= {f"plain training, {one.name} passes": one for one in self.networks if one.name.startswith("made for ")}
@@ -74,10 +77,15 @@ def read(path: Path) -> Stored:
     return Stored(TITLES[place["task"]], int(place["seed"]), networks)
 
 
-def tables(runs: Iterable[Stored]) -> list[str]:
-    """Return all tables, with the tasks whose data are others' first."""
+def load(store: Path) -> list[Stored]:
+    """Read all files of a store, with the tasks whose data are others' first."""
     order = list(TITLES.values())
-    runs = sorted(runs, key=lambda run: (order.index(run.task), run.seed))
+    runs = [read(path) for path in store.glob("*.npz") if FILE.fullmatch(path.name)]
+    return sorted(runs, key=lambda run: (order.index(run.task), run.seed))
+
+
+def tables(runs: Sequence[Stored]) -> list[str]:
+    """Return all tables."""
     return [score_table(runs), difference_table(runs), run_table(runs), median_table(runs)]
 
 
@@ -129,6 +137,24 @@ def run_table(runs: Sequence[Stored]) -> str:
     return "\n".join(lines)
 
 
+def again_table(stored: Sequence[Stored], again: Sequence[Stored]) -> str:
+    """Tabulate the search beside its own earlier run, and the standard deviation over the seeds of that."""
+    lines = [
+        "| run | before the search | again | the search | again | moved | spread of the seeds | gain | again |",
+        "|---|" + "---:|" * 8,
+    ]
+    for new in again:
+        of_task = [list(run.table_rows().values())[:2] for run in stored if run.task == new.task]
+        [(plain, search)] = [list(run.table_rows().values())[:2] for run in stored if run[:2] == new[:2]]
+        plain_again, search_again = list(new.table_rows().values())[:2]
+        spread = np.std([row[1].test for row in of_task], ddof=1)
+        cells = f"{plain.test:.2f} | {plain_again.test:.2f} | {search.test:.2f} | {search_again.test:.2f}"
+        gains = f"{search.test - plain.test:+.2f} | {search_again.test - plain_again.test:+.2f}"
+        moved = f"{search_again.test - search.test:+.2f} | {spread:.2f}"
+        lines.append(f"| {new.task}, seed {new.seed} | {cells} | {moved} | {gains} |")
+    return "\n".join(lines)
+
+
 def median_table(runs: Sequence[Stored]) -> str:
     """Tabulate the median less the mean of the same snapshots, over all windows and seeds of a task."""
     lines = [
@@ -161,8 +187,10 @@ def _text(values: Sequence[float], divisor: float, form: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("store", type=Path)
-    files = [path for path in sorted(parser.parse_args().store.glob("*.npz")) if FILE.fullmatch(path.name)]
-    print("\n\n".join(tables(map(read, files))))
+    parser.add_argument("--again", type=Path)
+    given = parser.parse_args()
+    stored = load(given.store)
+    print("\n\n".join(tables(stored) if given.again is None else [again_table(stored, load(given.again))]))
 
 
 if __name__ == "__main__":

@@ -13,20 +13,20 @@ NAMES = [
 ]  # fmt: skip
 
 
-def _store(folder: Path, name: str, right: list[int], **more: np.ndarray) -> None:
+def _store(path: Path, right: list[int], **more: np.ndarray) -> None:
     """Write a run whose networks are right on so many of ten images."""
     correct = np.arange(10)[None] < np.array(right)[:, None]
     arrays = {"test_correct": np.packbits(correct, 1), "n_test": np.array(10)} | more
     np.savez(
-        folder / name, names=NAMES, passes=[70, 80, 90, 71.4, 72.8, 71, 72, 71.5, 71.5, 71.5],
+        path, names=NAMES, passes=[70, 80, 90, 71.4, 72.8, 71, 72, 71.5, 71.5, 71.5],
         val_losses=[0.7, 0.6, 0.5, 0.7, 0.7, 0.7, 0.7, 0.65, 0.55, 0.5], as_trained=np.full(10, 0.25),
         moved=np.full((10, 2), 0.5), **arrays,
     )  # fmt: skip
 
 
 def test_rows_have_the_latest_epochs_and_the_average_that_val_chooses(tmp_path: Path) -> None:
-    _store(tmp_path, "digits_1.npz", [1, 2, 9, 0, 4, 0, 5, 7, 6, 8])
-    _store(tmp_path, "digits_2.npz", [3, 2, 9, 0, 4, 0, 7, 7, 8, 8])
+    _store(tmp_path / "digits_1.npz", [1, 2, 9, 0, 4, 0, 5, 7, 6, 8])
+    _store(tmp_path / "digits_2.npz", [3, 2, 9, 0, 4, 0, 7, 7, 8, 8])
     runs = [published_claim.read(path) for path in sorted(tmp_path.glob("*.npz"))]
     assert published_claim.score_table(runs).splitlines()[2:] == [
         "| plain training, epoch 70 | 70.0 | 20.00 ± 14.14 |",
@@ -42,6 +42,15 @@ def test_rows_have_the_latest_epochs_and_the_average_that_val_chooses(tmp_path: 
 
 
 def test_a_text_has_minus_a_hundred_times_its_loss(tmp_path: Path) -> None:
-    _store(tmp_path, "source_1.npz", [0] * 10, test_losses=np.linspace(1, 2, 10)[:, None] * np.ones(4))
+    _store(tmp_path / "source_1.npz", [0] * 10, test_losses=np.linspace(1, 2, 10)[:, None] * np.ones(4))
     [row, *_] = published_claim.read(tmp_path / "source_1.npz").networks
     assert (row.test, row.as_trained) == (-100, -25)
+
+
+def test_a_run_again_stands_beside_its_own_seed(tmp_path: Path) -> None:
+    for seed, right in ((1, [1, 2, 9, 0, 4, 0, 5, 7, 6, 8]), (2, [3, 2, 9, 0, 6, 0, 7, 7, 8, 8])):
+        _store(tmp_path / f"digits_{seed}.npz", right)
+    stored = published_claim.load(tmp_path)
+    again = stored[1]._replace(networks=[one._replace(test=one.test + 10) for one in stored[1].networks[:5:4]])
+    row = "| digits, seed 2 | 30.00 | 40.00 | 60.00 | 70.00 | +10.00 | 14.14 | +30.00 | +30.00 |"
+    assert published_claim.again_table(stored, [again]).splitlines()[2:] == [row]

@@ -1,4 +1,4 @@
-"""Prepare a search: load or fit its basis, share it with the ranks, and check that the memory suffices."""
+"""The basis of a search: load or fit it, share it with the ranks, and check that the memory suffices."""
 
 import logging
 import platform
