@@ -13,7 +13,7 @@ case "$*" in
         "$PYTHON" -m ruff check .
         "$PYTHON" -m ruff format --check .
         "$PYTHON" -m mypy
-        # In the order of the files: the long ones under tests/pipelines begin early, and the short ones fill the gaps.
+        # In the order of tests/conftest.py: the long files begin early, and the short ones fill the gaps.
         set -- "$@" -n 2 --dist loadfile --no-loadscope-reorder
         ;;
 esac

@@ -10,28 +10,34 @@ from hypothesis import settings
 
 TESTS = Path(__file__).parent
 NOT_QUICK = {"slow", "benchmark", "browser", "torch"}  # markers
-# Folders whose tests start training runs or jobs or compile much, and other files that take ten seconds of CPU time.
-LONGER_FOLDERS = ("benchmarks", "distributed", "fuzz", "pipelines", "power", "train_step")
+# Folders and files that start training runs or jobs, compile much, or take ten seconds: none is quick, and two workers
+# begin with them in this order, so that the short ones fill the gaps at the end.
 LONGER = (
-    "cli/test_bench.py",
-    "cli/test_doctor.py",
+    "distributed",
+    "pipelines",
     "comparison/test_compare.py",
+    "stages/test_every_write_event.py",
+    "train_step",
+    "search_step/test_safety.py",
+    "search_step/test_against_twin.py",
+    "search_step/test_use.py",
+    "stages/test_reads.py",
+    "stages/test_stage_1.py",
+    "stages/test_stage_2.py",
+    "stages/test_early_stop.py",
     "golden/test_golden.py",
     "launch/test_launcher.py",
+    "cli/test_bench.py",
+    "cli/test_doctor.py",
     "merging/test_average.py",
     "merging/test_merge.py",
     "merging/test_merge_goes_on.py",
-    "merging/test_user_metric.py",
+    "merging/test_metric.py",
     "runs/test_device.py",
-    "stages/test_early_stop.py",
-    "stages/test_every_write_event.py",
-    "stages/test_stage_2.py",
-    "stages/test_reads.py",
-    "stages/test_stage_1.py",
-    "search_step/test_against_twin.py",
-    "search_step/test_safety.py",
-    "search_step/test_use.py",
     "vectors/test_vectors.py",
+    "fuzz",
+    "power",
+    "benchmarks",
 )
 
 # A process in a script's background or under nohup ignores these signals, and so do its children; tests send them.
@@ -47,12 +53,17 @@ settings.load_profile("untimed")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark quick tests before ``-m`` selects."""
+    """Mark quick tests before ``-m`` selects, and put the longer ones first."""
     for item in items:
-        file, marks = item.path.relative_to(TESTS), {mark.name for mark in item.iter_markers()}
-        is_longer = file.parts[0] in LONGER_FOLDERS or file.as_posix() in LONGER
-        if not is_longer and not marks & NOT_QUICK:
+        if place(item) == len(LONGER) and not {mark.name for mark in item.iter_markers()} & NOT_QUICK:
             item.add_marker("quick")
+    items.sort(key=place)
+
+
+def place(item: pytest.Item) -> int:
+    """Return the place of a test's file or folder in ``LONGER``, or after its end."""
+    file = item.path.relative_to(TESTS)
+    return next((n for n, name in enumerate(LONGER) if name in (file.parts[0], file.as_posix())), len(LONGER))
 
 
 def pytest_collection_finish() -> None:

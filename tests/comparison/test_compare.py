@@ -10,20 +10,25 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import dimred as library
 from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.cli.measure import compare
 from dimred.config import StageOneConfig
-from dimred.errors import ConfigError, SeriesError, StoppedError
-from dimred.io.atomic import BOOT
+from dimred.errors import ConfigError, FaultError, SeriesError, StoppedError
+from dimred.io.atomic import BOOT, FolderLock
 from dimred.io.checksums import read_checksummed, write_checksummed
 from dimred.io.file_format import COMPARED
+from dimred.io.run_names import full_checkpoints
 from dimred.io.stage_two_result import StageTwoResult
 from dimred.runs.begun import Begun, Pin, write_pins
+from dimred.runs.device import set_up
 from tests.comparison.runs import AT, PASSES, STAGE_ONE, copied
 from tests.helpers.processes import nothing_is_left, soon
+from tests.helpers.tiny_run import stage_1_run
+from tests.helpers.tiny_task import TASK
 
 
 def test_methods_from_one_stage_1(folder: Path, compared: dict[str, Any]) -> None:
@@ -174,3 +179,23 @@ def test_a_signal_is_told_with_what_to_do(folder: Path, tmp_path: Path) -> None:
     assert str(stopped.value) == f"stopped by SIGTERM; what is finished is in {out}; go on by --resume"
     assert stopped.value.exit_status == 143
     assert soon(lambda: nothing_is_left(out))
+
+
+def test_plain_training_to_the_end_is_stage_1_uninterrupted(
+    folder: Path, compared: dict[str, Any], tmp_path: Path
+) -> None:
+    set_up(3)
+    stage_1_run(StageOneConfig.model_validate(TASK | STAGE_ONE | {"epochs": 6, "seed": 3}))(tmp_path / "whole", False)
+    expected = read_checkpoint(full_checkpoints(tmp_path / "whole" / "checkpoint_stage_1")[6])
+    [network] = [read_checkpoint(Path(run["network"])) for run in compared["runs"] if run["passes"] == 6]
+    assert {name for name in expected if not np.array_equal(network[name], expected[name])} == set()
+
+
+def test_a_training_that_did_not_run_is_not_left_out_of_the_choice(
+    folder: Path, compared: dict[str, Any], tmp_path: Path
+) -> None:
+    shutil.copytree(folder / "out", tmp_path / "out")
+    busy = tmp_path / "out" / "seed_3" / f"at_{AT}" / "plain_0.05"
+    call = ("nowhere", [folder / "run_3"], folder / "two.yaml", tmp_path / "out")
+    with FolderLock(busy, "--out"), pytest.raises(FaultError, match=r"plain_0\.05 ended with status 2"):
+        library.compare(*call, methods=["plain_for_total"], resume=True)

@@ -17,17 +17,13 @@ from dimred.cli.measure import compare
 from dimred.comparison import methods
 from dimred.comparison.results import TITLES, title_of
 from dimred.config import StageOneConfig, StageTwoConfig, load_config
-from dimred.errors import FaultError
-from dimred.io.atomic import FolderLock
 from dimred.io.run_names import full_checkpoints
 from dimred.io.stage_two_result import StageTwoResult
 from dimred.pipelines.stage_1 import stage_1
 from dimred.report.run_files import read_stage_1
 from dimred.runs.begun import Begun, Pin, write_pins
-from dimred.runs.device import set_up
 from tests.comparison.runs import AT, PASSES, SEARCH, STAGE_ONE, copied
 from tests.helpers.run_files import write_compared, write_config
-from tests.helpers.tiny_run import stage_1_run
 from tests.helpers.tiny_task import TASK
 
 
@@ -40,16 +36,6 @@ def test_the_passes_of_a_stop_s_measurements_count(folder: Path, tmp_path: Path)
     (run / "metrics.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
     summary = library.compare("nowhere", [run], folder / "two.yaml", tmp_path / "out", methods=["last"], at=[2, 4])
     assert [row["passes"] for row in summary["rows"]] == [2 + 1.5, 4 + 3.0]
-
-
-def test_plain_training_to_the_end_is_stage_1_uninterrupted(
-    folder: Path, compared: dict[str, Any], tmp_path: Path
-) -> None:
-    set_up(3)
-    stage_1_run(StageOneConfig.model_validate(TASK | STAGE_ONE | {"epochs": 6, "seed": 3}))(tmp_path / "whole", False)
-    expected = read_checkpoint(full_checkpoints(tmp_path / "whole" / "checkpoint_stage_1")[6])
-    [network] = [read_checkpoint(Path(run["network"])) for run in compared["runs"] if run["passes"] == 6]
-    assert {name for name in expected if not np.array_equal(network[name], expected[name])} == set()
 
 
 @pytest.mark.slow
@@ -111,16 +97,6 @@ def test_a_rate_of_another_seed_that_diverges_here_is_replaced_and_what_has_no_n
     assert row["seconds"] > alone  # the run that diverged, again from its beginning
     assert f"{said}1e+29 (which seed 8 chose)." in (tmp_path / "out" / "compare.html").read_text()
     assert summary["diverged"] == []
-
-
-def test_a_training_that_did_not_run_is_not_left_out_of_the_choice(
-    folder: Path, compared: dict[str, Any], tmp_path: Path
-) -> None:
-    shutil.copytree(folder / "out", tmp_path / "out")
-    busy = tmp_path / "out" / "seed_3" / f"at_{AT}" / "plain_0.05"
-    call = ("nowhere", [folder / "run_3"], folder / "two.yaml", tmp_path / "out")
-    with FolderLock(busy, "--out"), pytest.raises(FaultError, match=r"plain_0\.05 ended with status 2"):
-        library.compare(*call, methods=["plain_for_total"], resume=True)
 
 
 def test_the_average_beside_stage_2_is_one_of_snapshots(folder: Path, tmp_path: Path) -> None:

@@ -146,19 +146,26 @@ def one_rank_leaves(ranks: Ranks) -> dict:
     """Make the last rank fail to read a batch, or get SIGTERM, before some step; or stop rank 0 before that."""
     is_last, found = ranks.rank == ranks.group_size - 1, dict[str, Any]()
     runs = Runs(ranks, parts=[DynamicLossScale(128.0), Clipping(1.0), EMA])
-    micro = Runs(ranks, micro_batch_size=MICRO)
     found["whole"] = runs.told(runs.run({}))
     for name, event in EVENTS.items():
-        for step in (*range(1, 2 * READ_EVERY + 1), STEPS, STEPS + 1, STEPS + 2):
+        for step in (*range(2, 2 + READ_EVERY), STEPS, STEPS + 1):
             found[f"{name} {step}"] = runs.told(runs.run({step: event} if is_last else {}))
+    found["both 5"] = runs.told(runs.run({6: EVENTS["fault"]} if is_last else {5: EVENTS["SIGTERM"]}))
+    return found
+
+
+def one_rank_leaves_between_micro_batches(ranks: Ranks) -> dict:
+    """Make the last rank fail to read a batch of two micro-batches, or get SIGTERM, before some step."""
+    is_last, found = ranks.rank == ranks.group_size - 1, dict[str, Any]()
+    micro = Runs(ranks, micro_batch_size=MICRO)
+    for name, event in EVENTS.items():
         for step in (2, STEPS):
-            found[f"micro {name} {step}"] = micro.told(micro.run({step: event} if is_last else {}))
+            found[f"{name} {step}"] = micro.told(micro.run({step: event} if is_last else {}))
     # The last group of an epoch is one micro-batch; the batch before it, with which this rank goes on, is two.
     synchronised = Runs(ranks, Synchronised, (STEPS, 2 * STEPS), micro_batch_size=MICRO)
-    found[f"micro fault {STEPS} with a collective in each pass"] = synchronised.told(
+    found[f"fault {STEPS} with a collective in each pass"] = synchronised.told(
         synchronised.run({STEPS: EVENTS["fault"]} if is_last else {})
     )
-    found["both 5"] = runs.told(runs.run({6: EVENTS["fault"]} if is_last else {5: EVENTS["SIGTERM"]}))
     return found
 
 

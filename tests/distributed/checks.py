@@ -1,7 +1,8 @@
-"""Run the checks of one rank of a real job: python -m tests.distributed.checks --out FOLDER, by the launcher.
+"""Run the checks of one rank of a real job: python -m tests.distributed.checks MODE --out FOLDER, by the launcher.
 
-One job answers many questions, because starting it is what costs. Each check returns plain numbers; every rank writes
-its answers to FOLDER/checks.json, and ``test_ranks.py`` compares them.
+With ``pynative`` in place of ``graph``, checks whose graphs take long to compile run in PyNative or are left out. One
+job answers many questions, because starting it is what costs. Each check returns plain numbers; every rank writes its
+answers to FOLDER/checks.json, and ``test_ranks.py`` compares them.
 """
 
 import json
@@ -32,7 +33,12 @@ from dimred.runs.records import MetricsLog, cut_metrics
 from dimred.runs.task import build_task
 from dimred.stages.snapshot_callback import SnapshotCallback
 from dimred.vectors.projection import make_projection
-from tests.distributed.agreement import all_reduces, one_loss_is_not_finite, one_rank_leaves
+from tests.distributed.agreement import (
+    all_reduces,
+    one_loss_is_not_finite,
+    one_rank_leaves,
+    one_rank_leaves_between_micro_batches,
+)
 from tests.distributed.steps import (
     K,
     beside_one_rank,
@@ -245,26 +251,25 @@ def parallel_mode(ranks: Ranks) -> str:
     return str(ms.get_auto_parallel_context("parallel_mode"))
 
 
-def beside_one_rank_in_pynative(ranks: Ranks) -> dict:
-    ms.set_context(mode=ms.PYNATIVE_MODE)
-    try:
-        return beside_one_rank(ranks)
-    finally:
-        ms.set_context(mode=ms.GRAPH_MODE)
+def beside_one_rank_in_graphs(ranks: Ranks) -> dict:
+    return beside_one_rank(ranks)
 
 
-CHECKS = (
+IN_GRAPHS = (
     collectives, one_rank_fails_at_work, one_rank_leaves, one_loss_is_not_finite, all_reduces, subspace,
-    beside_one_rank, one_loss_differs, dropout, masks_of_training, counted_labels, counters, evaluation, statistics,
-    averages, shared_files, metrics_without_a_shared_disk, snapshot_callback, own_networks, parallel_mode,
-    beside_one_rank_in_pynative,
+    beside_one_rank_in_graphs, masks_of_training, evaluation, statistics, averages, shared_files,
+    metrics_without_a_shared_disk, snapshot_callback, own_networks, parallel_mode,
 )  # fmt: skip
+IN_EITHER_MODE = (beside_one_rank, one_loss_differs, dropout, counted_labels, counters)
 
 
 def main() -> None:
     ranks = set_up(1, all_reduce_split=(1,))
-    answers = {}
-    for check in CHECKS:
+    answers, in_graphs = {}, sys.argv[1] == "graph"
+    for check in (*IN_GRAPHS, *((one_rank_leaves_between_micro_batches,) if in_graphs else ()), *IN_EITHER_MODE):
+        if check is IN_EITHER_MODE[0] and not in_graphs:
+            ms.set_context(mode=ms.PYNATIVE_MODE)
+            ms.runtime.launch_blocking()  # as tests/conftest.py does
         print(check.__name__, flush=True)
         answers[check.__name__] = check(ranks)
     (Path(sys.argv[-1]) / "checks.json").write_text(json.dumps(answers))

@@ -1,4 +1,4 @@
-"""Real jobs of 2 ranks on two hosts, and with ``-m slow`` of 3 ranks on one; see ``checks.py``."""
+"""Real jobs of 2 ranks on two hosts, and with ``-m slow`` of 3 ranks on one in graph mode; see ``checks.py``."""
 
 import json
 import os
@@ -21,14 +21,14 @@ from tests.helpers.processes import nothing_is_left, soon
 from tests.launch.jobs import launch_command
 
 
-@pytest.fixture(scope="module", params=[(2, 2), pytest.param((3, 1), marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=[(2, 2, "pynative"), pytest.param((3, 1, "graph"), marks=pytest.mark.slow)])
 def answers(request, tmp_path_factory):
     """Run the checks on 2 ranks of two hosts, both on this machine, or on 3 of one; map each check to its answers."""
-    devices, nodes = request.param
+    devices, nodes, mode = request.param
     out = tmp_path_factory.mktemp("ranks")
     job = make_job("tests.distributed.checks", "stage_1", [], out=out, devices=devices, device_target="CPU")
     commands = [
-        launch_command(job.program, out, devices=devices, nodes=nodes, node=node, port=job.master_port)
+        launch_command(job.program, out, mode, devices=devices, nodes=nodes, node=node, port=job.master_port)
         for node in range(nodes)
     ]
     alike = os.environ | {"OMP_NUM_THREADS": "1"}  # as many as the launcher gives each of several ranks here
@@ -86,8 +86,10 @@ def end_of(event: str, rank: int, last: int) -> str:
 
 
 def test_the_state_that_all_ranks_save_is_that_before_the_step_which_one_of_them_voted_against(answers) -> None:
-    """The state equals that of a run stopped there, with all parts and micro-batches, at every phase of the reads."""
-    found = answers["one_rank_leaves"]
+    """The state equals that of a run stopped there, with all parts or micro-batches, at every phase of the reads."""
+    others = answers.get("one_rank_leaves_between_micro_batches", [{}] * len(answers["one_rank_leaves"]))
+    found = [one | {f"micro {case}": each for case, each in other.items()}
+             for one, other in zip(answers["one_rank_leaves"], others, strict=True)]  # fmt: skip
     last, reads = len(found) - 1, (3, 6, 8, 11, 14, 16)
     for case in found[0]:
         of_case = [each[case] for each in found]
@@ -131,7 +133,7 @@ def test_each_rank_holds_its_columns_and_all_get_the_same(answers):
     assert {each["held"] for each in found} == {K * -(-101 // len(found))}
 
 
-@pytest.mark.parametrize("check", ["beside_one_rank", "beside_one_rank_in_pynative"])
+@pytest.mark.parametrize("check", ["beside_one_rank", "beside_one_rank_in_graphs"])
 def test_ranks_with_b_rows_give_what_one_gives_with_all_rows(answers, check):
     found = answers[check]
     assert all(each["stage_1_error"] < 1e-5 for each in found)

@@ -8,7 +8,7 @@ from mindspore import Tensor, nn, ops
 from dimred.search_step.dropout import ReplayableDropout, draw_masks, make_replayable
 from dimred.stages.subspace_train_step import SubspaceTrainStep
 from dimred.train_step.step import TrainStep
-from tests.helpers.networks import DropoutNet, basis_for, state_bytes
+from tests.helpers.networks import DropoutNet, RejectAll, basis_for, state_bytes
 from tests.oracles import dropout as dropout_twin
 
 SEED = 1
@@ -218,8 +218,8 @@ def test_a_search_is_not_disturbed_by_another_one_on_its_network(mode):
     losses = []
     for is_disturbed in (False, True):
         network = DropoutNet()
-        step, other = (SubspaceTrainStep(network, basis_for(network, 2), alpha=0.0, max_trials=1) for _ in range(2))
-        step.line_search.sigma = other.line_search.sigma = 1e9  # so that nothing is accepted
+        step, other = (SubspaceTrainStep(network, basis_for(network, 2), alpha=0.0) for _ in range(2))
+        step.line_search = other.line_search = RejectAll(1)
         losses.append([])
         for _ in range(3):
             losses[-1].append(float(step(X).loss))

@@ -19,8 +19,7 @@ from tests.helpers.tiny_task import N_FEATURES, TASK
 EPOCHS = 3
 
 
-def test_it_leaves_the_weights_and_moving_statistics_that_the_program_leaves(tmp_path: Path) -> None:
-    ms.set_context(mode=ms.GRAPH_MODE)
+def test_it_leaves_the_weights_and_moving_statistics_that_the_program_leaves(tmp_path: Path, pynative: None) -> None:
     schedule = {"name": "constant", "peak": 0.1, "warmup_epochs": 0}
     settings = StageOneConfig.model_validate(
         TASK | {"epochs": EPOCHS, "evaluate_every_epochs": 1, "schedule": schedule}

@@ -36,7 +36,7 @@ def search_step() -> SearchStep:
 
 
 @pytest.mark.parametrize("make", [train_step, search_step])
-def test_a_step_goes_on_from_its_state_byte_for_byte_and_its_results_have_records(make) -> None:
+def test_a_step_goes_on_from_its_state_byte_for_byte_and_its_results_have_records(make, pynative) -> None:
     step, resumed = make(), make()
     assert isinstance(step, Step)
     for number in range(3):
