@@ -6,7 +6,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from dimred.data import digits
-from dimred.data.digits import SPLITS, write_digits, write_image_tree
+from dimred.data.digits import write_digits, write_image_tree
 from dimred.errors import ConfigError, DataError
 from dimred.io.atomic import BOOT
 
@@ -15,10 +15,15 @@ def tree(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
+SPLITS = {name: (n_scans, 1 + (name == "val")) for name, (n_scans, _) in digits.SPLITS.items()}  # a third of the images
+
+
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
     out = tmp_path_factory.mktemp("data") / "some digits é"
-    return out, write_digits(out, seed=3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(digits, "SPLITS", SPLITS)
+        return out, write_digits(out, seed=3)
 
 
 def scan_of(path: Path) -> int:
@@ -64,7 +69,7 @@ def test_noise_is_on_every_pixel(written):
 
 
 def test_the_same_seed_gives_the_same_bytes_and_label_noise_reaches_the_training_images_only(tmp_path, monkeypatch):
-    monkeypatch.setattr(digits, "SPLITS", {"train": (400, 4), "val": (30, 1), "test": (30, 1)})
+    monkeypatch.setattr(digits, "SPLITS", {"train": (400, 1), "val": (30, 1), "test": (30, 1)})
     for name, seed, label_noise in (("one", 3, 0.4), ("again", 3, 0.4), ("other", 4, 0.4), ("clean", 3, 0.0)):
         write_digits(tmp_path / name, seed=seed, label_noise=label_noise)
     assert tree(tmp_path / "one") == tree(tmp_path / "again")
@@ -74,7 +79,7 @@ def test_the_same_seed_gives_the_same_bytes_and_label_noise_reaches_the_training
     target = load_digits().target
     paths = list((tmp_path / "one" / "train").rglob("*.png"))
     wrong = np.mean([target[scan_of(path)] != int(path.parent.name) for path in paths])
-    assert wrong == pytest.approx(0.4 * 0.9, abs=0.03)
+    assert wrong == pytest.approx(0.4 * 0.9, abs=0.06)
 
 
 def test_refusals_name_what_was_given_and_write_nothing(tmp_path):

@@ -3,6 +3,7 @@
 import io
 import os
 import re
+import shlex
 import subprocess
 import sys
 from contextlib import chdir, redirect_stderr, redirect_stdout
@@ -50,6 +51,13 @@ def run(
 
 def program(name: str, *arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
     return run(sys.executable, "-m", f"dimred.pipelines.{name}", *arguments, **options)
+
+
+def in_a_terminal(*command: object, cwd: Path, log: Path | None = None, **environment: str) -> str:
+    """Run a command on a pseudo-terminal, with standard output in ``log`` if given; return what the terminal showed."""
+    typed = shlex.join(map(str, command)) + ("" if log is None else f" > {shlex.quote(str(log))}")
+    terminal = {"TERM": "xterm", "COLUMNS": "120"} | environment
+    return run("script", "-qec", typed, "/dev/null", cwd=cwd, environment=terminal, status=0).stdout
 
 
 def dimred(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:

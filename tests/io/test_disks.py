@@ -25,11 +25,16 @@ def series(tmp_path_factory):
     return write_series(tmp_path_factory.mktemp("series") / "s", random_walk(4, 300))
 
 
+def slow(error):
+    """Make another error of the same kind as the one that is tried by default."""
+    return pytest.param(error, marks=pytest.mark.slow)
+
+
 def written(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-@pytest.mark.parametrize("error", ["EINVAL", "ENOTSUP", "ENOSYS"])
+@pytest.mark.parametrize("error", ["EINVAL", slow("ENOTSUP"), slow("ENOSYS")])
 def test_a_disk_that_can_not_flush_a_folder_is_written_to(library, series, tmp_path, error):
     environment = on_disk(library, fsync_of_folder=error)
     dimred("pca", "--ckpt-dir", series.directory, "--n-components", 2, cwd=tmp_path, environment=environment, status=0)
@@ -47,7 +52,7 @@ def test_a_failing_flush_of_a_folder_is_still_an_error(library, series, tmp_path
     assert "error: Writing pca_mat.npy failed: Input/output error" in process.stderr
 
 
-@pytest.mark.parametrize("error", ["ENOSYS", "ENOLCK", "EOPNOTSUPP"])
+@pytest.mark.parametrize("error", [slow("ENOSYS"), "ENOLCK", slow("EOPNOTSUPP")])
 def test_a_disk_without_locks_is_named_with_a_remedy_and_nothing_is_left(library, series, tmp_path, error):
     environment = on_disk(library, flock=error)
     out = tmp_path / "m.safetensors"
@@ -58,7 +63,7 @@ def test_a_disk_without_locks_is_named_with_a_remedy_and_nothing_is_left(library
     assert written(tmp_path) == []
 
 
-@pytest.mark.parametrize("error", ["ENOSYS", "ENOLCK", "EWOULDBLOCK"])
+@pytest.mark.parametrize("error", [slow("ENOSYS"), slow("ENOLCK"), "EWOULDBLOCK"])
 def test_a_basis_needs_no_locks(library, series, tmp_path, error):
     """Another process may also hold a lock on the file, which is whole all the same."""
     environment = on_disk(library, flock=error)
@@ -70,7 +75,7 @@ def test_a_basis_needs_no_locks(library, series, tmp_path, error):
     assert np.array_equal(np.load(tmp_path / "pca_mat.npy"), other.components)
 
 
-@pytest.mark.parametrize("answer", ["zeros", "ENOSYS"])
+@pytest.mark.parametrize("answer", ["zeros", slow("ENOSYS")])
 def test_a_disk_that_does_not_say_how_much_is_free_is_not_full(library, tmp_path, answer):
     """As gcsfuse and s3fs."""
     code = """

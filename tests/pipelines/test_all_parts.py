@@ -85,6 +85,7 @@ def test_a_search_has_all_parts_and_measures_the_average_beside_the_raw_weights(
     assert int(saved["ema.updates"]) == n_accepted > 0
 
 
+@pytest.mark.slow
 def test_a_cooldown_takes_over_batches_and_the_parts_of_the_step(
     run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,5 +1,6 @@
 """``dimred train --fast-dev-run`` makes one step and all that surrounds it, on the user's data and network."""
 
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -9,11 +10,11 @@ import yaml
 
 from dimred.launch.job import make_job
 from tests.helpers import commands
-from tests.helpers.commands import TWO_RANKS
+from tests.helpers.commands import REPOSITORY, TWO_RANKS
 from tests.helpers.tiny_task import TASK
 
 ONE_RANK = ("--devices", "1", "--device-target", "CPU")
-dimred = partial(commands.dimred, environment={"PYTHONPATH": str(commands.REPOSITORY)})  # for ``TASK``
+dimred = partial(commands.dimred, environment={"PYTHONPATH": str(REPOSITORY)})  # for ``TASK``
 
 
 @pytest.fixture
@@ -35,14 +36,11 @@ def test_stage_1_goes_through_every_phase_and_leaves_nothing(tmp_path: Path, con
 
 
 @pytest.fixture
-def weights(tmp_path: Path, config: Path) -> Path:
-    """Run stage 1 on one rank; return its checkpoint, beside four snapshots and ``two.yaml``, which searches."""
-    options = ("stop=null", "epochs=4", "snapshots.format=safetensors")
-    command = ("train", "stage-1", ".", "--config", config, *ONE_RANK, *(f"--set={option}" for option in options))
-    dimred(*command, cwd=tmp_path, status=0)
+def weights(tmp_path: Path) -> Path:
+    """Copy a stage 1 of 4 steps an epoch and 4 snapshots; return its checkpoint, beside a file with a search."""
+    run = shutil.copytree(REPOSITORY / "tests" / "golden" / "format_1" / "stage_1", tmp_path / "device0_stage_1")
     (tmp_path / "two.yaml").write_text(yaml.safe_dump(TASK | {"stage_2": {"search": {"n_components": 2}}}))
-    assert len(list(tmp_path.glob("*/checkpoint_stage_1/checkpoint_pca/*.safetensors"))) == 4
-    return tmp_path / "device0_stage_1" / "checkpoint_stage_1" / "network-4_4.ckpt"
+    return run / "checkpoint_stage_1" / "network-2_4.ckpt"
 
 
 def test_stage_2_on_two_ranks_fits_a_basis_and_makes_one_step(tmp_path: Path, weights: Path) -> None:

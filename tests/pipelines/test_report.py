@@ -88,11 +88,13 @@ def test_a_run_is_measured_as_its_checkpoint_is_by_either_configuration(
     assert last["split"] == "test"
 
 
-def test_weights_that_are_not_finite_are_not_measured_in_silence(two_stages: TwoStages, tmp_path: Path) -> None:
+def test_weights_that_are_not_finite_are_not_measured_in_silence(
+    two_stages: TwoStages, few_digits: Path, tmp_path: Path
+) -> None:
     arrays = read_checkpoint(two_stages.weights)
     name = next(name for name, value in arrays.items() if value.ndim > 1)
     write_checkpoint(tmp_path / "net.ckpt", arrays | {name: np.full_like(arrays[name], np.nan)})
-    call = ("eval", two_stages.data, tmp_path / "net.ckpt", "--config", two_stages.stage_1 / "config.yaml")
+    call = ("eval", few_digits, tmp_path / "net.ckpt", "--config", two_stages.stage_1 / "config.yaml")
     said = f"net.ckpt', which has '{name}' with an infinite number or NaN; what is measured with it means nothing"
     assert said in dimred_here(*call, cwd=tmp_path, status=0).stderr
     write_checkpoint(tmp_path / "int.ckpt", arrays | {name: np.ones(arrays[name].shape, np.int8)})
