@@ -112,7 +112,7 @@ class TwoStages:
 
     @property
     def weights(self) -> Path:
-        return self.stage_1 / "checkpoint_stage_1" / "resnet_small-3_74.ckpt"
+        return self.stage_1 / "checkpoint_stage_1" / "resnet_small-3_37.ckpt"
 
     @property
     def snapshots(self) -> Path:

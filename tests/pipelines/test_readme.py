@@ -27,7 +27,7 @@ def blocks(language: str, section: str = "", text_of: str = README) -> list[str]
 
 def test_the_commands_of_the_quick_start_are_understood(two_stages: TwoStages, tmp_path: Path) -> None:
     """The run is of 3 epochs in place of 6; the slow test runs all of them."""
-    commands = blocks("bash", "Quick start")[1].replace("-6_74.ckpt", "-3_74.ckpt").splitlines()
+    commands = blocks("bash", "Quick start")[1].replace("-6_74.ckpt", "-3_37.ckpt").splitlines()
     training = [command.split() for command in commands if command.startswith("dimred train ")]
     assert len(training) == 3
     (tmp_path / "digits").symlink_to(two_stages.data)

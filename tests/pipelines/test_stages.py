@@ -29,7 +29,7 @@ from tests.helpers.commands import (
     run,
 )
 
-EPOCHS, STEPS = 2, 18
+EPOCHS, STEPS = 2, 9
 
 
 def test_the_series_is_ordered_by_step_and_holds_the_trainable_weights_only(two_stages: TwoStages) -> None:
@@ -38,7 +38,7 @@ def test_the_series_is_ordered_by_step_and_holds_the_trainable_weights_only(two_
     steps = [entry.step for entry in series.entries]
     assert steps == sorted(set(steps))
     assert len(steps) == N_SNAPSHOTS
-    assert steps[11::12] == [74, 148, 222]
+    assert steps[11::12] == [37, 74, 111]
     assert series.layout.size == 19954
     checkpoint = read_checkpoint(two_stages.weights)
     for name, value in read_checkpoint(series.paths[-1]).items():
@@ -171,7 +171,7 @@ def test_the_cooldown_takes_over_from_stage_1_and_needs_no_basis(
     result = StageTwoResult.read(out / "result.json")
     cooldown = result.cooldown
     assert (cooldown["optimizer"], cooldown["factor"], cooldown["schedule"]) == ("momentum", 0.5, "linear")
-    assert cooldown["rate"] == pytest.approx(0.4 * (3 * 74 + 1) / (5 * 74))  # in the middle of the warm-up
+    assert cooldown["rate"] == pytest.approx(0.4 * (3 * 37 + 1) / (5 * 37))  # in the middle of the warm-up
     assert (result.epochs, result.steps) == (1, 20)  # 10 % of all passes
     assert "cooldown: momentum from 0.5 of stage 1's rate" in done.stdout
     assert result.basis is None
