@@ -12,13 +12,12 @@ from typing import Any
 
 from dimred.checkpoints.checkpoint_io import SUFFIXES, write_checkpoint
 from dimred.checkpoints.layout import WeightLayout, as_weight, vector_digest
-from dimred.checkpoints.names import epochs_and_steps, network_of
 from dimred.checkpoints.stored_tensor import reading
 from dimred.errors import BasisMismatchError, ConfigError, SeriesError, check_choice, check_number, check_type, shown
 from dimred.io.atomic import make_folder, remove_leftovers
 from dimred.io.checksums import read_checksummed, write_checksummed
 from dimred.io.file_format import SERIES
-from dimred.io.run_names import ABOVE_SNAPSHOTS, MANIFEST, snapshots_below
+from dimred.io.run_names import ABOVE_SNAPSHOTS, MANIFEST, epochs_and_steps, network_of, snapshots_below
 
 _log = logging.getLogger(__name__)
 

@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from dimred.errors import ConfigError
+from dimred.errors import ConfigError, SeriesError
 from dimred.io.atomic import LOCK, is_temporary
 from dimred.io.file_format import CONFIGURATION
 
@@ -53,6 +54,10 @@ def results_in(folder: Path) -> bool:
     return any(entry.name not in NOT_RESULTS and not is_temporary(entry.name) for entry in folder.iterdir())
 
 
+# Of checkpoints and snapshots, as MindSpore's ``ModelCheckpoint`` gives them; the ending follows.
+_NAME_EPOCH_STEP = re.compile(r"(?P<network>.+)-(?P<epoch>\d{1,18})_(?P<step>\d{1,18})")
+
+
 class CheckpointEpochs(NamedTuple):
     """The epoch and epoch length in the name of a full checkpoint."""
 
@@ -62,13 +67,44 @@ class CheckpointEpochs(NamedTuple):
 
 def epochs_of_checkpoint(path: Path) -> CheckpointEpochs | None:
     """Read the epoch and the steps per epoch from a file name ``NAME-EPOCH_STEPS.ckpt``; None for any other name."""
-    match = re.search(r"-(\d{1,9})_(\d{1,9})$", path.stem)
-    return CheckpointEpochs(int(match[1]), int(match[2])) if match else None
+    match = _NAME_EPOCH_STEP.fullmatch(path.stem)
+    return CheckpointEpochs(int(match["epoch"]), int(match["step"])) if match else None
 
 
 def full_checkpoints(folder: Path) -> dict[int, Path]:
     """Find the full checkpoints in stage 1's folder of checkpoints: epoch -> path."""
     return {of_name.epoch: path for path in folder.glob("*.ckpt") if (of_name := epochs_of_checkpoint(path))}
+
+
+def network_of(name: str) -> str | None:
+    """Return NAME of a file's name without its ending, NAME-EPOCH_STEP; None for another name."""
+    match = _NAME_EPOCH_STEP.fullmatch(name)
+    return match["network"] if match else None
+
+
+def epochs_and_steps(names: Sequence[str]) -> list[tuple[int, int]]:
+    """Read (epoch, step since the start of training) from names NAME-EPOCH_STEP, without their endings.
+
+    MindSpore counts steps within an epoch, others from the start of training. If the steps don't increase from file to
+    file, they are taken as steps within an epoch, and the largest as an epoch's length.
+
+    Raises:
+        SeriesError: they are of several networks, or don't tell which is the older of two.
+    """
+    matches = [match for name in names if (match := _NAME_EPOCH_STEP.fullmatch(name))]
+    networks = sorted({match["network"] for match in matches})
+    if len(networks) > 1:
+        few = ", ".join(map(repr, networks[:4]))
+        raise SeriesError(f"There are checkpoints of several runs: {few}. Move each run to a folder of its own.")
+    keys = [(int(match["epoch"]), int(match["step"])) for match in matches]
+    steps = [step for _, step in sorted(keys)]
+    if any(before >= after for before, after in pairwise(steps)):
+        length, first = max(*steps, 1), min(1, *(epoch for epoch, _ in keys))
+        keys = [(epoch, (epoch - first) * length + step) for epoch, step in keys]
+    for (before, name), (after, other) in pairwise(sorted(zip(keys, names, strict=True))):
+        if before[1] >= after[1]:
+            raise SeriesError(f"The names {name!r} and {other!r} don't tell which is the older; rename one of them.")
+    return keys
 
 
 def without_dots(path: Path) -> Path:

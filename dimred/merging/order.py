@@ -6,8 +6,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from dimred.checkpoints.checkpoint_io import SUFFIXES
-from dimred.checkpoints.names import epochs_and_steps, network_of
 from dimred.errors import ConfigError, check_choice
+from dimred.io.run_names import epochs_and_steps, network_of
 from dimred.merging.folder import NUMBER
 
 ORDERS = ("step", "name", "mtime")

@@ -3,7 +3,6 @@
 import logging
 import platform
 import zlib
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ from mindspore import nn
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import SearchConfig, StageTwoConfig
 from dimred.distributed.ranks import Ranks
-from dimred.errors import ConfigError, DimredError
+from dimred.errors import ConfigError
 from dimred.io.run_names import BASIS
 from dimred.stages.parent import StageOneRun
 from dimred.subspace.basis import SubspaceBasis, load_basis
@@ -52,25 +51,10 @@ def find_basis(
                 f"search.n_components={basis.n_components}, or make a larger basis: dimred pca --n-components "
                 f"{search.n_components}"
             )
-        _warn_of_other_snapshots(basis, pca_mat, parent)
         return basis
     snapshots = parent.snapshots()
     check_enough(len(snapshots), search.n_components, search.basis, snapshots.directory)
     return snapshots
-
-
-def _warn_of_other_snapshots(basis: SubspaceBasis, pca_mat: Path, parent: StageOneRun) -> None:
-    """Warn if a basis was fitted on none of the snapshots beside WEIGHTS."""
-    snapshots: CheckpointSeries | None = None
-    with suppress(DimredError):  # a basis is given, so it does not matter that they can't be read
-        snapshots = parent.snapshots()
-    beside = {entry.digest for entry in snapshots.entries} - {""} if snapshots else set()
-    fitted_on = {source.digest for source in basis.snapshots}
-    if beside and fitted_on and not beside & fitted_on:
-        _log.warning(
-            f"PCA_MAT is {str(pca_mat)!r}, which was fitted on {len(fitted_on)} snapshots, none of which is beside "
-            f"WEIGHTS {str(parent.path)!r}. Leave PCA_MAT out to search in the directions of this run's own"
-        )
 
 
 def check_search_memory(config: StageTwoConfig, network: nn.Cell, ranks: Ranks) -> None:

@@ -241,7 +241,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], list[Change]]] = {
     f"{DIED}/pins.json": (resume_stage_1, [from_the_future(PINNED)]),
     "search_unfinished/metrics.jsonl": (resume_search, [in_text('"step": 2', '"step": 7')]),
     f"{DIED}/resume/state-4.ckpt": (resume_stage_1, [in_state(newer(STATE))]),
-    "search/result.json": (report("search"), [from_the_future(RESULT)]),
+    "search/result.json": (report("search"), [in_text('"epochs": 2', '"epochs": -2'), from_the_future(RESULT)]),
     "search/metrics.jsonl": (report("search"), [in_text('"step": 2', '"step": -2')]),
     "stage_1/metrics.jsonl": (report("stage_1"), [in_text('"epoch": 2', '"epoch": -2')]),
     "merging.safetensors.merge/scores.jsonl": (resume_merge, [in_text('"version": 1', '"version": 2')]),
