@@ -32,7 +32,7 @@ LONGER = (
     "merging/test_average.py",
     "merging/test_merge.py",
     "merging/test_merge_goes_on.py",
-    "merging/test_metric.py",
+    "merging/test_user_metric.py",
     "runs/test_device.py",
     "vectors/test_vectors.py",
     "fuzz",

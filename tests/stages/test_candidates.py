@@ -39,7 +39,7 @@ def test_val_chooses_between_the_end_and_what_was_best_before_also_after_a_resum
                 candidates.add_best_before(StageOneRun(tmp_path / "one.ckpt", {}), result, [])
             losses.append(float(task.evaluator.measure_val().losses.mean()))
             last.set_data(Tensor(last.asnumpy() * np.float32(factor)))
-        kept = "5" if losses[1] < losses[0] else "start"
+        kept = "5" if losses[1] < losses[0] - 1e-6 else "start"  # with a factor of 1 they differ by rounding
         assert result.choices["average"].name == "last"
         resumed.restore(candidates.state_arrays(), candidates.state_values())
         for one in (candidates, resumed):

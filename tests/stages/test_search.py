@@ -10,14 +10,11 @@ import pytest
 
 from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
-from dimred.config import SearchConfig, StageOneConfig, StageTwoConfig, config_text
+from dimred.config import StageOneConfig, StageTwoConfig, config_text
 from dimred.errors import ConfigError
 from dimred.io.metrics_file import read_metrics
 from dimred.io.stage_two_result import StageTwoResult
 from dimred.pipelines.stage_2 import stage_2
-from dimred.runs.task import build_network
-from dimred.stages.parent import StageOneRun
-from dimred.stages.search_basis import find_basis
 from dimred.subspace.fit import fit_basis
 from tests.helpers.tiny_run import stage_1_run, stage_2_run
 from tests.helpers.tiny_task import TASK
@@ -112,20 +109,3 @@ def test_a_matrix_with_fewer_rows_than_the_recipe_asks_for_is_named_with_both_re
     assert not (tmp_path / "two" / "checkpoint_stage_2").exists()
     stage_2(**arguments, pca_mat=tmp_path / "one.npy", overrides=["search.n_components=1"])
     assert StageTwoResult.read(tmp_path / "two" / "result.json").basis["n_components"] == 1
-
-
-def test_a_basis_of_another_run_is_warned_of_and_this_run_s_own_is_not(
-    weights: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    snapshots, network = CheckpointSeries.open(weights.parent / "checkpoint_pca"), build_network(ONE)
-    other = CheckpointSeries(tmp_path / "other")
-    for entry, path in zip(snapshots.entries, snapshots.paths, strict=True):
-        moved = {name: value + np.float32(entry.step) for name, value in read_checkpoint(path).items()}
-        other.append(moved, entry.step, entry.epoch)
-    parent, search = StageOneRun.open(weights), SearchConfig(n_components=1)
-    for series, is_warned in ((snapshots, False), (snapshots.select(last=3), False), (other, True)):
-        caplog.clear()
-        fit_basis(series, 1, out=tmp_path / "pca_mat.npy", overwrite=True)
-        find_basis(search, network, parent, tmp_path / "pca_mat.npy")
-        said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-        assert [f"none of which is beside WEIGHTS {str(weights)!r}" in one for one in said] == [True] * is_warned
