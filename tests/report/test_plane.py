@@ -5,6 +5,7 @@ from pathlib import Path
 
 import mindspore as ms
 import numpy as np
+import pytest
 from mindspore import Tensor, nn
 
 from dimred.checkpoints.layout import WeightLayout
@@ -118,6 +119,7 @@ def test_the_grid_holds_every_point_also_where_they_lie_on_a_line() -> None:
     assert second[0] < 1 < second[-1]
 
 
+@pytest.mark.slow
 def test_snapshots_that_are_equal_leave_the_plane_out(tmp_path: Path) -> None:
     """Such as those of a training in which every step overflowed; their mean is the start of stage 2."""
     schedule = {"name": "constant", "peak": 1e-46, "warmup_epochs": 0}  # 0 in float32
