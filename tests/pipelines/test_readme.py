@@ -82,10 +82,10 @@ def test_the_production_commands_as_a_dry_run(tmp_path: Path) -> None:
             assert "rank 7: " in done.stdout
 
 
-@pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.slow)])  # twice in the same folder
-def test_the_programs_for_your_own_network_and_for_the_parts_of_a_step(times: int, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_the_programs_for_your_own_network_and_for_the_parts_of_a_step(tmp_path: Path) -> None:
     program = "".join(blocks("python", "Your own network") + blocks("python", "The parts of a step", STEPS))
-    for _ in range(times):
+    for _ in range(2):  # twice in the same folder
         done = run(sys.executable, "-c", program, cwd=tmp_path, status=0)
     first, last = re.findall(r"^stage [12]: (0\.\d{3})$", done.stdout, re.MULTILINE)
     assert f"It prints {first} after stage 1 and {last} after stage 2." in README
