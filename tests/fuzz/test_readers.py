@@ -168,7 +168,7 @@ def changed(whole: bytes, changes: list[tuple[str, float, bytes]]) -> bytes:
 
 
 @pytest.mark.parametrize(("reader", "forged"), AS_IT_IS + FORGED)
-@settings(max_examples=120, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
 @given(changes=edits())
 @example(changes=[("cut", 0.0, b"\1")])
 def test_a_changed_file_is_read_or_refused_in_our_own_words(reader, forged, changes, tmp_path_factory) -> None:
