@@ -2,7 +2,7 @@
 
 DIMRED_KILLS (default 30) is the number of kills in each phase, and DIMRED_KILL_SEED (default 1) chooses the moments; up
 to three kills hit one run. All of this is slow; by default ``tests/stages/test_every_write_event.py`` lets runs die in
-this process, and here one real process gets SIGTERM.
+this process and compares what they resume to, and here one real process gets SIGTERM.
 """
 
 import os
@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from dimred.checkpoints.states import RunStates
 from tests.helpers.commands import DIGITS, REPOSITORY, run
 from tests.helpers.results import differences, results
+from tests.helpers.tiny_task import TASK
 
 KILLS = int(os.environ.get("DIMRED_KILLS", "30"))
 SEED = int(os.environ.get("DIMRED_KILL_SEED", "1"))
@@ -121,7 +123,19 @@ def test_a_killed_run_is_resumed_to_the_same_bytes(name: str, tmp_path: Path, re
     survive(request.getfixturevalue(name)[0], KILLS, SEED, tmp_path, print)
 
 
-@pytest.mark.parametrize(("how", "status"), [("SIGTERM", 143), pytest.param("SIGINT", 130, marks=pytest.mark.slow)])
+def test_sigterm_saves_the_step_and_ends_with_its_own_status(tmp_path: Path) -> None:
+    (tmp_path / "one.yaml").write_text(yaml.safe_dump(TASK))
+    (tmp_path / "run").mkdir()
+    command = ["dimred.pipelines.stage_1", ".", "--config", str(tmp_path / "one.yaml")]
+    phase = Phase([*command, "--set=epochs=40"], {}, 0, "stage_1", [])
+    done, _ = killed(phase, tmp_path, 60, 0, resumed=False, how="SIGTERM")
+    assert done.returncode == 143, done.stderr
+    assert "--resume" in done.stderr
+    assert str(RunStates(tmp_path / "run" / "stage_1").newest(pytest.fail).path) in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("how", "status"), [("SIGTERM", 143), ("SIGINT", 130)])
 def test_a_signal_saves_the_step_and_ends_with_its_own_status(
     stage_1: tuple[Phase, Path], tmp_path: Path, how: str, status: int
 ) -> None:
