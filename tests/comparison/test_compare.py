@@ -12,11 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 import dimred as library
-from dimred.checkpoints.checkpoint_io import read_checkpoint
+from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
+from dimred.checkpoints.series import CheckpointSeries
 from dimred.cli.measure import compare
-from dimred.config import StageOneConfig
+from dimred.comparison.results import title_of
+from dimred.config import StageOneConfig, StageTwoConfig, load_config
 from dimred.errors import ConfigError, FaultError, SeriesError, StoppedError
 from dimred.io.atomic import BOOT, FolderLock
 from dimred.io.checksums import read_checksummed, write_checksummed
@@ -25,8 +28,9 @@ from dimred.io.run_names import full_checkpoints
 from dimred.io.stage_two_result import StageTwoResult
 from dimred.runs.begun import Begun, Pin, write_pins
 from dimred.runs.device import set_up
-from tests.comparison.runs import AT, PASSES, STAGE_ONE, copied
+from tests.comparison.runs import AT, PASSES, SEARCH, STAGE_ONE, copied
 from tests.helpers.processes import nothing_is_left, soon
+from tests.helpers.run_files import write_config
 from tests.helpers.tiny_run import stage_1_run
 from tests.helpers.tiny_task import TASK
 
@@ -199,3 +203,45 @@ def test_a_training_that_did_not_run_is_not_left_out_of_the_choice(
     call = ("nowhere", [folder / "run_3"], folder / "two.yaml", tmp_path / "out")
     with FolderLock(busy, "--out"), pytest.raises(FaultError, match=r"plain_0\.05 ended with status 2"):
         library.compare(*call, methods=["plain_for_total"], resume=True)
+
+
+def test_the_passes_of_a_stop_s_measurements_count_and_stage_2_is_that_in_the_folder_of_the_first_run(
+    folder: Path, tmp_path: Path
+) -> None:
+    runs = [copied(folder / f"run_{seed}", tmp_path / f"run_{seed}", stop={"every_epochs": 2}) for seed in (3, 4)]
+    for run, n_components in zip(runs, (2, 3), strict=True):
+        values = yaml.safe_load((run / "config.yaml").read_text())
+        write_config(run, yaml.safe_dump(values | {"stage_2": SEARCH | {"search": {"n_components": n_components}}}))
+        records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        for record in records:
+            if record["epoch"] in (2, 4):
+                record["averaged_forward_passes"] = 4.5
+        (run / "metrics.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    options = {"methods": ["last"], "at": [2, 4], "overrides": ["epochs=2"]}
+    summary = library.compare("nowhere", runs, out=tmp_path / "out", **options)
+    assert [row["passes"] for row in summary["rows"]] == [2 + 1.5, 4 + 3.0]
+    two = load_config(StageTwoConfig, tmp_path / "out" / "config.yaml")
+    assert (two.method, two.epochs, two.search.n_components) == ("search", 2, 2)
+
+
+def test_the_average_beside_stage_2_is_one_of_snapshots(folder: Path, tmp_path: Path) -> None:
+    """Stage 1's last weights are the worst here."""
+    run = copied(folder / "run_3", tmp_path / "run")
+    last = full_checkpoints(run / "checkpoint_stage_1")[AT]
+    arrays = read_checkpoint(last)
+    write_checkpoint(last, arrays | {"0.weight": -arrays["0.weight"]})
+    summary = library.compare("nowhere", [run], folder / "search.yaml", tmp_path / "out", methods=["last", "average"])
+    rows = {row["method"]: row for row in summary["runs"]}
+    assert rows["average"]["chosen"] != "last"
+    assert rows["average"]["val_loss"] < rows["last"]["val_loss"] / 2
+    assert rows["average"]["passes"] > AT
+    average = read_checkpoint(tmp_path / "out" / "seed_3" / f"at_{AT}" / "average.ckpt")["0.weight"]
+    snapshots = CheckpointSeries.open(run / "checkpoint_stage_1" / "checkpoint_pca").paths
+    taken = np.array([read_checkpoint(path)["0.weight"] for path in snapshots])
+    assert (average <= taken.max(0) + 1e-6).all()
+    assert (average >= taken.min(0) - 1e-6).all()
+
+
+def test_stage_2_is_called_by_its_method(folder: Path) -> None:
+    for name, title in (("two", "stage 2: cooldown"), ("search", "stage 2: search")):
+        assert title_of("stage_2", load_config(StageTwoConfig, folder / f"{name}.yaml")) == title

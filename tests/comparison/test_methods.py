@@ -11,31 +11,17 @@ import pytest
 import yaml
 
 import dimred as library
-from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
-from dimred.checkpoints.series import CheckpointSeries
 from dimred.cli.measure import compare
 from dimred.comparison import methods
-from dimred.comparison.results import TITLES, title_of
-from dimred.config import StageOneConfig, StageTwoConfig, load_config
-from dimred.io.run_names import full_checkpoints
+from dimred.comparison.results import TITLES
+from dimred.config import StageOneConfig, load_config
 from dimred.io.stage_two_result import StageTwoResult
 from dimred.pipelines.stage_1 import stage_1
 from dimred.report.run_files import read_stage_1
 from dimred.runs.begun import Begun, Pin, write_pins
-from tests.comparison.runs import AT, PASSES, SEARCH, STAGE_ONE, copied
-from tests.helpers.run_files import write_compared, write_config
+from tests.comparison.runs import AT, PASSES, STAGE_ONE, copied
+from tests.helpers.run_files import write_compared
 from tests.helpers.tiny_task import TASK
-
-
-def test_the_passes_of_a_stop_s_measurements_count(folder: Path, tmp_path: Path) -> None:
-    run = copied(folder / "run_3", tmp_path / "run", stop={"every_epochs": 2})
-    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    for record in records:
-        if record["epoch"] in (2, 4):
-            record["averaged_forward_passes"] = 4.5
-    (run / "metrics.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
-    summary = library.compare("nowhere", [run], folder / "two.yaml", tmp_path / "out", methods=["last"], at=[2, 4])
-    assert [row["passes"] for row in summary["rows"]] == [2 + 1.5, 4 + 3.0]
 
 
 @pytest.mark.slow
@@ -97,39 +83,6 @@ def test_a_rate_of_another_seed_that_diverges_here_is_replaced_and_what_has_no_n
     assert row["seconds"] > alone  # the run that diverged, again from its beginning
     assert f"{said}1e+29 (which seed 8 chose)." in (tmp_path / "out" / "compare.html").read_text()
     assert summary["diverged"] == []
-
-
-def test_the_average_beside_stage_2_is_one_of_snapshots(folder: Path, tmp_path: Path) -> None:
-    """Stage 1's last weights are the worst here."""
-    run = copied(folder / "run_3", tmp_path / "run")
-    last = full_checkpoints(run / "checkpoint_stage_1")[AT]
-    arrays = read_checkpoint(last)
-    write_checkpoint(last, arrays | {"0.weight": -arrays["0.weight"]})
-    summary = library.compare("nowhere", [run], folder / "search.yaml", tmp_path / "out", methods=["last", "average"])
-    rows = {row["method"]: row for row in summary["runs"]}
-    assert rows["average"]["chosen"] != "last"
-    assert rows["average"]["val_loss"] < rows["last"]["val_loss"] / 2
-    assert rows["average"]["passes"] > AT
-    average = read_checkpoint(tmp_path / "out" / "seed_3" / f"at_{AT}" / "average.ckpt")["0.weight"]
-    snapshots = CheckpointSeries.open(run / "checkpoint_stage_1" / "checkpoint_pca").paths
-    taken = np.array([read_checkpoint(path)["0.weight"] for path in snapshots])
-    assert (average <= taken.max(0) + 1e-6).all()
-    assert (average >= taken.min(0) - 1e-6).all()
-
-
-def test_without_a_file_stage_2_is_that_in_the_folder_of_the_first_run(folder: Path, tmp_path: Path) -> None:
-    runs = [copied(folder / f"run_{seed}", tmp_path / f"run_{seed}") for seed in (3, 4)]
-    for run, n_components in zip(runs, (2, 3), strict=True):
-        values = yaml.safe_load((run / "config.yaml").read_text())
-        write_config(run, yaml.safe_dump(values | {"stage_2": SEARCH | {"search": {"n_components": n_components}}}))
-    library.compare("nowhere", runs, out=tmp_path / "out", methods=["last"], overrides=["epochs=2"])
-    two = load_config(StageTwoConfig, tmp_path / "out" / "config.yaml")
-    assert (two.method, two.epochs, two.search.n_components) == ("search", 2, 2)
-
-
-def test_stage_2_is_called_by_its_method(folder: Path) -> None:
-    for name, title in (("two", "stage 2: cooldown"), ("search", "stage 2: search")):
-        assert title_of("stage_2", load_config(StageTwoConfig, folder / f"{name}.yaml")) == title
 
 
 @pytest.mark.slow
