@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -66,9 +67,15 @@ def package_of(module: str) -> str:
     return module.split(".")[1] if "." in module else "__init__"
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
 def imports(path: Path) -> list[tuple[str, bool]]:
     """List (module or name imported, whether it happens while the file is imported)."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = parsed(path)
     late = {
         id(inner)
         for node in ast.walk(tree)
@@ -195,24 +202,29 @@ def uses_of(private: set[str], tree: ast.AST) -> list[str]:
 
 def test_tests_read_no_private_attribute_of_dimred():
     """A test of what a class keeps to itself would hold its writing, not what it does."""
-    private = set().union(*(private_names(ast.parse(path.read_text(encoding="utf-8"))) for path in FILES))
+    private = set().union(*(private_names(parsed(path)) for path in FILES))
     private -= {"_replace", "_asdict", "_fields", "_make"}  # of named tuples
-    tests = {
-        path.relative_to(ROOT): ast.parse(path.read_text(encoding="utf-8")) for path in (ROOT / "tests").rglob("*.py")
-    }
+    tests = {path.relative_to(ROOT): parsed(path) for path in (ROOT / "tests").rglob("*.py")}
     assert {str(path): uses for path, tree in tests.items() if (uses := uses_of(private, tree))} == {}
+
+
+@cache
+def names_in(tree: ast.Module) -> set[str]:
+    names = {one.asname or one.name for one in ast.walk(tree) if isinstance(one, ast.alias)}
+    names |= {one.id for one in ast.walk(tree) if isinstance(one, ast.Name)}
+    return names | {getattr(one, "name", "") for one in tree.body}
 
 
 def test_what_tests_and_benchmarks_import_of_dimred_is_there():
     """Benchmarks are rarely run, and would keep the names of what was moved."""
-    modules = {module_of(path): ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
+    modules = {module_of(path): parsed(path) for path in FILES}
     missing = []
     for path in (ROOT / "tests").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.ImportFrom) and str(node.module).startswith("dimred."):
-                names = {one.asname or one.name for one in ast.walk(modules[node.module]) if isinstance(one, ast.alias)}
-                names |= {one.id for one in ast.walk(modules[node.module]) if isinstance(one, ast.Name)}
-                names |= {getattr(one, "name", "") for one in modules[node.module].body}
                 imported = {one.name for one in node.names if f"{node.module}.{one.name}" not in modules}
-                missing += [f"{path.relative_to(ROOT)}: {node.module}.{name}" for name in imported - names]
+                missing += [
+                    f"{path.relative_to(ROOT)}: {node.module}.{name}"
+                    for name in imported - names_in(modules[node.module])
+                ]
     assert missing == []
