@@ -217,7 +217,7 @@ def test_the_passes_of_a_stop_s_measurements_count_and_stage_2_is_that_in_the_fo
             if record["epoch"] in (2, 4):
                 record["averaged_forward_passes"] = 4.5
         (run / "metrics.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
-    options = {"methods": ["last"], "at": [2, 4], "overrides": ["epochs=2"]}
+    options: dict[str, Any] = {"methods": ["last"], "at": [2, 4], "overrides": ["epochs=2"]}
     summary = library.compare("nowhere", runs, out=tmp_path / "out", **options)
     assert [row["passes"] for row in summary["rows"]] == [2 + 1.5, 4 + 3.0]
     two = load_config(StageTwoConfig, tmp_path / "out" / "config.yaml")
