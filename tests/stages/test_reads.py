@@ -98,7 +98,8 @@ def test_stage_1_reads_after_every_tenth_step_and_for_snapshots(stage_1: tuple[P
 
 def test_the_cooldown_reads_as_often_as_it_is_told(stage_1: tuple[Path, Reads], tmp_path: Path) -> None:
     """Each loss is read once."""
-    settings = StageTwoConfig.model_validate(MANY | {"method": "cooldown", "epochs": 1, "read_every_steps": 7})
+    options = {"method": "cooldown", "epochs": 1, "read_every_steps": 7, "cooldown": {"keep_best": False}}
+    settings = StageTwoConfig.model_validate(MANY | options)
     reads = reads_of(stage_2_run(settings, weights_of(stage_1[0])), tmp_path / "two", TrainStep)
     assert not reads.inside
     assert reads.after == dict.fromkeys(range(7, STEPS, 7), 7)
