@@ -69,7 +69,7 @@ def test_noise_is_on_every_pixel(written):
 
 
 def test_the_same_seed_gives_the_same_bytes_and_label_noise_reaches_the_training_images_only(tmp_path, monkeypatch):
-    monkeypatch.setattr(digits, "SPLITS", {"train": (400, 1), "val": (30, 1), "test": (30, 1)})
+    monkeypatch.setattr(digits, "SPLITS", {"train": (200, 1), "val": (30, 1), "test": (30, 1)})
     for name, seed, label_noise in (("one", 3, 0.4), ("again", 3, 0.4), ("other", 4, 0.4), ("clean", 3, 0.0)):
         write_digits(tmp_path / name, seed=seed, label_noise=label_noise)
     assert tree(tmp_path / "one") == tree(tmp_path / "again")
@@ -79,7 +79,7 @@ def test_the_same_seed_gives_the_same_bytes_and_label_noise_reaches_the_training
     target = load_digits().target
     paths = list((tmp_path / "one" / "train").rglob("*.png"))
     wrong = np.mean([target[scan_of(path)] != int(path.parent.name) for path in paths])
-    assert wrong == pytest.approx(0.4 * 0.9, abs=0.06)
+    assert wrong == pytest.approx(0.4 * 0.9, abs=0.08)
 
 
 def test_refusals_name_what_was_given_and_write_nothing(tmp_path):

@@ -1,5 +1,6 @@
 """Checks of ``checks.py``: ranks leave a loop together when one of them fails or is told to stop."""
 
+import functools
 import os
 import signal
 from collections.abc import Iterator
@@ -142,10 +143,15 @@ class Runs:
         }  # fmt: skip
 
 
+@functools.cache
+def runs_of_all_parts(ranks: Ranks) -> Runs:
+    return Runs(ranks, parts=[DynamicLossScale(128.0), Clipping(1.0), EMA])
+
+
 def one_rank_leaves(ranks: Ranks) -> dict:
     """Make the last rank fail to read a batch, or get SIGTERM, before some step; or stop rank 0 before that."""
     is_last, found = ranks.rank == ranks.group_size - 1, dict[str, Any]()
-    runs = Runs(ranks, parts=[DynamicLossScale(128.0), Clipping(1.0), EMA])
+    runs = runs_of_all_parts(ranks)
     found["whole"] = runs.told(runs.run({}))
     for name, event in EVENTS.items():
         for step in (*range(2, 2 + READ_EVERY), STEPS, STEPS + 1):
@@ -172,30 +178,27 @@ def one_rank_leaves_between_micro_batches(ranks: Ranks) -> dict:
 def one_loss_is_not_finite(ranks: Ranks) -> dict:
     """Make the last rank's losses NaN in two steps, which are dropped, or in all, which ends the run."""
     is_last = ranks.rank == ranks.group_size - 1
-    dropping, not_dropping = Runs(ranks, parts=[DynamicLossScale(128.0)]), Runs(ranks, micro_batch_size=MICRO)
-    found = {}
+    dropping, found = runs_of_all_parts(ranks), dict[str, Any]()
     for step in range(4, 4 + READ_EVERY):
         poison = range(step, step + 2) if is_last else range(0)
         dropping.stopped = dropping.run({}, poison, read_every_steps=1, save_every=1).saved
         seen = dropping.run({}, poison)
         n_overflows = int(seen.saved[2 * STEPS]["loss_scale.overflows"])
         found[f"dropped {step}"] = dropping.told(seen) | {"n_overflows": n_overflows}
-    seen = not_dropping.run({}, range(1, 2 * STEPS) if is_last else range(0))
+    seen = dropping.run({}, range(1, 2 * STEPS) if is_last else range(0))
     return found | {"diverged": [seen.recorded, seen.launched, seen.end]}
 
 
 def all_reduces(ranks: Ranks) -> dict:
-    """Count the all-reduces of a step with votes, and of the means of 110 tensors, mostly small, as ResNet-50 has."""
-    network, mean = BatchNormNet(), ranks.mean()
-    step = TrainStep(network, nn.Momentum(network.trainable_params(), 0.1, 0.9), ranks=ranks, ballot=ranks.ballot())
-    step(*image_batch(1))
-    shapes = ((), (2**14 + 1,), (3, 4), (2**14,), (130, 130), *[(1, 2, 3)] * 108)
+    """Count the all-reduces of a step with votes, and of the means of 25 tensors, mostly small."""
+    mean = ranks.mean()
+    shapes = ((), (2**14 + 1,), (3, 4), (2**14,), (130, 130), *[(1, 2, 3)] * 20)
     rng = np.random.default_rng(1)
     values = [np.asarray(rng.standard_normal(shape), np.float32) for shape in shapes]
     means = mean(*(Tensor(value * (ranks.rank + 1), ms.float32) for value in values))
     share = (ranks.group_size + 1) / 2
     return {
-        "of a step": primitives(step)["AllReduce"],
+        "of a step": primitives(runs_of_all_parts(ranks).step)["AllReduce"],
         "of means": primitives(mean)["AllReduce"],
         "shapes": [tuple(each.shape) for each in means] == [*shapes],
         "error": max(

@@ -251,16 +251,12 @@ def parallel_mode(ranks: Ranks) -> str:
     return str(ms.get_auto_parallel_context("parallel_mode"))
 
 
-def beside_one_rank_in_graphs(ranks: Ranks) -> dict:
-    return beside_one_rank(ranks)
-
-
 IN_GRAPHS = (
     collectives, one_rank_fails_at_work, one_rank_leaves, one_loss_is_not_finite, all_reduces, subspace,
-    beside_one_rank_in_graphs, masks_of_training, evaluation, statistics, averages, shared_files,
+    beside_one_rank, masks_of_training, evaluation, statistics, averages, shared_files,
     metrics_without_a_shared_disk, snapshot_callback, own_networks, parallel_mode,
 )  # fmt: skip
-IN_EITHER_MODE = (beside_one_rank, one_loss_differs, dropout, counted_labels, counters)
+IN_EITHER_MODE = (one_loss_differs, dropout, counted_labels, counters)
 
 
 def main() -> None:

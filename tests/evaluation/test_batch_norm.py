@@ -17,8 +17,9 @@ from dimred.train_step.statistics import moving_statistics
 from tests.oracles.moments import mean_and_variance
 
 
-@pytest.fixture(autouse=True)
-def _graph_mode() -> None:
+@pytest.fixture
+def graphs() -> None:
+    """Set graph mode, in which the programs estimate."""
     ms.set_context(mode=ms.GRAPH_MODE)
 
 
@@ -36,7 +37,7 @@ def batches(count: int) -> list[tuple[Tensor, Tensor]]:
     ]
 
 
-def test_the_statistics_are_those_of_all_batches_whatever_they_were() -> None:
+def test_the_statistics_are_those_of_all_batches_whatever_they_were(graphs: None) -> None:
     network, drawn = nn.SequentialCell(nn.BatchNorm2d(3), nn.ReLU(), nn.BatchNorm2d(3, momentum=0.7)), batches(4)
     network[0].moving_mean.set_data(Tensor(np.full(3, 1e6, np.float32)))
     network[2].moving_variance.set_data(Tensor(np.full(3, np.nan, np.float32)))
@@ -75,7 +76,7 @@ class Drops(nn.Cell):
         return self.norm(self.dropout(ops.dropout(x, p=0.5, training=self.training)))
 
 
-def test_statistics_are_those_without_dropout_and_training_goes_on_with_it() -> None:
+def test_statistics_are_those_without_dropout_and_training_goes_on_with_it(graphs: None) -> None:
     network = nn.SequentialCell(Drops()).set_train(True)
     images = batches(1)[0][0]
     network(images)  # its graph, with dropout, must not be taken for another one
@@ -123,10 +124,9 @@ class Several(nn.Cell):
         return total
 
 
-@pytest.mark.parametrize(("n_runs", "momentum"), [(1, 0.9), (2, 0.9), (3, 0.99), (2, 0.0)])
-@pytest.mark.parametrize("scale", [1e-3, 1e5])
+@pytest.mark.parametrize(("n_runs", "momentum", "scale"), [(2, 0.9, 1e5), (3, 0.99, 1e-3), (2, 0.0, 1e-3)])
 def test_a_layer_that_runs_several_times_sees_the_elements_of_all_runs(
-    n_runs: int, momentum: float, scale: float
+    n_runs: int, momentum: float, scale: float, graphs: None
 ) -> None:
     network = Several(n_runs, momentum)
     network.idle.moving_variance.set_data(Tensor(np.full(3, 7, np.float32)))
@@ -143,7 +143,7 @@ def rows(*counts: int, shape: tuple[int, ...] = (3,)) -> list[tuple[Tensor, Tens
     return [(Tensor(part.astype(np.float32)), Tensor(0)) for part in parts]
 
 
-@pytest.mark.parametrize("counts", [(64, 2, 2, 2), (8, 1), (1,), (1, 1)], ids=str)
+@pytest.mark.parametrize("counts", [(64, 2, 2, 1), (1,), (1, 1)], ids=str)
 def test_a_batch_weighs_as_much_as_it_has_rows_and_may_be_one_row(counts: tuple[int, ...]) -> None:
     network, drawn = nn.BatchNorm1d(3), rows(*counts)
     network.set_train(True)
@@ -187,7 +187,7 @@ def test_a_pass_that_fails_leaves_the_network_as_it_was() -> None:
     assert norm.moving_variance.asnumpy().tolist() == [1, 1, 1]
 
 
-def test_a_second_estimate_uses_the_graph_of_the_first_and_leaves_that_of_training() -> None:
+def test_a_second_estimate_uses_the_graph_of_the_first_and_leaves_that_of_training(graphs: None) -> None:
     network, drawn = nn.SequentialCell(nn.BatchNorm2d(3), nn.ReLU()).set_train(True), batches(2)
     network(drawn[0][0])
     reestimate_batch_norm(network, drawn)

@@ -27,11 +27,15 @@ from dimred.subspace.metadata import checksum_of
 from tests.golden.make import NOT_READ_AGAIN, make
 from tests.golden.metric import size
 from tests.helpers.commands import dimred_here
+from tests.helpers.modes import compile_nothing
 
 SETS = sorted(Path(__file__).parent.glob("format_*"))
 WEIGHTS = "stage_1/checkpoint_stage_1/network-2_4.ckpt"
 SNAPSHOTS = "stage_1/checkpoint_stage_1/checkpoint_pca"
 OWN = ["search.n_components=2", "epochs=1", "reestimate_batches=1"]
+
+
+_pynative = pytest.fixture(autouse=True)(compile_nothing)
 
 
 @pytest.fixture(params=SETS, ids=lambda path: path.name)

@@ -1,5 +1,7 @@
 """Fixtures that choose graph mode or PyNative; a package's conftest.py imports them."""
 
+from collections.abc import Iterator
+
 import mindspore as ms
 import pytest
 
@@ -10,6 +12,15 @@ def pynative():
     ms.set_context(mode=ms.PYNATIVE_MODE)
     yield
     ms.set_context(mode=ms.GRAPH_MODE)
+
+
+def compile_nothing() -> Iterator[None]:
+    """Run stages and their programs in PyNative, which is quicker for a few steps; elsewhere they run in graphs."""
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ms, "GRAPH_MODE", ms.PYNATIVE_MODE)
+        yield
+    ms.set_context(mode=ms.context.GRAPH_MODE)
 
 
 @pytest.fixture(params=["graph", "pynative"])

@@ -67,10 +67,9 @@ def test_masks_are_those_of_the_twin(mode, shape, p):
         np.testing.assert_array_equal(kept, dropout_twin.kept(shape, p, key))
 
 
-@pytest.mark.parametrize("p", [0.1, 0.5])
-def test_masks_are_as_independent_as_those_of_a_good_generator(p):
+def test_masks_are_as_independent_as_those_of_a_good_generator():
     """No shift of a mask, of that of the next step or cell or rank, agrees with it more often than chance allows."""
-    n_steps, size = 4, 2**17
+    p, n_steps, size = 0.1, 4, 2**17
     network = nn.SequentialCell(*(nn.Dropout(p=p) for _ in range(2))).set_train()
     make_replayable(network)
     flat = []
@@ -120,7 +119,7 @@ def test_a_probability_of_1_drops_everything(mode):
     assert not network(Tensor(np.ones((2, 3, 2, 2), np.float32))).asnumpy().any()
 
 
-def test_masks_follow_the_seed():
+def test_masks_follow_the_seed(pynative):
     masks = []
     for seed in (1, 2, 1):
         network = nn.SequentialCell(nn.Dropout(p=0.5)).set_train()
@@ -140,8 +139,8 @@ def test_a_dropout_with_a_construct_of_its_own_stays():
     assert type(network[0]) is Own
 
 
-@pytest.mark.parametrize("p", [0.1, 0.5, 0.8])
-def test_share_scale_and_gradient(p):
+@pytest.mark.parametrize("p", [0.1, 0.8])
+def test_share_scale_and_gradient(p, pynative):
     network = nn.SequentialCell(nn.Dropout(p=p))
     make_replayable(network)
     network.set_train(True)
@@ -214,7 +213,7 @@ def test_trials_of_a_step_see_the_masks_of_its_gradient(mode):
     assert sum(result.accepted for result in results) >= 4
 
 
-def test_a_search_is_not_disturbed_by_another_one_on_its_network(mode):
+def test_a_search_is_not_disturbed_by_another_one_on_its_network(pynative):
     losses = []
     for is_disturbed in (False, True):
         network = DropoutNet()
@@ -229,9 +228,8 @@ def test_a_search_is_not_disturbed_by_another_one_on_its_network(mode):
     assert len({*losses[0]}) == 3
 
 
-@pytest.mark.parametrize("parts", [{}, {"micro_batch_size": 2}])
-def test_training_after_a_search_draws_new_masks_all_the_same(mode, parts):
+def test_training_after_a_search_draws_new_masks_all_the_same(mode):
     network = DropoutNet()
     SubspaceTrainStep(network, basis_for(network, 2))(X)
-    step = TrainStep(network, nn.SGD(network.trainable_params(), 0.0), **parts)
+    step = TrainStep(network, nn.SGD(network.trainable_params(), 0.0), micro_batch_size=2)
     assert len({float(step(X).loss) for _ in range(4)}) == 4

@@ -1,4 +1,4 @@
-"""EMA follows its closed form over 30 steps and through a resume; evaluation with it restores the raw weights."""
+"""EMA follows its closed form over 16 steps and through a resume; evaluation with it restores the raw weights."""
 
 import functools
 
@@ -15,7 +15,7 @@ from tests.helpers.networks import BatchNormNet, TanhMLP, image_batch, state_byt
 from tests.helpers.problems import batches, tensors
 from tests.oracles.train_step import ema
 
-N_STEPS, DECAY = 30, 0.95
+N_STEPS, DECAY = 16, 0.95
 
 
 def averaged(ramp: bool) -> tuple[TanhMLP, TrainStep]:
@@ -42,15 +42,14 @@ def test_many_steps_give_the_closed_form(ramp, pynative):
     np.testing.assert_allclose(found, expected, atol=2e-6)
 
 
-@pytest.mark.parametrize("ramp", [True, False], ids=["ramp", "fixed"])
-def test_hundreds_of_updates_follow_a_drift(ramp, pynative):
+def test_hundreds_of_updates_follow_a_drift(pynative):
     """1 - decay in float32 would follow by 1.7e-4 of itself too fast."""
-    network, n_updates = nn.Dense(1, 1, has_bias=False, weight_init="zeros"), 400
-    average, drift = EMA(network, 0.9999, ramp), np.float32(0.001) * np.arange(1, n_updates + 1, dtype=np.float32)
+    network, n_updates = nn.Dense(1, 1, has_bias=False, weight_init="zeros"), 200
+    average, drift = EMA(network, 0.9999, ramp=False), np.float32(0.001) * np.arange(1, n_updates + 1, dtype=np.float32)
     for value in drift:
         ms.ops.assign(network.weight, ms.Tensor([[value]]))
         average()
-    expected = ema(0.0, drift.astype(np.float64), 0.9999, ramp)
+    expected = ema(0.0, drift.astype(np.float64), 0.9999, False)
     np.testing.assert_allclose(average.averages[0].asnumpy().item(), expected, rtol=2e-5)
 
 

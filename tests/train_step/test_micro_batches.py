@@ -13,7 +13,7 @@ from dimred.train_step.step import TrainStep
 from tests.helpers.networks import BatchNormNet, TanhMLP, basis_for, image_batch, mlp_function, weight_vector
 from tests.helpers.problems import tensors
 
-N_STEPS, ROWS, LAST_ROWS = 20, 8, 5  # the last batch of every epoch of four is an incomplete group
+N_STEPS, ROWS, LAST_ROWS = 12, 8, 5  # the last batch of every epoch of four is an incomplete group
 RATE, MOMENTUM = 0.05, 0.9
 
 
@@ -32,8 +32,8 @@ def momentum_by_hand() -> np.ndarray:
     return w
 
 
-@pytest.mark.parametrize(("size", "graph"), [(2, False), (None, False), (8, False), (1, True)])
-def test_twenty_ordinary_steps_are_the_same_whatever_the_micro_batch(size, graph, pynative):
+@pytest.mark.parametrize(("size", "graph"), [(2, False), (None, False), (1, True)])
+def test_twelve_ordinary_steps_are_the_same_whatever_the_micro_batch(size, graph, pynative):
     ms.set_context(mode=ms.GRAPH_MODE if graph else ms.PYNATIVE_MODE)
     network = TanhMLP()
     step = TrainStep(network, nn.Momentum(network.trainable_params(), RATE, MOMENTUM), micro_batch_size=size)

@@ -1,5 +1,6 @@
 """A gradient that overflows leaves no trace, in any precision, with any optimizer, in both stages."""
 
+import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -13,7 +14,6 @@ from dimred.train_step.loss_scale import DynamicLossScale, StaticLossScale
 from dimred.train_step.optimizers import OPTIMIZERS, make_optimizer
 from dimred.train_step.precision import with_precision
 from dimred.train_step.step import TrainStep
-from dimred.vectors.parameters import from_arrays, preserved
 from tests.helpers.networks import BatchNormNet, basis_for, image_batch
 from tests.helpers.problems import RATES, changed, overflowing, values
 
@@ -58,7 +58,7 @@ def check(make: Callable[[], TrainStep]) -> None:
 
 @pytest.mark.parametrize(
     ("level", "optimizer"),
-    [*((level, "momentum") for level in LEVELS), *(("O2", name) for name in list(OPTIMIZERS)[1:])],
+    [*zip(itertools.cycle(LEVELS), OPTIMIZERS)],
 )
 def test_all_state_is_byte_equal_and_the_next_step_goes_on_as_if_it_had_not_happened(level, optimizer, pynative):
     check(lambda: step_with(level, optimizer, StaticLossScale(128.0)))
@@ -76,22 +76,6 @@ def test_a_static_scale_can_be_told_to_apply_overflows_too(pynative):
     found = step(*overflowing(1))
     assert (bool(found.applied), int(found.telemetry["n_overflows"])) == (True, 0)
     assert not np.isfinite(values(step)["conv.weight"]).all()
-
-
-def test_parameters_set_between_two_steps_reach_the_compiled_step():
-    """The step has control flow, whose graph keeps using the memory that the parameters had at compilation."""
-    step, ends = step_with("O0", "momentum", DynamicLossScale(128.0), 4), []
-    first, parameters = step.state(), list(step.network.get_parameters())
-    for is_measured in (False, True):
-        step.restore(first, "the beginning")
-        step(*image_batch(0))
-        if is_measured:
-            with preserved(parameters):
-                from_arrays(parameters, {each.name: np.ones(each.shape) for each in parameters}, "a measurement")
-        step(*image_batch(1))
-        ends.append(values(step))
-    assert not changed(*ends)
-    assert changed(first, ends[0])
 
 
 @pytest.mark.parametrize("rows", [None, 4])

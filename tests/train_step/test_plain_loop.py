@@ -16,7 +16,7 @@ from dimred.train_step.statistics import moving_statistics
 from tests.helpers.tiny_run import stage_1_run
 from tests.helpers.tiny_task import N_FEATURES, TASK
 
-EPOCHS = 3
+EPOCHS = 2
 
 
 def test_it_leaves_the_weights_and_moving_statistics_that_the_program_leaves(tmp_path: Path, pynative: None) -> None:

@@ -9,6 +9,7 @@ from mindspore import Parameter, Tensor, nn
 
 import dimred
 from dimred.errors import ConfigError
+from dimred.vectors.parameters import from_arrays
 from tests.helpers.networks import basis_for
 
 RNG = np.random.default_rng(4)
@@ -30,7 +31,12 @@ def set_transposed(layer: nn.Dense) -> None:
     layer.weight.set_data(Tensor(np.ascontiguousarray(WEIGHT.T)).T)
 
 
-SETTERS = pytest.mark.parametrize("put", [load, set_data, set_transposed])
+def from_array(layer: nn.Dense) -> None:
+    """Set an array as a measurement or a resume does."""
+    from_arrays([layer.weight], {layer.weight.name: WEIGHT}, "an array")
+
+
+PUTS = [load, set_data, set_transposed, from_array]
 
 
 def after_one_step() -> np.ndarray:
@@ -38,30 +44,29 @@ def after_one_step() -> np.ndarray:
     return WEIGHT - RATE * 2 / errors.size * errors.T @ X
 
 
-def check(make: Callable[[nn.Cell, nn.Optimizer], nn.Cell], put: Callable[[nn.Dense], None]) -> None:
+def check(make: Callable[[nn.Cell, nn.Optimizer], nn.Cell]) -> None:
+    """Put the weights in each way between two steps, more than once."""
     layer = nn.Dense(5, 2, has_bias=False)
     step = make(nn.WithLossCell(layer, nn.MSELoss()), nn.SGD(layer.trainable_params(), RATE))
     batch = Tensor(X), Tensor(Y)
-    for _ in range(2):
+    for put in PUTS * 2:
         step(*batch)
         put(layer)
         step(*batch)
-        np.testing.assert_allclose(layer.weight.asnumpy(), after_one_step(), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(layer.weight.asnumpy(), after_one_step(), rtol=1e-5, atol=1e-6, err_msg=put.__name__)
 
 
-@SETTERS
 @pytest.mark.parametrize("options", [{}, {"parts": [dimred.StaticLossScale(8.0)]}, {"micro_batch_size": 5}])
-def test_a_step_goes_on_from_weights_that_were_set(put: Callable, options: dict, pynative: None) -> None:
-    check(lambda network, optimizer: dimred.TrainStep(network, optimizer, **options), put)
+def test_a_step_goes_on_from_weights_that_were_set(options: dict, pynative: None) -> None:
+    check(lambda network, optimizer: dimred.TrainStep(network, optimizer, **options))
 
 
-@SETTERS
-def test_a_graph_with_control_flow_goes_on_from_them(put: Callable) -> None:
+def test_a_graph_with_control_flow_goes_on_from_them() -> None:
     options = {"micro_batch_size": 5, "parts": [dimred.StaticLossScale(8.0)]}
-    check(lambda network, optimizer: dimred.TrainStep(network, optimizer, **options), put)
+    check(lambda network, optimizer: dimred.TrainStep(network, optimizer, **options))
 
 
-@SETTERS
+@pytest.mark.parametrize("put", PUTS)
 def test_a_search_moves_weights_that_were_set_before_its_first_step(put: Callable, pynative: None) -> None:
     layer = nn.Dense(5, 2, has_bias=False)
     put(layer)
@@ -92,9 +97,7 @@ def search(network: nn.Cell) -> nn.Cell:
     return dimred.SubspaceTrainStep(network, basis_for(network))
 
 
-@pytest.mark.parametrize(
-    ("make", "error"), [(train, None), (train, RuntimeError), (search, None), (search, KeyboardInterrupt)]
-)
+@pytest.mark.parametrize(("make", "error"), [(train, None), (train, RuntimeError), (search, KeyboardInterrupt)])
 def test_errors_inside_a_step_leave_mindspore_as_it_was(make: Callable, error: type | None, pynative: None) -> None:
     for _ in range(2):
         with pytest.raises(error or ConfigError):
