@@ -41,9 +41,11 @@ def check_orthonormal(components: np.ndarray, path: Path | str) -> None:
                 f"{path} has {part[row, column]} in row {row}, column {start + column}; every entry must be finite. "
                 "Make it again with dimred pca."
             )
-        row_gram += part @ part.T
-    if deviation(row_gram) > _TOLERANCE:
-        i, j = np.unravel_index(int(np.abs(row_gram - np.eye(len(row_gram))).argmax()), row_gram.shape)
+        with np.errstate(over="ignore", invalid="ignore"):  # infinite products are refused below
+            row_gram += part @ part.T
+    if not deviation(row_gram) <= _TOLERANCE:
+        off = np.abs(row_gram - np.eye(len(row_gram)))
+        i, j = np.unravel_index(int(np.nan_to_num(off, nan=np.inf).argmax()), off.shape)
         what = f"row {i} has squared length" if i == j else f"rows {i} and {j} have inner product"
         raise BasisMismatchError(
             f"{path} is not an orthonormal basis: {what} {row_gram[i, j]:.6g} instead of {int(i == j)} (tolerance "
