@@ -56,11 +56,11 @@ class WeightedLoss(nn.Cell):
             kind = next((kind for kind in _CROSS_ENTROPIES if isinstance(loss, kind)), None)
             if kind is not None and type(loss).construct is kind.construct and loss.reduction == "mean":
                 place.put(_CountingLoss(loss, _CROSS_ENTROPIES[kind]))
-            elif isinstance(loss, nn.LossBase) and loss.reduce and not loss.average:
-                _log.warning(
-                    f"{type(loss).__name__} has reduction='sum', and a step with micro-batches or ranks takes the mean "
-                    "of their losses, unless the network divides the sum by its rows, or returns it with its count"
-                )
+        for loss in filter(_is_sum, {place.cell for place in places(network)}):
+            _log.warning(
+                f"{type(loss).__name__} has reduction='sum', and a step with micro-batches or ranks takes the mean of "
+                "their losses, unless the network divides the sum by its rows, or returns it with its count"
+            )
         object.__setattr__(self, "n_items", _n_items())  # not registered, so that no checkpoint holds it
         self.one, self.not_called = Tensor(1.0, ms.float32), Tensor(-1.0, ms.float32)
 
@@ -76,6 +76,12 @@ class WeightedLoss(nn.Cell):
         else:
             mean, weight = numbers[0] / ops.maximum(numbers[1], 1.0), numbers[1] / n_rows
         return mean, mean * weight, weight
+
+
+def _is_sum(cell: nn.Cell) -> bool:
+    """Return whether a cell is a loss of MindSpore or ``mint`` that takes the sum."""
+    of_nn = isinstance(cell, nn.LossBase) and cell.reduce and not cell.average
+    return of_nn or getattr(cell, "reduction", None) == "sum"
 
 
 @functools.cache
