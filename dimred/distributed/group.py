@@ -18,9 +18,8 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 from dimred.distributed.in_step import AllReduce, Ballot
-from dimred.distributed.ranks import Intent, Ranks, Result
+from dimred.distributed.ranks import Intent, Ranks, Result, as_ours
 from dimred.errors import DataError, DimredError, FaultError
-from dimred.io.atomic import describe_os_error
 from dimred.io.checksums import sample_digest
 
 _LONGEST_TURN_SECONDS = 0.5
@@ -140,7 +139,7 @@ class Group(Ranks):
             return None
         first, message = int(np.argmax(faults)), np.zeros(1 + _LONGEST_REASON)
         if fault is not None and first == self.rank:
-            ours = _as_ours(fault)
+            ours = as_ours(fault)
             text = str(ours).encode()[:_LONGEST_REASON]
             message[: 1 + len(text)] = [next(n for n, kind in enumerate(_KINDS) if isinstance(ours, kind)), *text]
         kind, *characters = self.sum(message).astype(np.uint8)
@@ -169,13 +168,6 @@ class Group(Ranks):
         here = self.run_together(content)
         self.check_same(f"file {path}", sample_digest(path).encode())
         return here
-
-
-def _as_ours(fault: BaseException) -> DimredError:
-    """Convert a fault to the error that the other ranks get."""
-    if isinstance(fault, OSError):
-        return FaultError(describe_os_error(fault))
-    return fault if isinstance(fault, DimredError) else DimredError(repr(fault))
 
 
 def _pieces(message: bytes) -> np.ndarray:

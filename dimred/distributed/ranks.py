@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from mindspore import Parameter, nn
 
-from dimred.errors import DimredError
+from dimred.errors import DimredError, FaultError
+from dimred.io.atomic import describe_os_error
 
 if TYPE_CHECKING:
     from dimred.distributed.in_step import Ballot
@@ -111,7 +112,7 @@ class Ranks:
         Args:
             fault: what this rank failed with; None if it did not fail.
         """
-        return None if fault is None else DimredError(str(fault))
+        return None if fault is None else as_ours(fault)
 
     def any(self, claim: bool) -> bool:
         """Return whether the claim is true on any rank; every rank gets the same answer."""
@@ -158,3 +159,10 @@ class Ranks:
 
 
 ALONE = Ranks()
+
+
+def as_ours(fault: BaseException) -> DimredError:
+    """Convert a fault to the error that the other ranks get."""
+    if isinstance(fault, OSError):
+        return FaultError(describe_os_error(fault))
+    return fault if isinstance(fault, DimredError) else DimredError(repr(fault))
