@@ -137,8 +137,7 @@ class StageOne:
 
     def after_launch(self) -> None:
         """Count the step for the profiler."""
-        if self.run.profiler is not None:
-            self.run.profiler.after_step()
+        self.run.after_launch()
 
     def after_step(self, result: Result, progress: Progress) -> None:
         """Check the loss for divergence, and take a snapshot if one is due."""

@@ -145,8 +145,7 @@ class StageTwo(Observer):
 
     def after_launch(self) -> None:
         """Count the step for the profiler."""
-        if self.run.profiler is not None:
-            self.run.profiler.after_step()
+        self.run.after_launch()
 
     def after_step(self, result: Result, progress: Progress) -> str | None:
         """Note the step: check its loss for divergence; or, in a search, record it and return a status."""
