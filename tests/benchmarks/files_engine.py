@@ -40,9 +40,9 @@ def median_of(work: Callable[[int], object]) -> Cost:
 
 def append(folder: Path, point: Point) -> Cost:
     weights, series = arrays(point), CheckpointSeries(folder / "snapshots", keep=2)
-    found = median_of(lambda number: series.append(weights, step=number + 1, epoch=number + 1))
+    cost = median_of(lambda number: series.append(weights, step=number + 1, epoch=number + 1))
     shutil.rmtree(series.directory)
-    return found
+    return cost
 
 
 def save(folder: Path, point: Point) -> Cost:

@@ -181,7 +181,7 @@ def measure(name: str, log: Path, tiny: bool) -> None:
         with TemporaryDirectory(prefix="growth-") as folder:
             is_prepared = False
             rounds = 1 if tiny else subject.rounds
-            while left := [one for one in engines if _is_due(rows_of(log, name, one, point), rounds)]:
+            while left := [one for one in engines if _is_due(rows_at(read(log, name), one, point), rounds)]:
                 if not is_prepared:
                     run(subject.program, "prepare", Path(folder), point)
                     is_prepared = True
@@ -210,13 +210,10 @@ def run(program: str, engine: str, folder: Path, point: Point) -> Figures:
     return figures
 
 
-def read(log: Path) -> list[Row]:
-    return [json.loads(line) for line in log.read_text().splitlines()[1:]]
-
-
-def rows_of(log: Path, subject: str, engine: str, point: Point) -> list[Row]:
-    wanted = [subject, engine, point]
-    return [row for row in read(log) if [row["subject"], row["engine"], row["point"]] == wanted]
+def read(log: Path, subject: str) -> list[Row]:
+    """Read the rows of a subject, which stand after the log's first line."""
+    rows = [json.loads(line) for line in log.read_text().splitlines()[1:]]
+    return [row for row in rows if row["subject"] == subject]
 
 
 def begin(log: Path) -> None:
@@ -232,8 +229,8 @@ def begin(log: Path) -> None:
 
 def median(rows: Iterable[Row]) -> Figures:
     """Return the medians of the figures over the rounds."""
-    found = [row["figures"] for row in rows if row["figures"]]
-    return {key: statistics.median(one[key] for one in found) for key in (found[0] if found else ())}
+    figures = [row["figures"] for row in rows if row["figures"]]
+    return {key: statistics.median(one[key] for one in figures) for key in (figures[0] if figures else ())}
 
 
 def slope(xs: Sequence[float], ys: Sequence[float]) -> float:
@@ -256,9 +253,9 @@ def curves(subject: Subject, rows: Sequence[Row], panel: Panel) -> Iterator[Curv
         for key, name in ((panel.y, engine.name), ("parts", f"the parts of {engine.name}")):
             points = [one for one in subject.points if panel.at.items() <= one.items()]
             of_points = [(one[panel.x], median(rows_at(rows, engine.name, one))) for one in points]
-            found = sorted((x, figures[key]) for x, figures in of_points if key in figures)
-            if len(found) > 1 and not (key == "parts" and panel.y != "seconds"):
-                yield Curve(name, [x for x, _ in found], [y for _, y in found])
+            values = sorted((x, figures[key]) for x, figures in of_points if key in figures)
+            if len(values) > 1 and not (key == "parts" and panel.y != "seconds"):
+                yield Curve(name, [x for x, _ in values], [y for _, y in values])
 
 
 def rows_at(rows: Iterable[Row], engine: str, point: Point) -> list[Row]:
@@ -324,8 +321,8 @@ def draw(subject: Subject, rows: Sequence[Row], path: Path) -> None:
 def write_page(out: Path) -> None:
     """Write ``growth.md`` and the pictures of what was measured."""
     log = out / "growth.jsonl"
-    sitting, everything = json.loads(log.read_text().splitlines()[0]), read(log)
-    minutes = sum(row["took"] for row in everything) / 60
+    sitting, everything = json.loads(log.read_text().splitlines()[0]), {name: read(log, name) for name in SUBJECTS}
+    minutes = sum(row["took"] for rows in everything.values() for row in rows) / 60
     parts = [
         "# How cost grows with work",
         f"`python -m tests.benchmarks.growth`, {sitting['date']}, commit {sitting['commit']}, on {sitting['machine']}; "
@@ -334,7 +331,7 @@ def write_page(out: Path) -> None:
         "constant part is left.",
     ]
     for name, subject in SUBJECTS.items():
-        if rows := [row for row in everything if row["subject"] == name]:
+        if rows := everything[name]:
             draw(subject, rows, out / f"growth_{name}.svg")
             picture = f"![Seconds over {subject.panels[0].x}](growth_{name}.svg)"
             parts += [f"## {subject.title}", subject.words, picture, table(subject, rows), slopes(subject, rows)]

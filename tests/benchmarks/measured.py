@@ -53,5 +53,5 @@ def main(engines: dict[str, Engine]) -> None:
     """Run the engine that the command line names, and print its figures, with the peak of the process's memory."""
     name, folder, *pairs = sys.argv[1:]
     point = {key: int(value) for key, _, value in (pair.partition("=") for pair in pairs)}
-    found = engines[name](Path(folder), point) or {}
-    print(json.dumps({"peak": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, **found}))
+    figures = engines[name](Path(folder), point)
+    print(json.dumps({"peak": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, **figures}))

@@ -64,10 +64,10 @@ def plain_loop(folder: Path, point: Point) -> Cost:
 
 def merge(folder: Path, profile: str | None = None) -> Cost:
     out = folder / "merged.safetensors"
-    found = cost_of(lambda: dimred.merge(folder / "run", out, profile=profile))
+    cost = cost_of(lambda: dimred.merge(folder / "run", out, profile=profile))
     for path in (out, Path(f"{out}.json")):
         path.unlink()
-    return found
+    return cost
 
 
 def least(folder: Path, point: Point) -> Cost:

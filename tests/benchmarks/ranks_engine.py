@@ -37,8 +37,8 @@ def job(folder: Path, point: Point) -> Cost:
     out = Path(mkdtemp(dir=folder))  # which must be empty
     ranks = make_job(name, "stage_1", [], out=out, devices=point["ranks"], device_target="CPU")
     assert launch(ranks) == 0
-    found: Cost = json.loads((ranks.folder(0) / "figures.json").read_text())
-    return found
+    figures: Cost = json.loads((ranks.folder(0) / "figures.json").read_text())
+    return figures
 
 
 class Images:
@@ -108,9 +108,9 @@ def rank(out: Path) -> None:
         for name, work in works.items():
             ranks.any(False)  # all begin together
             times[name].append(work())
-    found = {name: statistics.median(of_one[1:]) for name, of_one in times.items()}
-    found["parts"] = found["alone"] + found["reduction"]
-    (out / "figures.json").write_text(json.dumps(found))
+    figures = {name: statistics.median(of_one[1:]) for name, of_one in times.items()}
+    figures["parts"] = figures["alone"] + figures["reduction"]
+    (out / "figures.json").write_text(json.dumps(figures))
 
 
 ENGINES: dict[str, Engine] = {"prepare": lambda folder, point: {}, "a step": job}
