@@ -35,7 +35,7 @@ from dimred.train_step.usual_parts import collect_parts
 from dimred.vectors.parameters import from_arrays, to_arrays
 from dimred.vectors.projection import make_projection
 from dimred.vectors.weights import make_copies, make_vectors
-from dimred.workarounds.binary_cross_entropy import exact_binary_cross_entropy
+from dimred.workarounds.binary_cross_entropy import ExactBinaryCrossEntropy
 from dimred.workarounds.failed_gradient import clearing_failures
 from dimred.workarounds.moved_memory import KnownMemory
 
@@ -150,6 +150,7 @@ class SearchStep(TypedCell):
         self.memory = SearchMemory(direction.initial())
         self._mode = TrainingMode(self, network)
         check_names(self)
+        self._binary_cross_entropy = ExactBinaryCrossEntropy(network)
         self._parameter_memory = KnownMemory(self.get_parameters())
 
     @property
@@ -182,7 +183,7 @@ class SearchStep(TypedCell):
 
     def __call__(self, *inputs: Tensor) -> SearchResult:
         self._mode.ensure()
-        with self._parameter_memory.in_use(), clearing_failures(), exact_binary_cross_entropy():
+        with self._parameter_memory.in_use(), clearing_failures(), self._binary_cross_entropy.in_use():
             return self.construct(*inputs)
 
     def construct(self, *inputs: Tensor) -> SearchResult:

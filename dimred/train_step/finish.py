@@ -1,6 +1,6 @@
 """Finish a training step whose gradient is known: reduce, change the gradient, update and follow, or drop the step."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import mindspore as ms
@@ -20,7 +20,7 @@ class Finish(nn.Cell):
         optimizer: updates the weights.
         parts: all parts of the step.
         loss_scale: the loss scale among them, or ``LossScale()``.
-        whole_batch: ``WholeBatch`` or ``MeanOfBatches``.
+        combine: ``whole_batch`` or ``MeanOfBatches``.
         untrained_parameters: what is restored when a step is dropped; None if no step can be.
         votes: whether the ranks vote on each step.
 
@@ -33,16 +33,15 @@ class Finish(nn.Cell):
         optimizer: nn.Optimizer,
         parts: Sequence[StepPart],
         loss_scale: LossScale,
-        whole_batch: nn.Cell,
+        combine: Callable[..., Any],
         untrained_parameters: GraphCopies | None,
         votes: bool,
     ):
         super().__init__(auto_prefix=False)
-        self.optimizer = optimizer
         self.loss_scale = loss_scale
-        self.whole_batch = whole_batch
+        self.combine = combine
         gradient_parts = parts_of(GradientPart, parts)
-        self.gradient_parts = nn.CellList(gradient_parts, auto_prefix=False)
+        self.gradient_parts = _cells(gradient_parts)
         self.update: nn.Cell = _Update(optimizer, parts_of(WeightsPart, parts))
         if loss_scale.drops_overflow:
             self.update = _UnlessOverflow(self.update, loss_scale, untrained_parameters)
@@ -61,7 +60,7 @@ class Finish(nn.Cell):
     ) -> tuple[Tensor, ...]:
         scale = self.loss_scale.scale_of_step()
         votes = (tally[0],) if self.votes else ()
-        loss, gradients, votes = self.whole_batch(loss, gradients, weight, votes)
+        loss, gradients, votes = self.combine(loss, gradients, weight, votes)
         changed, numbers = gradients, ()
         for part in self.gradient_parts:
             changed, reported = part(changed)
@@ -74,11 +73,14 @@ class Finish(nn.Cell):
         return (*values, ops.stack((leave, tally[1] + 1.0 - leave)))
 
 
-class WholeBatch(nn.Cell):
-    """A cell for a step on one batch of one rank: it returns loss, gradients and votes as they are."""
+def _cells(parts: Sequence[StepPart]) -> Any:
+    """Return the parts as a list of cells; without parts an empty tuple, which costs no visit at each call."""
+    return nn.CellList(list(parts), auto_prefix=False) if parts else ()
 
-    def construct(self, loss: Tensor, gradients: Any, weight: Tensor, votes: Any) -> tuple[Tensor, Any, Any]:
-        return loss, gradients, votes
+
+def whole_batch(loss: Tensor, gradients: Any, weight: Tensor, votes: Any) -> tuple[Tensor, Any, Any]:
+    """Return loss, gradients and votes as they are, for a step on one batch of one rank."""
+    return loss, gradients, votes
 
 
 class _Update(nn.Cell):
@@ -87,7 +89,7 @@ class _Update(nn.Cell):
     def __init__(self, optimizer: nn.Optimizer, weights_parts: Sequence[WeightsPart]):
         super().__init__(auto_prefix=False)
         self.optimizer = optimizer
-        self.weights_parts = nn.CellList(list(weights_parts), auto_prefix=False)
+        self.weights_parts = _cells(weights_parts)
         self.yes = Tensor(True)  # because a graph that returns Python numbers calls the interpreter for them
 
     def construct(self, gradients: Any, changed: Any, untrained_values: Any, votes: Any) -> Tensor:

@@ -76,8 +76,9 @@ class BatchGradient(nn.Cell):
     def __init__(self, loss: nn.Cell, parameters: Sequence[Parameter], loss_scale: LossScale):
         super().__init__(auto_prefix=False)
         self.network = loss.network
-        self.loss_scale = loss_scale
-        object.__setattr__(self, "loss", loss)  # MindSpore visits all registered cells at every call
+        # MindSpore visits all registered cells at every call: these two are visited below others anyway.
+        object.__setattr__(self, "loss_scale", loss_scale)
+        object.__setattr__(self, "loss", loss)
         self.gradient = ops.value_and_grad(
             _ScaledLoss(loss, loss_scale), None, ms.ParameterTuple(parameters), has_aux=True
         )

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mindspore import Tensor, mint, nn
+from mindspore import Parameter, Tensor, mint, nn
 
 from dimred.errors import ConfigError, check_number, shown
 from dimred.train_step.finish import Finish
@@ -119,10 +119,10 @@ def _cut(inputs: Sequence[Tensor], rows: int) -> list[tuple[tuple[Tensor, ...], 
 class FinishVector(nn.Cell):
     """A cell that calls ``Finish`` for a gradient vector (M,); with votes, the tally precedes ``untrained_values``."""
 
-    def __init__(self, finish: Finish):
+    def __init__(self, finish: Finish, parameters: Sequence[Parameter]):
         super().__init__(auto_prefix=False)
         self.finish = finish
-        self.unflatten = Unflatten(finish.optimizer.parameters)
+        self.unflatten = Unflatten(parameters)
 
     def construct(self, loss: Tensor, vector: Tensor, weight: Tensor, *untrained_values: Tensor) -> tuple[Tensor, ...]:
         tally = None

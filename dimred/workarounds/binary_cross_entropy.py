@@ -12,18 +12,28 @@ import mindspore as ms
 from mindspore import Tensor, nn, ops
 
 
-@contextmanager
-def exact_binary_cross_entropy() -> Iterator[None]:
-    """Let ``nn.BCEWithLogitsLoss`` take its mean outside its kernel inside the block; in graph mode change nothing."""
-    if ms.get_context("mode") != ms.PYNATIVE_MODE:
-        yield
-        return
-    of_mindspore = nn.BCEWithLogitsLoss.construct
-    nn.BCEWithLogitsLoss.construct = _construct
-    try:
-        yield
-    finally:
-        nn.BCEWithLogitsLoss.construct = of_mindspore
+class ExactBinaryCrossEntropy:
+    """A guard that lets each ``nn.BCEWithLogitsLoss`` of a network take its mean outside the kernel, in PyNative mode.
+
+    Args:
+        network: network and loss in one cell. Without such a loss the guard does nothing.
+    """
+
+    def __init__(self, network: nn.Cell):
+        self._is_needed = any(isinstance(cell, nn.BCEWithLogitsLoss) for _, cell in network.cells_and_names())
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Replace the computation of the loss inside the block; in graph mode change nothing."""
+        if not self._is_needed or ms.get_context("mode") != ms.PYNATIVE_MODE:
+            yield
+            return
+        of_mindspore = nn.BCEWithLogitsLoss.construct
+        nn.BCEWithLogitsLoss.construct = _construct
+        try:
+            yield
+        finally:
+            nn.BCEWithLogitsLoss.construct = of_mindspore
 
 
 def _construct(loss: nn.Cell, logits: Tensor, labels: Tensor) -> Tensor:
