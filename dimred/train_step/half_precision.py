@@ -68,7 +68,7 @@ def _convert(fitting: Sequence[Place], dtype: str) -> None:
 
 
 def _check_device(network: nn.Cell, argument: str, dtype: str) -> None:
-    """Try small operations to check that the device can compute in this type; training would fail much later."""
+    """Check with small operations that the device can compute in this type; otherwise training fails much later."""
     kinds = {type(cell) for _, cell in network.cells_and_names()}
     ones = ops.ones((1, 1, 1, 1), getattr(ms, dtype))
     try:
