@@ -153,7 +153,7 @@ def _read_pins(path: Path) -> dict[str, Pin] | None:
 
 
 def _free_keys(config: StageConfig) -> frozenset[str]:
-    """Return the free keys; ``epochs`` is not one if the rates fall to 0 at its end: with more they would rise again."""
+    """Return the free keys, without ``epochs`` if the rates fall to 0 by its end: with more they would rise again."""
     if isinstance(config, StageTwoConfig):
         search = config.search
         if config.method == "cooldown" or (search.rule == "sgd" and search.learning_rate_schedule == "linear"):
