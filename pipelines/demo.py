@@ -38,7 +38,7 @@ _HEADING = "Test accuracy, BatchNorm re-estimated in every row"
 
 
 class Row(NamedTuple):
-    """A network of the table: what it is, what it cost in passes, and its test accuracy."""
+    """A network of the table: its name, its cost in passes, and its test accuracy."""
 
     what: str
     passes: float
@@ -141,7 +141,7 @@ def _show(out: Path, epochs: int, total: int) -> None:
 def _write_page(
     folder: Path, rows: Sequence[Row], curves: Mapping[str, Mapping[float, float]], sentence: str, total: int
 ) -> Path:
-    """Write the table and the picture as a page with links to those of both stage 2s; return its path."""
+    """Write the table and the picture as a page with links to the pages of both stage 2s; return its path."""
     points = {
         name: [
             {"passes": passes, "test_reestimated": {"mean": accuracy, "spread": None}}

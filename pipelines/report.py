@@ -74,7 +74,7 @@ def report(folder: Path, out: Path, grid: int, n_batches: int) -> Path:
 def _view(
     run: StageTwoRecord, series: CheckpointSeries, task: Task[StageTwoConfig], grid: int, n_batches: int
 ) -> PlaneView | None:
-    """Lay the plane, locate both stages in it, and evaluate the loss on a grid; None if its points are on a line."""
+    """Choose the plane, locate both stages in it, and evaluate the loss on a grid; None if its points are on a line."""
     settings, network = task.settings, task.network
     layout = WeightLayout.from_network(network)
 
@@ -172,7 +172,7 @@ def plane_point(origin: np.ndarray, directions: np.ndarray, weights: np.ndarray)
 
 
 def grid_around(points: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Make a grid that holds some points of a plane, with a margin on each side of 15 % of their extent.
+    """Make a grid that covers some points of a plane, with a margin on each side of 15 % of their extent.
 
     Args:
         points: coordinates of the points, (m, 2).

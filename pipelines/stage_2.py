@@ -28,7 +28,7 @@ def stage_2(
     out: Annotated[Path, typer.Option(help="New folder for checkpoints and metrics.")] = Path("device0_stage_2"),
     device_target: DeviceTarget = "CPU", fast_dev_run: FastDevRun = False,
 ) -> None:  # fmt: skip
-    """Search in the subspace of stage 1's snapshots, or bring its training to its end; save the network."""
+    """Search in the subspace of stage 1's snapshots, or cool its training down; save the network."""
     begun = Begun.open(out, StageTwoConfig, config, overrides or []) if resume else None
     settings = begun.config if begun else load_config(StageTwoConfig, config or config_beside(weights), overrides or [])
     ranks = set_up(settings.seed, device_target, settings.all_reduce_split, settings.deterministic)

@@ -100,8 +100,8 @@ def write_checkpoint(
         extra: numbers, texts and arrays to store beside the weights, such as the epoch.
 
     Raises:
-        ConfigError: the path has another ending, there are no arrays, a name is in both, or a name or a value can't be
-            stored.
+        ConfigError: the path has another ending, there are no arrays, a name is in both mappings, or a name or a value
+            can't be stored.
         OSError: the folder does not exist, is not writable, or is full.
     """
     target = Path(path)
@@ -126,7 +126,7 @@ def _check_name(name: object, suffix: str) -> None:
     """Check that a tensor of this name can be read again; ConfigError if not."""
     try:
         is_readable = isinstance(name, str) and len(name.encode()) <= LONGEST_NAME
-    except UnicodeEncodeError:  # half of a character, as os.fsdecode makes it
+    except UnicodeEncodeError:  # a lone surrogate, as os.fsdecode makes them
         is_readable = False
     if not is_readable or (suffix == ".safetensors" and name == "__metadata__"):
         raise ConfigError(

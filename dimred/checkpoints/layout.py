@@ -80,7 +80,7 @@ class WeightLayout:
 
     @classmethod
     def from_network(cls, network: Any) -> "WeightLayout":
-        """Make the layout of the trainable parameters of a MindSpore cell; ConfigError if it is none."""
+        """Make the layout of the trainable parameters of a MindSpore cell; ConfigError for anything else."""
         if not hasattr(network, "trainable_params"):
             raise ConfigError(f"network is {shown(network)}; it must be a cell of MindSpore, or give layout")
         parameters = network.trainable_params()
@@ -88,7 +88,7 @@ class WeightLayout:
 
     @classmethod
     def from_weights(cls, weights: Mapping[str, Any]) -> "WeightLayout":
-        """Make the layout of ``weights`` (name -> array), in the mapping's order; ConfigError if it is no mapping."""
+        """Make the layout of ``weights`` (name -> array), in the mapping's order; ConfigError for anything else."""
         check_type("weights", weights, Mapping, "a mapping: name -> array")
         return cls(tuple(weights), tuple(_plain(value.shape) for value in weights.values()))
 
@@ -120,7 +120,7 @@ class WeightLayout:
             The vector, float32 (M,).
 
         Raises:
-            ConfigError: ``weights`` is no mapping.
+            ConfigError: ``weights`` is not a mapping.
             CheckpointError: a parameter is missing or has another shape.
         """
         check_type("weights", weights, Mapping, "a mapping: name -> array, tensor or parameter")
@@ -179,7 +179,7 @@ class WeightLayout:
 
 
 def layout_of(network: Any, layout: WeightLayout | None) -> WeightLayout | None:
-    """Return the layout that the user gave, or that of the network, or None; ConfigError if it is neither."""
+    """Return the layout that the user gave, or that of the network, or None; ConfigError if either has a wrong type."""
     check_type("layout", layout, (WeightLayout, type(None)), "a dimred.WeightLayout")
     if layout is not None or network is None:
         return layout

@@ -50,7 +50,7 @@ class WeightMatrix:
 
     Raises:
         CheckpointError: a snapshot is missing, truncated, damaged, lacks a parameter, or has one of another shape; or
-            without a layout, which entries are weights can't be told.
+            there is no layout, and nothing shows which entries are weights.
         SeriesError: no snapshot is left.
     """
 
@@ -180,7 +180,7 @@ class WeightMatrix:
 
 
 def _layout_of_weights(checkpoints: Sequence[Checkpoint]) -> WeightLayout:
-    """Return the layout of the weights if neither the user nor a manifest says it; log what else the files have."""
+    """Return the layout of the weights if neither the user nor a manifest gives one; log the other entries."""
     from dimred.checkpoints.trainable import trainable_layout
 
     # A snapshot that was cut between two tensors has fewer of them, and does not fit this layout.

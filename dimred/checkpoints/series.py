@@ -52,8 +52,8 @@ class CheckpointSeries:
     Raises:
         ConfigError: ``directory`` is no path or a file, ``keep`` is not a whole number above 0, ``prefix`` is not a
             file name, or ``format`` is unknown.
-        SeriesError: the folder has snapshots, and ``resume`` is not set; or a damaged manifest, or several snapshots of
-            this prefix and no manifest.
+        SeriesError: the folder has snapshots, and ``resume`` is not set; or it has a damaged manifest, or several
+            snapshots of this prefix and no manifest.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class CheckpointSeries:
                 f"{self.directory} has snapshots of an earlier training. Name another folder, remove this one, or give "
                 "resume=True to go on with them."
             )
-        # One may be left by a writer that was killed before its first manifest.
+        # A single snapshot may be left by a writer that was killed before its first manifest.
         if self.layout is None and len(self._unlisted()) > 1:
             raise SeriesError(
                 f"{self.directory} has snapshots, but no {MANIFEST} that lists them; restore it, or move them away to "
@@ -101,14 +101,14 @@ class CheckpointSeries:
         """Open the series in a folder for reading.
 
         Args:
-            directory: a folder with a manifest; or with files of one network named NAME-EPOCH_STEP, such as MindSpore's
-                ``ModelCheckpoint`` leaves.
-            argument: what the user calls ``directory``, for errors.
+            directory: a folder with a manifest; or with files of one network named NAME-EPOCH_STEP, as MindSpore's
+                ``ModelCheckpoint`` leaves them.
+            argument: the user's name for ``directory``, for errors.
 
         Raises:
             ConfigError: ``directory`` is no path.
-            SeriesError: the folder is missing, is above the folder of a run's snapshots, has a damaged manifest, or
-                without one no files of these names, or files of several networks.
+            SeriesError: the folder is missing, is above the folder of a run's snapshots, or has a damaged manifest; or
+                it has no manifest, and no files of these names or files of several networks.
             CheckpointError: the folder can't be read.
         """
         check_type(argument, directory, (str, os.PathLike), "the path of a folder")
@@ -149,7 +149,7 @@ class CheckpointSeries:
                 takes, such as PyTorch's ``weight.detach()``; NumPy's bfloat16 is stored as float32.
             step: applied updates so far; greater than that of the last snapshot.
             epoch: the current epoch, for the file name.
-            step_in_epoch: replaces ``step`` in the file name, as MindSpore's names count steps within an epoch.
+            step_in_epoch: replaces ``step`` in the file name, because MindSpore's names count steps within an epoch.
 
         Raises:
             ConfigError: a step or ``epoch`` is not a whole number of at least 0, or the weights are not float arrays

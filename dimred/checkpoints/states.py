@@ -71,7 +71,7 @@ class RunStates(_NumberedFiles):
         super().__init__(out / STATES, r"state-(\d{1,18})\.ckpt", _N_STATES)
 
     def save(self, step: int, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
-        """Write the state after ``step`` steps; on a full disk remove all older states but the newest to make room.
+        """Write the state after ``step`` steps; on a full disk, remove all older states except the newest to make room.
 
         Args:
             step: number of steps that the run has made.
@@ -97,13 +97,13 @@ class RunStates(_NumberedFiles):
         """Read the newest undamaged state; call ``note`` with a text on each damaged one.
 
         Raises:
-            RunError: none can be read, or the newest is of an unknown version. To begin anew would remove what the run
-                has done.
+            RunError: none can be read, or the newest is of an unknown version. To begin anew would remove the work of
+                the run.
         """
         reason = f"There is no state in {self.directory}."
         for number, (_, path) in enumerate(reversed(self._files())):
             if number:
-                note(f"{reason} The state before it is taken")
+                note(f"{reason} The state before it is used instead")
             try:
                 return read_state(path)
             except CheckpointError as error:
@@ -197,7 +197,7 @@ def check_finite(arrays: Mapping[str, np.ndarray], step: int, constants: Collect
     Args:
         arrays: name -> array.
         step: number of steps made, for the error.
-        constants: names of arrays that may have other numbers.
+        constants: names of arrays that may have numbers that are not finite.
 
     Raises:
         DivergedError: a parameter, which the message names, has a number that is not finite.

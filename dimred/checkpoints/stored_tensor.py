@@ -83,7 +83,7 @@ class StoredTensor:
             position += length
 
     def ranges(self, first: int, count: int) -> Iterator[tuple[int, int]]:
-        """Yield where ``count`` of the tensor's bytes, from byte ``first`` on, are: (offset in the file, length)."""
+        """Yield the places of ``count`` of the tensor's bytes, from byte ``first`` on: (offset in the file, length)."""
         before = 0
         for offset, length in self.pieces:
             low, high = max(first, before), min(first + count, before + length)
@@ -104,7 +104,7 @@ def tensor_of(
         dtype, pieces: as in ``StoredTensor``.
 
     Raises:
-        CheckpointError: they contradict each other.
+        CheckpointError: the shape and the number of bytes contradict each other.
     """
     if len(shape) > MOST_DIMENSIONS or any(length >> 63 for length in shape):
         raise CheckpointError(f"{path} is damaged: the parameter {shown(name)} has the shape {shown(shape)}.")

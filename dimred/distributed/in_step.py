@@ -64,12 +64,13 @@ class Ballot:
 
     *No rank waits for one that does not come.* A step has the same collectives whatever the vote, because the update,
     which may be left out, has none. A rank whose data fail takes part with its last batch, cut to as many micro-batches
-    as the others have, because a pass can hold a collective (SyncBatchNorm). All ranks read after the same steps, find
-    the same made there, and all go on, or all leave and meet in the same calls (agree, save, report the fault).
+    as the others have, because a pass can hold a collective (SyncBatchNorm). All ranks read after the same steps and
+    get the same value of made, so either all go on, or all leave and meet in the same calls (agree, save, report the
+    fault).
 
     *Every vote counts.* A vote cast between two reads takes effect in the next step. Before an epoch's first step a
-    rank may have no batch to take part with, and after the last no step carries a vote; there the ranks call
-    ``Ranks.agree``. A search reads within its step, so its ranks agree before each.
+    rank may have no batch to take part with, and after the last step no step carries a vote; there the ranks call
+    ``Ranks.agree``. A search reads within its step, so its ranks agree before each step.
 
     Attributes:
         tally: (leave, made), (2,) float32, on the device. After a step it is the same on all ranks.

@@ -1,4 +1,4 @@
-"""The ranks of a data-parallel job, as one process sees them that is alone."""
+"""The interface to the ranks of a data-parallel job, and its form for a process that is alone."""
 
 from collections.abc import Callable, Sequence
 from enum import IntEnum
@@ -65,7 +65,8 @@ class Ranks:
     def separate_masks(self, network: nn.Cell) -> None:
         """Let MindSpore draw different dropout masks on each rank; rank 0 draws the masks of a process that is alone.
 
-        All ranks build a network under one seed, to begin with the same weights. Their masks would be the same, too.
+        All ranks build a network under one seed, to begin with the same weights; without this call their masks would
+        be the same too.
 
         Args:
             network: the network, before its first call.
@@ -110,7 +111,7 @@ class Ranks:
         DimredError.
 
         Args:
-            fault: what this rank failed with; None if it did not fail.
+            fault: the error that this rank failed with; None if it did not fail.
         """
         return None if fault is None else as_ours(fault)
 
@@ -132,7 +133,7 @@ class Ranks:
         return message
 
     def check_same(self, what: str, content: bytes) -> None:
-        """Check that all ranks have the same content, by a digest: only then is the sum over the R ranks R times each.
+        """Check that all ranks have the same content: only then is the sum of the R ranks' digests R times each digest.
 
         Args:
             what: the name of the content in the message, such as ``configuration``.
@@ -143,10 +144,10 @@ class Ranks:
         """
 
     def share(self, original: Any, read: Callable[[Path], Any]) -> Any:
-        """Read on every rank the file that rank 0 has read, under the same path.
+        """Read the file that rank 0 has read on every other rank, under the same path.
 
         Args:
-            original: what rank 0 has read, an object whose ``path`` is the file, or None; on other ranks None.
+            original: the object that rank 0 has read, whose ``path`` is the file, or None; on other ranks None.
             read: returns the content of a file, like ``original``; called on the other ranks with rank 0's path.
 
         Returns:

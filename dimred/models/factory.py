@@ -24,7 +24,7 @@ def load_factory(name: str, key: str = "model") -> Callable[..., Any]:
         key: the configuration's key that holds the name, for the error.
 
     Raises:
-        ConfigError: the module can't be imported, or what is named there is missing or can't be called.
+        ConfigError: the module can't be imported, or the function is missing there or can't be called.
     """
     module_name, _, attribute = name.partition(":")
     here = str(Path.cwd())

@@ -37,7 +37,7 @@ class Summary(NamedTuple):
 
 
 def summarise(network: nn.Cell, input_shape: Sequence[int]) -> Summary:
-    """Run the network once on zeros, in evaluation mode, and record what each layer does.
+    """Run the network once on zeros, in evaluation mode, and record each layer.
 
     A multiplication and an addition count as two FLOPs; published figures of "FLOPs" often count multiply-adds, and are
     half of this. The modes of MindSpore and of each cell are restored.

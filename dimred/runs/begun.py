@@ -21,15 +21,15 @@ FREE_KEYS = frozenset({
     "epochs", "stop", "data.workers", "evaluate_every_epochs", "checkpoints.every_epochs", "save_every_steps",
     "read_every_steps", "profile", "tensorboard", "callback",
 })  # fmt: skip
-"""Keys that may be set when a run is resumed: where it ends, and what leaves its weights as they are."""
+"""Keys that may be changed when a run is resumed: they set where it ends, or leave its weights as they are."""
 
 
 class Pin(NamedTuple):
     """Something that a run depends on and that is not in its folder.
 
     Attributes:
-        digest: stands for the content; two are equal if the contents are.
-        path: where it was when the run began; None if it is no file, or has been written into the run's folder.
+        digest: stands for the content; equal contents have equal digests.
+        path: where it was when the run began; None if it is not a file, or was written into the run's folder.
     """
 
     digest: str
@@ -51,7 +51,7 @@ class Begun(Generic[Settings]):
 
     Attributes:
         config: the configuration to go on with.
-        pins: what the run depends on outside its folder, as ``devices``, ``DATA/train``, ``WEIGHTS``, ``PCA_MAT``.
+        pins: everything outside its folder that the run depends on: ``devices``, ``DATA/train``, ``WEIGHTS`` and so on.
     """
 
     config: Settings
@@ -61,7 +61,7 @@ class Begun(Generic[Settings]):
     def open(
         cls, out: Path, stage: type[Settings], config: Path | None = None, overrides: Sequence[str] = ()
     ) -> Self | None:
-        """Read what the run in a folder has begun with, and set the free keys that are given.
+        """Read the configuration and the pins of the run in a folder, and set the free keys that are given.
 
         Args:
             out: folder of the run.
@@ -73,8 +73,8 @@ class Begun(Generic[Settings]):
             The run; None if none has begun there.
 
         Raises:
-            ConfigError: another key is given with another value, and the message names all of these; or the run's own
-                configuration is damaged.
+            ConfigError: a key that is not free is given with another value, and the message names all of these; or the
+                run's own configuration is damaged.
             RunError: the pins of the run are damaged, or of an unknown version.
         """
         pins = _read_pins(out / PINS)
@@ -94,7 +94,7 @@ class Begun(Generic[Settings]):
             if not any(f"{key}.".startswith(f"{one}.") for one in free)
         ]
         if refused:
-            at_checkpoint = ", perhaps at one of its checkpoints by --from" if stage is StageOneConfig else ""
+            at_checkpoint = ", perhaps from one of its checkpoints with --from" if stage is StageOneConfig else ""
             raise ConfigError(
                 f"the run in {str(out)!r} was begun with other values:{''.join(refused)}\n--resume goes on with those "
                 f"in its {CONFIG}, so leave these out; or begin a new run with another --out{at_checkpoint}"
@@ -108,13 +108,14 @@ class Begun(Generic[Settings]):
         return cls(stage.checked(values), pins)
 
     def check(self, pins: Mapping[str, Pin]) -> None:
-        """Check that everything that the run depends on is what it was, wherever it is now.
+        """Check that everything that the run depends on has the same content as before, wherever it is now.
 
         Args:
-            pins: what it depends on now. A split that is read only then or only now is no difference.
+            pins: the pins of everything that it depends on now. A split that was read only then, or is read only now,
+                is no difference.
 
         Raises:
-            ConfigError: something has another content; the message names all of it.
+            ConfigError: some content has changed; the message names all changes.
         """
         changes = []
         for name in dict.fromkeys([*self.pins, *pins]):
@@ -124,8 +125,8 @@ class Begun(Generic[Settings]):
                 changes.append(f"\n  {name}: {_in_words(before)} -> {_in_words(now)}")
         if changes:
             raise ConfigError(
-                f"what the run was begun with has changed:{''.join(changes)}\n--resume needs the same contents; give "
-                "those, or begin a new run with another --out"
+                f"the inputs that the run was begun with have changed:{''.join(changes)}\n--resume needs the same "
+                "contents; give those, or begin a new run with another --out"
             )
 
 
@@ -136,7 +137,7 @@ def _in_words(pin: Pin | None) -> str:
 
 
 def write_pins(out: Path, pins: Mapping[str, Pin]) -> None:
-    """Write ``pins.json``. Where it is, a run has begun, and rank 0 has a state to go on from."""
+    """Write ``pins.json``. If the file exists, a run has begun, and rank 0 has a state to go on from."""
     write_checksummed(out / PINS, PINNED, {"pins": {name: list(pin) for name, pin in pins.items()}})
 
 
@@ -152,7 +153,7 @@ def _read_pins(path: Path) -> dict[str, Pin] | None:
 
 
 def _free_keys(config: StageConfig) -> frozenset[str]:
-    """Return the free keys. ``epochs`` is not free where the rates fall to 0 by it: with more they would rise again."""
+    """Return the free keys, without ``epochs`` if the rates fall to 0 by its end: with more they would rise again."""
     if isinstance(config, StageTwoConfig):
         search = config.search
         if config.method == "cooldown" or (search.rule == "sgd" and search.learning_rate_schedule == "linear"):

@@ -39,7 +39,7 @@ def set_up(
     Raises:
         ConfigError: MindSpore can't use the device.
     """
-    gc.freeze()  # MindSpore collects garbage at each compilation; what has been imported needs no visit
+    gc.freeze()  # MindSpore collects garbage at each compilation; imported modules need no visit
     _choose_device(device_target)
     ms.set_context(mode=ms.GRAPH_MODE)
     ms.set_seed(seed)

@@ -19,8 +19,8 @@ def translate_errors(states: RunStates | None, *, is_kept: bool = True) -> Itera
         is_kept: whether the run's files are kept; otherwise there is nothing to resume.
 
     Raises:
-        FaultError: in place of an OSError, a DataError, or MindSpore's error for lack of memory. To the message of a
-            FaultError, such as a DivergedError, or of a StoppedError, the last good state is added.
+        FaultError: in place of an OSError, a DataError, or MindSpore's error for lack of memory. A FaultError, such as
+            a DivergedError, or a StoppedError is raised again with the last good state added to its message.
     """
     try:
         yield
@@ -31,7 +31,7 @@ def translate_errors(states: RunStates | None, *, is_kept: bool = True) -> Itera
 
 
 def _fault_of(error: Exception, states: RunStates | None, is_kept: bool) -> DimredError | None:
-    """Return the error to raise in place of one; None for that one itself."""
+    """Return the error to raise in place of ``error``; None to raise ``error`` itself."""
     go_on = "run the same command with --resume" if is_kept else "run the same command again"
 
     def kept() -> str:

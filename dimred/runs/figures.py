@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 
 class RunFigures:
-    """The last figures of a run's network on ``data.eval_split``, of each metric and kind.
+    """The last figures of a run's network on ``data.eval_split``, for each metric and kind.
 
     Args:
         task: the task of the stage.
@@ -73,7 +73,7 @@ class RunFigures:
             self.values.setdefault(metric.name, {})[kind] = value
 
     def text(self, decimals: int) -> str:
-        """Format the metrics by ``Metric.text``, in brackets the re-estimated ones; "" if nothing was measured."""
+        """Format the metrics by ``Metric.text``, the re-estimated ones in brackets; "" if nothing was measured."""
         texts = []
         for metric in self.metrics:
             if (values := self.values.get(metric.name)) is not None:

@@ -44,7 +44,7 @@ class TensorBoard:
 
         self._event, self._scalar, self._flushed_at = Event, scalar, -math.inf
         first = int(records[-1]["step"]) + 1 if records else 0
-        # The suffix keeps two files that are begun within one second apart.
+        # The suffix distinguishes two files that are begun within the same second.
         folder.mkdir(exist_ok=True)
         self._events = EventsWriter(str(folder / "events"), f".{first}")
         if first:

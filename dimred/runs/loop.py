@@ -20,12 +20,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class Progress:
-    """How far a run is: ``done`` steps of ``epoch``; the next step comes after these.
+    """The position of a run: its present epoch, and the steps of that epoch that are done.
 
     Attributes:
         epoch: number of the epoch, from 1.
         done: steps of that epoch that are done.
-        seconds: wall seconds of those steps, in all processes that ran them.
+        seconds: wall seconds of those steps, including those made before a resume.
     """
 
     epoch: int = 1
@@ -88,7 +88,7 @@ class EpochLoop:
         seed: determines the order of the batches.
         n_epochs: the last epoch.
         first_order: added to the epoch's number to give the number of its order.
-        save_every_steps: steps between saved states in an epoch; None saves only the state at its end, as always.
+        save_every_steps: steps between saved states in an epoch, whose end is always saved; None saves only the end.
         read_every_steps: steps between reads of the device within an epoch.
         ranks: all of them run the loop.
         signals: the stop signals; they end the loop only if the caller has entered this context.
@@ -132,7 +132,7 @@ class EpochLoop:
         make = partial(self.images.training_epoch, self.seed, order)
         batches = read_batches(make, progress.done, at_skipped=tell_alive)
         batch: Any = ()
-        fault, launched = None, list[Result]()  # what the steps returned that are not read yet
+        fault, launched = None, list[Result]()  # the results that are not read yet
         started = time.perf_counter() - progress.seconds
         ballot = None  # a failing rank repeats its last batch, so before the first step all agree that each has one
         with self.signals.held():
@@ -142,7 +142,7 @@ class EpochLoop:
                 if fault is None:
                     batch, fault = _next_batch(batches, batch, progress)
                     if fault is not None:
-                        # As many micro-batches as the other ranks have, because each may take part in a collective.
+                        # Give it as many micro-batches as the other ranks have: each may take part in a collective.
                         rows = self.images.rows_of_step(progress.done + len(launched) + 1)
                         batch = tuple(part[:rows] for part in batch)
                 self.signals.reinstall()

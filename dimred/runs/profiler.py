@@ -1,4 +1,4 @@
-"""Profile some steps of a run by MindSpore's profiler."""
+"""Profile some steps of a run with MindSpore's profiler."""
 
 import logging
 from pathlib import Path

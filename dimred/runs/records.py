@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 Record = dict[str, Any]
 Mark = dict[str, Any]
 """The length in ``bytes`` that a metrics file had when a state was saved, and the ``sha256`` of these bytes."""
-_LONGEST_RECORD = 1 << 20  # bytes that are written as one
+_LONGEST_RECORD = 1 << 20  # bytes that are written in one piece
 
 
 class MetricsLog:
@@ -29,14 +29,14 @@ class MetricsLog:
         path: the file.
         listeners: called with each record, as ``read_metrics`` will return it; at the end their ``close`` is called, if
             they have one. One that fails is not called again, and the run goes on.
-        beginning: what the file holds already.
+        beginning: the present content of the file.
     """
 
     def __init__(
         self, path: Path, listeners: Sequence[Callable[[Record], object]] = (), beginning: bytes = b""
     ) -> None:
         self._path = path
-        # Kept up with the file: to read it for each mark would take a time that grows with the square of the run.
+        # Updated at each write: reading the file for each mark would take a time quadratic in the length of the run.
         self._n_bytes, self._digest = len(beginning), hashlib.sha256(beginning)
         self._file = path.open("ab", buffering=_LONGEST_RECORD)
         self._listeners = list(listeners)
@@ -73,7 +73,7 @@ class MetricsLog:
             self._listeners.remove(listener)
 
     def mark(self) -> Mark:
-        """Flush to disk, and return the mark of what has been written, for ``cut_metrics``."""
+        """Flush to disk, and return the mark of the present content, for ``cut_metrics``."""
         self._flush()
         flush_to_disk(self._file.fileno(), self._path)
         return {"bytes": self._n_bytes, "sha256": self._digest.hexdigest()}
@@ -92,7 +92,7 @@ def read_beginning(path: Path, mark: Mark) -> bytes:
     """Read the beginning of a metrics file, which need not exist, up to a mark.
 
     Raises:
-        RunError: the file is shorter, or another byte is in it.
+        RunError: the file is shorter, or has changed.
     """
     content = path.read_bytes()[: mark["bytes"]] if path.exists() else b""
     if mark != {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}:
@@ -103,12 +103,12 @@ def read_beginning(path: Path, mark: Mark) -> bytes:
 
 
 def cut_metrics(path: Path, mark: Mark | None, ranks: Ranks = ALONE) -> bytes:
-    """Truncate a metrics file to the length it had at a mark, and return what it holds; the run writes the rest again.
+    """Truncate a metrics file to its length at a mark, and return its content; the run writes the rest again.
 
     Args:
         path: the file.
         mark: see ``MetricsLog.mark``; None for a new run, whose file is empty.
-        ranks: rank 0's file is cut, and every other rank gets a copy of it, as its host may be new.
+        ranks: rank 0's file is cut, and every other rank gets a copy of it, because its host may be new.
 
     Raises:
         RunError: rank 0's file was cut or changed, see ``read_beginning``; the other ranks raise a DimredError.

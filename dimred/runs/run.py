@@ -44,15 +44,15 @@ class Run(Generic[Settings]):
         task: the task of the stage.
         folder: the run's folder.
         signals, profiler: entered by the caller; no profiler if no steps are to be profiled.
-        begun: what a run that is resumed has begun with; None for a new one.
+        begun: the run that is resumed, as it began; None for a new one.
         is_kept: whether the run's files are to be used; otherwise no next command is named.
 
     Attributes:
-        progress: how far the run is.
-        pins: what the run depends on outside its folder, on rank 0; a stage adds its own.
-        last: the loss at the last saved state, and what clipping and loss scaling reported there.
-        figures: what was measured last.
-        records: where the records go, inside ``open_records``.
+        progress: the position of the run.
+        pins: everything that the run depends on outside its folder, on rank 0; a stage adds its own.
+        last: the loss at the last saved state, and the telemetry of clipping and loss scaling there.
+        figures: the last measurements.
+        records: the log of records, inside ``open_records``.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Run(Generic[Settings]):
         """Restore the step from the newest state of a run that has begun, on every rank; return None for a new run.
 
         Raises:
-            ConfigError: something that the run depends on has changed, or ``epochs`` is below what the run has done.
+            ConfigError: an input of the run has changed, or ``epochs`` is below the epoch that the run has reached.
             RunError: no state can be read, or records are lost; a DimredError on the other ranks.
             CheckpointError: the state belongs to a different network.
         """
@@ -168,7 +168,7 @@ class Run(Generic[Settings]):
         """Note the result of a step, and check its loss for divergence.
 
         Args:
-            result: what the step returned.
+            result: the step's result.
             checks_divergence: false for a search, whose step changes nothing if its loss is not finite.
         """
         self._result = result
@@ -222,7 +222,7 @@ class Run(Generic[Settings]):
         """Log an epoch's two lines, for programs and for people, and return the status for the progress bar.
 
         Programs look for ``epoch: 1 step: 74 loss is 0.8713``. People read
-        ``epoch 12/40  step 74  loss 0.8713  lr 0.2  val 84.1 %  2.1 s``; what was not measured is left out.
+        ``epoch 12/40  step 74  loss 0.8713  lr 0.2  val 84.1 %  2.1 s``; a metric that was not measured is left out.
         """
         progress, loss, text = self.progress, self.last["loss"], self.figures.text(1)
         shown = loss_text(loss)
@@ -237,7 +237,7 @@ class Run(Generic[Settings]):
 
 
 def _last_of(result: Result, step: Step) -> dict[str, Any]:
-    """Return the loss after a step, a mean over the ranks, and what its parts report."""
+    """Return the loss after a step, a mean over the ranks, and the telemetry of its parts."""
     record = result.record()
     parts = {name: record[name] for part in step.parts for name in part.telemetry}
     return {"loss": record.get("loss_after", record["loss"]), "parts": parts}
@@ -252,8 +252,8 @@ def open_run(
     Args:
         folder: the folder, which must have passed ``check_run_folder``.
         task: the task of the stage.
-        begun: what a run that is resumed has begun with; None for a new one.
-        fast_dev_run: whether to run one step of it, and keep nothing.
+        begun: the run that is resumed, as it began; None for a new one.
+        fast_dev_run: whether to run one step only, and keep nothing.
 
     Raises:
         ConfigError: the folder can't be made.
@@ -305,7 +305,7 @@ def one_step_of(settings: Settings) -> Settings:
     """Return the settings of a run of one step that goes through every phase of the whole run.
 
     With ``stop``, a run of stage 1 makes two steps, because an average needs two snapshots. Build the step from the
-    settings of the whole run, as a schedule can't be that short.
+    settings of the whole run, because a schedule can't be that short.
     """
     changes: dict[str, Any] = {"epochs": 1, "reestimate_batches": 1}
     if isinstance(settings, StageOneConfig):

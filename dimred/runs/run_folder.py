@@ -1,4 +1,4 @@
-"""The folder of a run: its lock, what may be in it, and the versions that it is run with."""
+"""The folder of a run: its lock, its permitted content, and the versions of software that the run uses."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from dimred.errors import ConfigError
 from dimred.io.atomic import FolderLock, atomic_write, remove_leftovers, writable
 from dimred.io.run_names import BASIS_METADATA, CONFIG, VERSIONS, results_in
 
-_BEGINNINGS = (CONFIG, BASIS_METADATA)  # what a run writes first; the basis may be fitted before the rest begins
+_BEGINNINGS = (CONFIG, BASIS_METADATA)  # a run's first files; the basis may be fitted before the rest begins
 
 
 @contextmanager
@@ -38,9 +38,9 @@ def run_folder(out: Path) -> Iterator[Path]:
 
 
 def check_run_folder(out: Path, *, resume: bool) -> None:
-    """Raise ConfigError if a run may not use ``out``, because of what is in it.
+    """Raise ConfigError if a run may not use ``out`` because of its content.
 
-    With ``resume`` it may hold the earlier part of a run.
+    With ``resume``, it may hold the earlier part of a run.
     """
     if not out.exists():
         return

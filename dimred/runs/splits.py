@@ -18,7 +18,7 @@ from dimred.errors import ConfigError, DataError
 _log = logging.getLogger(__name__)
 
 _FEWEST_TO_CHOOSE, _ENOUGH_TO_CHOOSE = 2, 50  # samples of val
-_WORKERS = 2  # that read images, if the configuration does not say
+_WORKERS = 2  # that read images, by default
 
 
 def build_splits(
@@ -69,8 +69,8 @@ def _check_size_of_val(n_samples: int) -> None:
         )
     if n_samples < _ENOUGH_TO_CHOOSE:
         _log.warning(
-            f"the split 'val' chooses between networks, and has only {n_samples} samples. What it chooses may "
-            f"be worse than what it passes over; give it at least {_ENOUGH_TO_CHOOSE}, better some hundreds"
+            f"the split 'val' chooses between networks, but has only {n_samples} samples. Its choice may "
+            f"be worse than the others; give it at least {_ENOUGH_TO_CHOOSE}, better some hundreds"
         )
 
 
@@ -82,7 +82,7 @@ def _warn_of_passed_over(images: ImageFolder) -> None:
 
 
 def _check_sizes(config: DataConfig, images: ImageFolder) -> None:
-    """Check the size of one image of each class, as images are not resized."""
+    """Check the size of one image of each class, because images are not resized."""
     for size in images.sizes():
         if size != (config.image_size, config.image_size):
             raise DataError(
@@ -100,8 +100,8 @@ def _most_workers() -> int:
 def build_data(config: DataConfig, data: Path, split: str, ranks: Ranks = ALONE, accumulation: int = 1) -> Batches:
     """Build this rank's part of one split.
 
-    There are no more workers than this host has processors. If ``config.workers`` is not set, there is one for a user's
-    own data, whose code may not bear several threads.
+    There are no more workers than this host has processors. If ``config.workers`` is not set, a user's own data gets
+    one, because its code may not be thread-safe.
 
     Args:
         config: the section ``data``.

@@ -1,4 +1,4 @@
-"""Build the loss, the metric and the parts of the steps of both stages: here strings become objects."""
+"""Build the loss, the metric and the parts of both stages' steps from their names in the configuration."""
 
 import logging
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The task of a stage: its network, its data, what is trained and what is measured; built and checked in one place."""
+"""The task of a stage: its network, data, loss and metrics; built and checked in one place."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -62,7 +62,7 @@ class Task(Generic[Settings]):
 
     @cached_property
     def evaluator(self) -> Evaluator:
-        """Return what measures the network on the splits."""
+        """Return the evaluator, which measures the network on the splits."""
         return Evaluator(
             self.network, self.images, self.scores, seed=self.settings.seed,
             n_batches=self.settings.reestimate_batches, ranks=self.ranks, at_batch=tell_alive,
@@ -71,7 +71,7 @@ class Task(Generic[Settings]):
     def check(self) -> None:
         """Check that all ranks were started alike, that a batch can be filled, and that loss and metric can be used.
 
-        All ranks call this. It changes nothing, but makes the ranks' networks equal.
+        All ranks call this. It changes nothing, except that it makes the ranks' networks equal.
 
         Raises:
             DimredError: the ranks differ.

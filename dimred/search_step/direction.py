@@ -1,6 +1,6 @@
 """Rules that choose a direction in the subspace: BFGS, which estimates the inverse Hessian there, and momentum SGD.
 
-They compute with k and k x k numbers on the host in float64; k is a few dozen, so this takes microseconds.
+They compute with k-vectors and k x k matrices on the host, in float64; k is a few dozen, so this takes microseconds.
 """
 
 import math
@@ -20,9 +20,9 @@ class Proposal(NamedTuple):
         direction: d_k, (k,) float64.
         slope: g_k' d_k.
         state: the rule's state, for ``follow`` once the step is accepted; discarded if it is not.
-        is_scaled: whether the direction's length says how far to go. The length of a plain gradient does not: there a
-            line search may have to shorten the direction by any factor.
-        curvature: y's of the pair that was considered; nan without one.
+        is_scaled: whether the direction's length says how far to go. The length of a plain gradient does not, and a
+            line search may have to shorten it by any factor.
+        curvature: the product y's of the pair that was considered; nan without one.
         pair_used: whether the pair changed the state.
         condition: condition number of the inverse Hessian; nan without one.
     """
@@ -37,7 +37,7 @@ class Proposal(NamedTuple):
 
 
 class Direction(Protocol):
-    """A rule that chooses directions; ``SearchStep`` takes any object with these.
+    """A rule that chooses directions; ``SearchStep`` takes any object with these members.
 
     Its states are immutable named tuples of arrays and numbers. A rejected step keeps the state it began with, so that
     nothing has to be undone.

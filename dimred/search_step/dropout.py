@@ -6,10 +6,10 @@ Easy as 1, 2, 3, 2011). Element i is kept if
 
     q(h xor (h >> 16)) >= (p - 1/2) 2^32,   h = q(i G + key),   q(x) = x (2 x + 1)
 
-in signed numbers of 32 bits that wrap around, with h rounded to 24 bits before the shift, which cuts towards zero. q is
-the quadratic of RC6 (Rivest et al., 1998), whose high bits depend on all bits of x; G is the golden ratio's. The key
-comes from the run's seed, the number of the step, the part of its batch, the cell, and the number of the call.
-Within 10^7 elements no correlation was found; further apart they are up to a few percent.
+in signed 32-bit integers that wrap around. h is rounded to 24 bits before the shift, which truncates towards zero. q is
+the quadratic of RC6 (Rivest et al., 1998), whose high bits depend on all bits of x; G is 2^32 over the golden ratio.
+The key comes from the run's seed, the number of the step, the part of its batch, the cell, and the number of the call.
+No correlation was found between elements up to 10^7 apart; further apart, correlations reach a few percent.
 """
 
 import functools
@@ -23,20 +23,20 @@ from dimred.train_step.places import places
 _GOLDEN = 0x9E3779B9
 _KEY_STRIDE, _CALL_STRIDE = (int(np.array(stride, np.uint32).view(np.int32)) for stride in (0xC2B2AE35, 0x27D4EB2F))
 _PART_STRIDE = 0x9E3779B1  # so large that no part of a step shares its number with a step nearby
-_SEED_STRIDE = 0x85EBCA77  # the same for the seeds that processes are given
-_DROPOUTS = {nn.Dropout: 0, nn.Dropout1d: 1, nn.Dropout2d: 2, nn.Dropout3d: 3}  # last axes that they drop as a whole
+_SEED_STRIDE = 0x85EBCA77  # likewise for the runs' seeds
+_DROPOUTS = {nn.Dropout: 0, nn.Dropout1d: 1, nn.Dropout2d: 2, nn.Dropout3d: 3}  # how many last axes each drops whole
 
 
 @functools.cache
 def _number(name: str) -> Parameter:
-    """Return a number that all cells of the process share: the key, or the calls in this forward pass so far."""
+    """Return a number that all cells of the process share: the key, or the count of calls in this forward pass."""
     return Parameter(_wrapped(0), name=name, requires_grad=False)
 
 
 class ReplayableDropout(nn.Cell):
     """A dropout cell that draws the same masks for the same numbers; kept elements are scaled by 1 / (1 - p).
 
-    Each call draws a mask of its own, also if one cell is called twice in a pass, as ``nn.LSTM`` calls its dropout.
+    Each call draws its own mask, even if one cell is called twice in a pass, as ``nn.LSTM`` calls its dropout.
 
     Args:
         p: fraction of the elements, or of the channels, set to zero, 0 <= p <= 1.
@@ -67,8 +67,8 @@ class ReplayableDropout(nn.Cell):
 def make_replayable(network: nn.Cell) -> None:
     """Replace every dropout cell of the network, in place, by one whose masks ``draw_masks`` determines.
 
-    One cell in two places becomes two cells, each with masks of its own. A class of one's own that inherits from
-    ``nn.Dropout`` and has another ``construct`` stays as it is.
+    One cell in two places becomes two cells, each with its own masks. A user's class that inherits from ``nn.Dropout``
+    and has another ``construct`` stays as it is.
     """
     cells = places(network)
     replayable = [place.cell for place in cells if isinstance(place.cell, ReplayableDropout)]  # of an earlier search
@@ -83,7 +83,7 @@ def make_replayable(network: nn.Cell) -> None:
 
 
 def draw_masks(seed: int, step: int, part: int) -> None:
-    """Draw the masks of a step and a part of its batch: the same numbers give the same masks in the next pass.
+    """Choose the masks of the next forward pass; the same numbers give the same masks.
 
     Args:
         seed: the seed of the run, the same on all ranks.
@@ -103,10 +103,10 @@ def _drop_fraction(dropout: nn.Cell) -> float:
 
 
 def _bits(shape: tuple[int, ...], key: Tensor) -> Tensor:
-    """Return int32 numbers that are spread evenly and depend only on the key and the element's index."""
+    """Return uniformly distributed int32 numbers that depend only on the key and the element's index."""
     rows, columns = _indices(shape)
     bits = _quadratic((rows + key) + columns)
-    # A shift by 16 bits, but for its rounding. On CPU it takes half as long as MindSpore's shift.
+    # This is a shift by 16 bits, apart from rounding. On CPU it takes half as long as MindSpore's shift.
     bits = _quadratic(ops.bitwise_xor(bits, (bits.astype(ms.float32) * 2.0**-16).astype(ms.int32)))
     return bits.reshape(shape)
 
@@ -117,7 +117,7 @@ def _quadratic(x: Tensor) -> Tensor:
 
 @ops.constexpr
 def _indices(shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Return a column and a row whose sums are the elements' indices times G; the indices themselves would be large."""
+    """Return a column and a row whose sums are the elements' indices times G; all indices would be a large tensor."""
     sizes = [int(np.prod(shape[:axis])) for axis in range(len(shape) + 1)]
     n_rows = min(sizes, key=lambda size: size + sizes[-1] // size)
     rows = np.arange(n_rows, dtype=np.uint64)[:, None] * (sizes[-1] // n_rows)

@@ -38,7 +38,7 @@ class Line:
         self._step_size = step_size
 
     def has_moved(self) -> bool:
-        """Return whether a weight differs from that at t = 0, by more than about 1e-22."""
+        """Return whether any weight differs from its value at t = 0 by more than about 1e-22."""
         return self._weights.squared_norm(self._weights.read() - self._start) > 0
 
 
@@ -83,9 +83,9 @@ class ResidualMomentum:
 
 
 class UnitRate(nn.Cell):
-    """A cell in the place where callbacks look for a step's optimizer, which a search does not have.
+    """A cell that stands in for the optimizer, which a search does not have but callbacks look for.
 
-    It has what callbacks read of an optimizer: the rate 1, no parameters, and the number of steps.
+    It has the attributes that callbacks read: the rate 1, no parameters, and the number of steps.
 
     Args:
         n_steps: returns the number of steps so far.

@@ -21,13 +21,13 @@ class Evaluation(NamedTuple):
     grad: Tensor  # g, as the gradient parts left it, (M,) float32
     grad_square: float  # |g|^2 of that g
     raw_norm: float  # |g| before clipping
-    telemetry: dict[str, float]  # what the gradient parts report
+    telemetry: dict[str, float]  # the numbers that the gradient parts report
 
 
 class Objective:
     """The loss f and its gradient, of one batch at the current weights.
 
-    Both are means over all micro-batches of all ranks, weighed as in ``TrainStep``. The gradient *and* every loss are
+    Both are means over all micro-batches of all ranks, weighted as in ``TrainStep``. The gradient *and* every loss are
     averaged in the same way, so that the search compares like with like. No loss includes the loss scale.
 
     Args:
@@ -69,22 +69,22 @@ class Objective:
         self._reduce = reduce
 
     def loss(self, inputs: Sequence[Tensor]) -> float:
-        """Return f(w; B) for the network's inputs; BatchNorm's statistics move."""
+        """Return f(w; B) for the network's inputs; this moves BatchNorm's statistics."""
         (loss,) = self._means(*self._batch.loss(inputs))
         return float(loss.asnumpy())
 
     def raw_gradient(self, inputs: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """Return f(w; B), () float32, and its gradient, (M,) float32, unclipped; BatchNorm's statistics move."""
+        """Return f(w; B), () float32, and its gradient, (M,) float32, unclipped; this moves BatchNorm's statistics."""
         loss, grad = self._means(*self._batch.loss_and_gradient(inputs))
         return loss, grad
 
     def _means(self, *values: Tensor) -> Sequence[Tensor]:
-        """Average values times a weight, and the weight, which is the last, over the ranks; divide by the weight."""
+        """Average over the ranks the values times a weight, and then the weight itself; divide by the mean weight."""
         *totals, weight = values if self._reduce is None else self._reduce(*values)
         return [value / weight for value in totals] if self._weighs else totals
 
     def gradient(self, inputs: Sequence[Tensor]) -> Evaluation:
-        """Return f(w; B) and g, as the gradient parts leave it; BatchNorm's statistics move."""
+        """Return f(w; B) and g, as the gradient parts leave it; this moves BatchNorm's statistics."""
         loss, grad = self.raw_gradient(inputs)
         telemetry = dict[str, float]()
         for part in self._gradient_parts:
@@ -100,20 +100,20 @@ class LineObjective:
     """The loss of one batch along a line of weights; see ``LineFunction``.
 
     phi'(t) = g_k(t)' d_k, with g_k(t) the subspace gradient at w + t d, without clipping. (phi'(0) is the proposal's
-    slope, of the clipped gradient; clipping shortens it and keeps its sign.)
+    slope, which is that of the clipped gradient; clipping makes it smaller but keeps its sign.)
 
     Args:
         line: w + t d.
         proposal: the direction d_k in the subspace, and its slope at t = 0.
         loss: phi(0).
-        reset: called before each pass, to restore the untrained parameters to what the first pass saw.
+        reset: called before each pass, to restore the untrained parameters to their values in the first pass.
         objective: loss and gradient of a batch.
         inputs: the batch.
         project: g -> g_k.
 
     Attributes:
         n_trials: step sizes at which the loss or the slope was computed.
-        n_forward, n_backward: passes over the batch that this took.
+        n_forward, n_backward: passes over the batch for these.
     """
 
     def __init__(

@@ -39,14 +39,14 @@ class SearchResult(NamedTuple):
         n_forward, n_backward: passes over the batch that the step took: those of its gradient and of the line search.
             The forward pass by which a process checks, in its first step, that the loss can be repeated is not counted.
         slope: g_k' d_k, the directional derivative (negative on a descent direction); nan on a skipped step.
-        curvature: y's of the pair that was considered; nan without a pair.
+        curvature: the product y's of the pair that was considered; nan without a pair.
         pair_used: whether that pair updated the inverse Hessian.
         condition: condition number of the inverse Hessian the direction came from; nan without one.
         captured_fraction: |g_k|^2 / |g|^2, the fraction of the gradient inside the subspace; nan if skipped or g = 0.
         moved_inside: |t d|, distance moved inside the subspace.
         moved_outside: distance moved by the step outside the subspace; for the published one, |alpha m|.
         grad_norm: |g| before clipping; nan on a skipped step.
-        telemetry: what the parts of the step report, by name, as for ``StepResult``.
+        telemetry: the numbers that the parts of the step report, by name, as for ``StepResult``.
     """
 
     loss: Any
@@ -90,7 +90,7 @@ class SearchResult(NamedTuple):
 
 
 def search_line(records: Sequence[Mapping[str, Any]]) -> str:
-    """Describe in one line what the steps with these records did; see ``SearchResult.record``."""
+    """Describe the steps with these records in one line; see ``SearchResult.record``."""
     fractions = np.array([record["captured_fraction"] for record in records], dtype=float)
     fractions = fractions[np.isfinite(fractions)]  # a skipped step has none
     inside = f"{100 * fractions.mean():.1f} %" if fractions.size else "unknown"
@@ -105,7 +105,7 @@ def search_line(records: Sequence[Mapping[str, Any]]) -> str:
 def totals(records: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     """Return the totals of a search's records: accepted steps, trials, passes, and distances moved.
 
-    A distance is NaN if one of a step's was not finite, which is None in its record.
+    A total distance is NaN if that of any step was not finite; the step's record has None for it.
     """
     sums = dict.fromkeys(("accepted_steps", "trials", "n_forward", "n_backward"), 0)
     distances = dict.fromkeys(("moved_inside", "moved_outside"), 0.0)
@@ -120,7 +120,7 @@ def totals(records: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 
 
 class SearchMemory(NamedTuple):
-    """What the search remembers between steps; a run resumed from it goes on as if it had not stopped.
+    """The state of the search between steps; a run resumed from it goes on as if it had not stopped.
 
     Attributes:
         direction: state of the ``Direction`` (for BFGS: H, and s and g_k of the last accepted step).

@@ -1,6 +1,7 @@
 """Make one step of the search in the subspace.
 
-The host drives the step: one graph computes the gradient and one a trial's loss, with passes over the basis between.
+The host drives the step. It calls one graph for the gradient and one for each trial's loss, and passes over the basis
+in between.
 """
 
 import math
@@ -63,9 +64,9 @@ class SearchStep(TypedCell):
     dim_reduce for the residual momentum.)
 
     If no trial is accepted, t = 0, and H, g_prev and s_prev stay as they were. Trials change no untrained parameter,
-    such as BatchNorm's statistics. An accepted step leaves the statistics of one ordinary training step, a rejected one
-    those from before it. If the loss or its gradient is not finite, the step changes nothing. A backtracking step never
-    raises its batch's loss; the step outside the subspace, which follows, can.
+    such as BatchNorm's statistics. An accepted step updates the statistics like one ordinary training step; a rejected
+    step leaves them as they were. If the loss or its gradient is not finite, the step changes no weight and no
+    statistics. A backtracking step never raises its batch's loss; the step outside the subspace, which follows, can.
 
     The step works in graph mode and PyNative, called or handed to ``mindspore.train.Model``, but not in sink mode. It
     replaces every dropout cell of the network, in place, by one whose mask can be drawn again; see ``make_replayable``.
@@ -86,7 +87,7 @@ class SearchStep(TypedCell):
             decisions can't differ.
 
     Attributes:
-        memory: ``SearchMemory``, what the search remembers from step to step.
+        memory: ``SearchMemory``, the state of the search between steps.
         objective: ``Objective``, the loss and the gradient of a batch at the current weights.
         subspace: the two passes over the basis, ``project`` and ``back_project``, see ``make_projection``.
 
@@ -103,7 +104,7 @@ class SearchStep(TypedCell):
         SearchError: the network draws random numbers that can't be repeated; the first step raises it.
     """
 
-    ballot: ClassVar[None] = None  # a step reads the device midway, so the ranks agree before each one instead
+    ballot: ClassVar[None] = None  # a step reads the device midway, so the ranks agree before each step instead
     reads_each_step: ClassVar[bool] = True
     line = staticmethod(search_line)
     totals = staticmethod(totals)
@@ -160,7 +161,7 @@ class SearchStep(TypedCell):
         return average
 
     def state(self) -> dict[str, np.ndarray]:
-        """Return every parameter but the learning rates, and the memory of the search, by name."""
+        """Return every parameter except the learning rates, and the memory of the search, by name."""
         memory = {_SEARCH + name: value for name, value in memory_arrays(self.memory).items()}
         return to_arrays(parameters_to_save(self)) | memory
 
@@ -175,7 +176,7 @@ class SearchStep(TypedCell):
         memory = memory_from_arrays(fields, self.memory)
         if memory is None:
             raise ConfigError(
-                "search.rule and search.n_components can't change on the way, because H or the momentum would not fit; "
+                "search.rule and search.n_components can't change in a run, because H or the momentum would not fit; "
                 "leave them, or begin in a new folder"
             )
         from_arrays(parameters_to_save(self), arrays, source)
@@ -264,7 +265,7 @@ class SearchStep(TypedCell):
         )
 
     def _mask_drawer(self, network: nn.Cell, ranks: Ranks) -> Callable[[int], object]:
-        """Return what draws the dropout masks of a micro-batch; they are the same in all forward passes of a step."""
+        """Return a function that draws a micro-batch's dropout masks, the same in all forward passes of a step."""
         kinds = {kind.__name__ for _, cell in network.cells_and_names() for kind in type(cell).__mro__}
         if not any("Dropout" in kind for kind in kinds):
             return lambda number: None
@@ -291,7 +292,7 @@ class SearchStep(TypedCell):
         self._untrained_parameters.restore(before)
         if not abs(again - loss) <= _SAME_LOSS_TOLERANCE * max(1.0, abs(loss)):
             raise SearchError(
-                f"the network gave the loss {loss:.6g}, and {again:.6g} for the same batch and weights: its forward "
+                f"the network gave the loss {loss:.6g}, then {again:.6g} for the same batch and weights: its forward "
                 "pass draws random numbers the search can't repeat, or keeps a state of its own, such as a counter. "
                 "Use nn.Dropout cells, which are made repeatable, in place of ops.dropout, and no state but parameters"
             )

@@ -1,4 +1,4 @@
-"""The networks that a cooldown chooses from by their losses on ``val``: its end, and what is best before it begins."""
+"""The networks that a cooldown chooses from by their losses on ``val``: its end, and the best one before it begins."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -40,7 +40,7 @@ class Candidates:
         Args:
             parent: the run of stage 1, which has the snapshots.
             result: gets this choice, and the figures of an average that is chosen.
-            parameters: what the checkpoint of an average holds.
+            parameters: the parameters that the checkpoint of an average holds.
         """
         choice, evaluator, ranks = self._new_choice(), self._evaluator, self._run.ranks
         series = ranks.run_on_rank_zero(lambda: parent.snapshots() if parent.has_snapshots else None)

@@ -1,4 +1,4 @@
-"""Before the first step, check what a run reads, report all problems at once, and log how long the run will be."""
+"""Before the first step, check a run's inputs, report all problems at once, and log how long the run will be."""
 
 import logging
 from collections.abc import Mapping
@@ -43,7 +43,7 @@ def check_stage_1(
 ) -> tuple[dict[str, np.ndarray], int] | None:
     """Check the folder, the free space, callback and optimizer, and the checkpoint to begin with; log the plan.
 
-    Nothing is changed, but the ranks' networks are made equal.
+    Nothing changes, except that the ranks' networks are made equal.
 
     Args:
         task: the task, not yet checked; its problems are reported with the others.
@@ -79,12 +79,12 @@ def _check_begin(task: Task[StageOneConfig], arrays: Mapping[str, np.ndarray], e
     """Refuse a full checkpoint that leaves nothing to do, or whose epochs had a different number of steps."""
     epochs, per_epoch = task.settings.epochs, task.steps_per_epoch
     if epoch >= epochs:
-        raise ConfigError(f"--from is of epoch {epoch}, and epochs is {epochs}; --set it to more than {epoch}")
+        raise ConfigError(f"--from is of epoch {epoch}, but epochs is {epochs}; --set epochs to more than {epoch}")
     n_updates, n_dropped = (int(np.sum(arrays.get(name, 0))) for name in (UPDATES, "loss_scale.overflows"))
     if not n_updates <= epoch * per_epoch <= n_updates + n_dropped:
         raise ConfigError(
             f"--from is of epoch {epoch} and has made {n_updates} updates, but an epoch has {per_epoch} steps here, "
-            "and the rate goes by updates; give the data, the batch size and the devices of that run"
+            "and the rate depends on the updates; give the data, the batch size and the devices of that run"
         )
 
 
@@ -97,9 +97,9 @@ def check_stage_2(
     *,
     resume: bool = False,
 ) -> "tuple[Cooldown | None, SubspaceBasis | CheckpointSeries | None]":
-    """Check the folder, the free space, the callback, the weights, and what a search needs; plan the cooldown.
+    """Check the folder, the free space, the callback, the weights, and the needs of a search; plan the cooldown.
 
-    Nothing is changed, but the ranks' networks are made equal. The plan of the run is logged.
+    Nothing changes, except that the ranks' networks are made equal. The plan of the run is logged.
 
     Args:
         task: the task, not yet checked; its problems are reported with the others.
@@ -111,7 +111,7 @@ def check_stage_2(
 
     Returns:
         The cooldown as it begins, on every rank; and the basis of a search, or the snapshots to fit one on, on rank 0.
-        What does not apply is None.
+        Whichever does not apply is None.
 
     Raises:
         ConfigError: a check failed on this rank or on rank 0; the message lists all problems.
@@ -151,7 +151,7 @@ def _check_names(network: nn.Cell) -> None:
     """Refuse a network with a parameter that is named like something else in a full checkpoint."""
     if any(parameter.name == "epoch" for parameter in network.get_parameters()):
         raise ConfigError(
-            "model.name is of a network with a parameter named 'epoch', under which a full checkpoint stores its "
+            "model.name is a network with a parameter named 'epoch', under which a full checkpoint stores its "
             "epoch; rename the parameter"
         )
 
@@ -160,7 +160,7 @@ def _check_run(task: Task[Settings], out: Path, disk: int, *, resume: bool) -> N
     """Collect problems with the folder, the callback, and the room for ``disk`` bytes."""
     callback, problems = task.settings.callback, task.problems
     problems.collect(lambda: check_run_folder(out, resume=resume))
-    if task.ranks.is_rank_zero:  # other ranks save no checkpoints, and may lack what a resumed run has already
+    if task.ranks.is_rank_zero:  # other ranks save no checkpoints, and may lack the files of a resumed run
         problems.collect(lambda: check_space(out, disk))
     if callback is not None:
         from dimred.models.factory import load_factory
@@ -182,7 +182,7 @@ def _may_lack_memory(settings: StageConfig) -> bool:
 
 
 def _check_memory(task: Task[Settings]) -> None:
-    """Refuse a batch for which a CPU has not half of the memory that a step is estimated to take."""
+    """Refuse a batch for which a CPU has less than half of the memory that a step is estimated to take."""
     from dimred.models.summary import memory_of_step, summarise
 
     name, data, available = task.settings.model.name, task.settings.data, psutil.virtual_memory().available
@@ -196,7 +196,7 @@ def _check_memory(task: Task[Settings]) -> None:
 
 
 def log_plan_of_stage_1(config: StageOneConfig, steps_per_epoch: int, disk: int) -> None:
-    """Log what a whole stage 1 takes, and whether it leaves the snapshots that a stage 2 needs."""
+    """Log the steps and disk of a whole stage 1, and whether it leaves the snapshots that a stage 2 needs."""
     log_plan(config, steps_per_epoch, disk)
     n_snapshots = snapshots_in_the_end(config, steps_per_epoch)
     if n_snapshots == 0:

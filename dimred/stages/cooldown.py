@@ -1,4 +1,4 @@
-"""Continue stage 1's optimizer from its last rate to 0: what goes on from WEIGHTS, and the step that does it."""
+"""Continue stage 1's optimizer from its last rate to 0: decide what continues from WEIGHTS, and build the step."""
 
 import logging
 from dataclasses import dataclass, field, replace
@@ -31,7 +31,7 @@ class Cooldown:
     """A cooldown as it begins, the same on every rank.
 
     Attributes:
-        factor: it begins at ``factor * rate``.
+        factor: the cooldown begins at ``factor * rate``.
         schedule: how the rate falls to 0, a name of ``CURVES``.
         optimizer: the optimizer's settings.
         rate: learning rate that stage 1 ended with.
@@ -58,7 +58,7 @@ class Cooldown:
         return self.updates > 0
 
     def summary(self) -> dict[str, Any]:
-        """Return all of it but the run for ``result.json``."""
+        """Return everything but ``parent``, for ``result.json``."""
         return {
             "factor": self.factor,
             "schedule": self.schedule,
@@ -78,7 +78,7 @@ class Cooldown:
         before, now = self.steps_per_epoch, task.steps_per_epoch
         if task.ranks.is_rank_zero and before not in (None, now):
             _log.warning(
-                f"stage 1 made {before} steps in an epoch, stage 2 makes {now}, so that its rate is "
+                f"stage 1 made {before} steps in an epoch, but stage 2 makes {now}, so stage 1's rate is "
                 "for batches of another size; give the batch size, the accumulation and the devices of stage 1, or set "
                 "cooldown.rate"
             )
@@ -89,7 +89,7 @@ class Cooldown:
         return optimizer
 
     def take_over_parts(self, step: Step) -> None:
-        """Set the parts of a step, such as its EMA, to their state in WEIGHTS, if the optimizer's goes on, too."""
+        """Set the parts of a step, such as its EMA, to their state in WEIGHTS, if the optimizer's state goes on too."""
         for part in step.parts:
             if self.parent.arrays.keys() >= {parameter.name for parameter in part.parameters}:
                 self._take_over(part.parameters)
@@ -121,9 +121,9 @@ def plan_cooldown(config: CooldownConfig, network: nn.Cell, parent: StageOneRun)
         optimizer, source = replacement or _known_config(parent).optimizer, str(parent.path.parent.parent / CONFIG)
         if optimizer.name == "schedule_free":
             raise ConfigError(
-                f"{parent.title} was trained with schedule_free. That leaves nothing to cool down: the network is "
-                "*-final.ckpt beside it. Or name that one as WEIGHTS, and set cooldown.optimizer.name=momentum and "
-                "cooldown.rate"
+                f"{parent.title} was trained with schedule_free, which leaves nothing to cool down: the trained "
+                "network is *-final.ckpt beside it. To cool that down, name it as WEIGHTS, and set "
+                "cooldown.optimizer.name=momentum and cooldown.rate"
             )
         rate = config.rate or last_rate(parent)
     steps_per_epoch = parent.steps_per_epoch if config.rate is None else None

@@ -31,7 +31,7 @@ class EarlyStop:
     et al., Making Gradient Descent Optimal for Strongly Convex Stochastic Optimization, 2012). The first measurement is
     a gain, and so is each one whose loss is lower than that of the last gain by more than a standard error, paired by
     sample; small improvements therefore add up. After a measurement, the training's own weights and BatchNorm
-    statistics are restored to the byte.
+    statistics are restored byte for byte.
 
     Args:
         settings: the section ``stop``.
@@ -62,7 +62,7 @@ class EarlyStop:
         )
 
     def is_due(self, epoch: int) -> bool:
-        """Return whether to measure after an epoch, once for each: a resumed run may have fewer snapshots left."""
+        """Return whether to measure after an epoch; never twice, as a resumed run may have fewer snapshots left."""
         return epoch % self._settings.every_epochs == 0 and epoch != self._measured_epoch
 
     def measure(self, epoch: int, step: int, snapshots: CheckpointSeries | None) -> None:
@@ -104,7 +104,7 @@ class EarlyStop:
         """Record the average that was measured after an epoch, as a gain or not.
 
         Returns:
-            How far the best measurement before is behind this one; None for the first.
+            How far the best earlier measurement is behind this one; None for the first.
         """
         gain = None if self.best is None else behind(self.best, average)
         if gain is None or gain.loss > gain.standard_error:

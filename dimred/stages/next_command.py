@@ -13,8 +13,8 @@ from dimred.runs.task import Task
 def commands_after_stage_1(task: Task[StageOneConfig], weights: Path, run_folder: Path) -> list[list[str]]:
     """Return the words of the commands that come next: a PCA, if stage 2 searches, and stage 2; or else the report.
 
-    It is the report if there are too few snapshots to search in, or the schedule has left no rate to cool down. A
-    search has no more directions than the snapshots give, and batches that are no larger than the data.
+    The report comes next if there are too few snapshots to search in, or the schedule has left no rate to cool down.
+    The commands ask for no more directions than the snapshots give, and for batches no larger than the data.
     """
     folder, one = run_folder.absolute(), task.settings
     two = one.following

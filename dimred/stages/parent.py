@@ -1,4 +1,4 @@
-"""Read WEIGHTS, and what the run of stage 1 that they come from says about them."""
+"""Read WEIGHTS, and find the run of stage 1 that they come from."""
 
 import json
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ from dimred.train_step.optimizer_state import UPDATES
 
 @dataclass(frozen=True, eq=False)
 class StageOneRun:
-    """WEIGHTS, and as far as it is known the run of stage 1 that they come from.
+    """WEIGHTS, and, as far as it is known, the run of stage 1 that they come from.
 
     Attributes:
         path: WEIGHTS.
@@ -93,7 +93,7 @@ class StageOneRun:
         return self.epoch is None or any(one.epoch <= self.epoch for one in CheckpointSeries.open(folder).entries)
 
     def snapshots(self) -> CheckpointSeries:
-        """Open the snapshots beside WEIGHTS up to their epoch, as stage 1 may have gone on; all if it is not known.
+        """Open the snapshots beside WEIGHTS, up to the epoch of WEIGHTS if it is known: stage 1 may have gone on.
 
         Raises:
             SeriesError: there are no snapshots, they can't be read, or all are later.
@@ -104,7 +104,7 @@ class StageOneRun:
     def check_continued_by(self, settings: StageTwoConfig) -> None:
         """Check that a stage 2 goes on with stage 1's loss and normalisation, if its run is known.
 
-        The size of images may differ, as a network without a fixed size may be brought to its end on larger ones
+        The image size may differ, because a network without a fixed input size may be finished on larger images
         (Touvron et al., FixRes, 2019).
 
         Raises:
@@ -118,7 +118,7 @@ class StageOneRun:
             value, of_stage_1 = (json.dumps(attrgetter(key)(stage)) for stage in (settings, one))
             if value != of_stage_1:
                 raise ConfigError(
-                    f"{key} is {value}, but WEIGHTS {str(self.path)!r} were trained with another; "
+                    f"{key} is {value}, but WEIGHTS {str(self.path)!r} were trained with another value; "
                     f"--set '{key}={of_stage_1}'"
                 )
 
@@ -133,7 +133,7 @@ def config_beside(weights: Path) -> Path:
     if file is None:
         raise ConfigError(
             f"{named_weights('WEIGHTS', weights)} is in no run of stage 1 that this host can read, so its "
-            "configuration is not known; give one by --config, see dimred init"
+            "configuration is not known; give one with --config, see dimred init"
         )
     return file
 

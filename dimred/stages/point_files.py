@@ -12,7 +12,7 @@ from dimred.vectors.parameters import to_arrays
 
 
 class PointFiles:
-    """The checkpoints of a stage 2: of ``start``, ``average``, an epoch, given by its number, and ``final``.
+    """The checkpoints of a stage 2, one for each point: ``start``, ``average``, the number of an epoch, or ``final``.
 
     A file is named ``{prefix}-{point}.ckpt``, an epoch's ``{prefix}-{epoch}_{steps_per_epoch}.ckpt``.
 

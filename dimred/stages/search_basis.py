@@ -33,7 +33,7 @@ def find_basis(
         search: stage 2's section ``search``.
         network: the network that the basis must fit.
         parent: the run that WEIGHTS come from, with its snapshots.
-        pca_mat: PCA_MAT, or the basis that a run which is resumed has begun with; None for neither.
+        pca_mat: PCA_MAT, or the basis of the run that is resumed; None for neither.
 
     Returns:
         The basis, or the snapshots to fit one on.
@@ -58,9 +58,9 @@ def find_basis(
 
 
 def check_search_memory(config: StageTwoConfig, network: nn.Cell, ranks: Ranks) -> None:
-    """Check that what the ranks on this host keep for a search fits into the host's free memory; all ranks call this.
+    """Check that this host has enough free memory for the search of its ranks; all ranks call this.
 
-    Each keeps its part of the basis and some vectors, see ``search_memory``.
+    Each rank keeps its part of the basis and some vectors, see ``search_memory``.
     """
     here = ranks_on_this_host(ranks)
     n_bytes = here * search_memory(config, network, ranks.group_size)
@@ -68,7 +68,7 @@ def check_search_memory(config: StageTwoConfig, network: nn.Cell, ranks: Ranks) 
     if available < n_bytes:
         of_ranks = f" of {here} ranks" if here > 1 else ""
         raise ConfigError(
-            f"the search{of_ranks} needs {n_bytes / 1e6:,.0f} MB of memory, {available / 1e6:,.0f} MB are available; "
+            f"the search{of_ranks} needs {n_bytes / 1e6:,.0f} MB of memory, but {available / 1e6:,.0f} MB are free; "
             "free some, or lower search.n_components"
         )
 
@@ -93,7 +93,7 @@ def fit_and_share(
     """Fit the basis if there is none yet, and return it on every rank.
 
     Args:
-        basis: what ``find_basis`` returned on rank 0; None elsewhere.
+        basis: the result of ``find_basis`` on rank 0; None elsewhere.
         search: stage 2's section ``search``.
         network: the network that the basis must fit.
         out: folder of the run, which gets a basis that is fitted.
@@ -109,7 +109,7 @@ def fit_and_share(
         if not isinstance(basis, CheckpointSeries):
             return basis
         _log.debug("fitting the basis")
-        # A run that has begun has a basis, so one that is there was left by a start that was killed.
+        # A run that has begun already has its basis, so a basis found here was left by a start that was killed.
         return fit_basis(
             basis, search.n_components, out=out / BASIS, kind=search.basis, network=network, overwrite=True
         )

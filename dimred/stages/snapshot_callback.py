@@ -33,8 +33,8 @@ class SnapshotCallback(Callback):
         series: the ``CheckpointSeries`` that is written, on rank 0 once training has begun; None elsewhere.
 
     Raises:
-        ConfigError: an option is not allowed; or, when training begins, the network trains nothing, or the folder has
-            snapshots of later steps, such as those of another training.
+        ConfigError: an option is not allowed; or, when training begins, the network has no trainable weights, or the
+            folder has snapshots of later steps, such as those of another training.
         SeriesError: when training begins, the folder has snapshots, and ``resume`` is not set; or the weights do not
             fit them.
     """

@@ -54,10 +54,10 @@ class StageOne:
         """Begin or resume, train the remaining epochs, and log the result, the network's file, and the next command.
 
         Args:
-            first: what ``check_stage_1`` returned; used by a new run.
+            first: the result of ``check_stage_1``; used by a new run.
 
         Raises:
-            ConfigError: ``epochs`` is below what the run has done, or what the run depends on has changed.
+            ConfigError: ``epochs`` is below the epoch that the run has reached, or an input of the run has changed.
             RunError, CheckpointError: the state can't be restored, see ``Run.restore``.
         """
         is_new = self._restore(first)
@@ -67,13 +67,13 @@ class StageOne:
             if is_new:
                 self._save_state(self.run.arrays_of(self.step))
             self.run.write_pins()
-            if self._is_to_measure(self._progress) or self._lacks_last_checkpoint():  # left undone when it was stopped
+            if self._is_to_measure(self._progress) or self._lacks_last_checkpoint():  # left undone by a stop
                 self.save(self._progress)
             self.run.loop("stage 1", self.step, self._settings.epochs).run(self._progress, self)
         self._end()
 
     def _restore(self, first: tuple[dict[str, np.ndarray], int] | None) -> bool:
-        """Restore the newest state; return whether there is none, as the run is new. Then begin with ``first``."""
+        """Restore the newest state, or begin a new run, with ``first`` if given; return whether the run is new."""
         state = self.run.restore(self.step, self._settings.epochs)
         if state is not None and self.stop is not None:
             self.stop.restore(state)
@@ -87,7 +87,7 @@ class StageOne:
     def _end(self) -> None:
         run, stop = self.run, self.stop
         if stop is not None and self.has_ended:
-            on = "to train on, the same command with --resume --set stop=null"
+            on = "to train on, repeat the command with --resume --set stop=null"
             _log.info(f"stage 1 ends after epoch {run.finished_epochs}: {stop.reason}; {on}")
         run.figures.log_ema()
         is_averaged = has_averaged_point(self.step.optimizer)
@@ -117,7 +117,7 @@ class StageOne:
         return self.run.folder / STAGE_1_CHECKPOINTS
 
     def _rewind(self) -> CheckpointSeries:
-        """Remove what was written after the step that the run goes on from, and return the remaining snapshots."""
+        """Remove files written after the step that the run goes on from, and return the remaining snapshots."""
         prefix, options = self._settings.model.file_prefix, self._settings.snapshots
         self.checkpoints = FullCheckpoints(self._folder, prefix, self._settings.checkpoints.keep)
         self.checkpoints.forget_after(self.run.finished_epochs)

@@ -1,4 +1,4 @@
-"""Stage 2: continue a run of stage 1 by a search or a cooldown, and keep its end, or what ``val`` chooses."""
+"""Stage 2: continue a run of stage 1 by a search or a cooldown, and keep its end, or the choice on ``val``."""
 
 import logging
 import time
@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 class StageTwo(Observer):
     """Stage 2 from its start to the network that is kept: it has a run, and a cooldown has candidates.
 
-    A search keeps what it ends with. After a cooldown, ``val`` chooses between the last epoch and the best average of
+    A search keeps its last network. After a cooldown, ``val`` chooses between the last epoch and the best average of
     stage 1's snapshots, or WEIGHTS themselves if no average is better than these.
 
     Args:
@@ -90,7 +90,7 @@ class StageTwo(Observer):
         """Begin or resume, train the remaining epochs, put the network to keep in place, and write the result.
 
         Raises:
-            ConfigError: ``epochs`` is below what the run has done, or what the run depends on has changed.
+            ConfigError: ``epochs`` is below the epoch that the run has reached, or an input of the run has changed.
             RunError, CheckpointError: the state can't be restored, see ``Run.restore``.
             FaultError: no candidate has a finite loss on ``val``.
         """
@@ -99,7 +99,7 @@ class StageTwo(Observer):
         if state is not None:
             self._restore(state)
         run.write_configuration()
-        # It stands only beside a run that has ended, and this one may go on for more epochs.
+        # Only a run that has ended has a result, and this one may go on for more epochs.
         self._ranks.run_on_rank_zero(lambda: (run.folder / RESULT).unlink(missing_ok=True))
         with run.open_records():
             self._ranks.run_on_rank_zero(lambda: run.states.forget_after(run.n_steps))
@@ -117,7 +117,7 @@ class StageTwo(Observer):
         self._keep()
 
     def _restore(self, state: RunState) -> None:
-        """Restore from a state what stage 2 has measured and chosen."""
+        """Restore the measurements and choices of stage 2 from a state."""
         before = StageTwoResult.from_json(state.values["result"])
         self.result = replace(before, epochs=self.result.epochs)
         if self.candidates is not None:
@@ -129,7 +129,7 @@ class StageTwo(Observer):
         return [parameter for parameter in parameters_to_save(self.step) if id(parameter) not in known]
 
     def _train(self) -> None:
-        """Train the remaining epochs; end early if the step says that it makes no progress any more."""
+        """Train the remaining epochs; end early if the search gives up."""
         run, progress = self.run, self._progress
         if self.step.reads_each_step:
             records = each_record(run.folder / METRICS)
@@ -183,7 +183,7 @@ class StageTwo(Observer):
         return run.log_epoch(self.step, self._n_epochs)
 
     def _record_point(self, point: str | int) -> None:
-        """Save a point and measure it, the last epoch of a cooldown also on ``val``."""
+        """Save a point and measure it; measure the last epoch of a cooldown also on ``val``."""
         run = self.run
         run.average_statistics(self.step)
         self.files.save(point, self._parameters())
@@ -225,7 +225,7 @@ def build_stage_2(
         run: the run, whose task may be shortened.
         task: the whole task, whose steps determine the rates.
         parent: the run that WEIGHTS come from.
-        cooldown, basis: what ``check_stage_2`` returned.
+        cooldown, basis: the result of ``check_stage_2``.
 
     Raises:
         CheckpointError: the arrays of WEIGHTS do not fit the network.

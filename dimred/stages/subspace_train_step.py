@@ -25,7 +25,7 @@ _OF_STEP = (
     "parts",
     "micro_batch_size",
     "ranks",
-)  # arguments that are no options of the search
+)  # arguments that are not options of the search
 
 
 class SubspaceTrainStep(SearchStep):
@@ -63,7 +63,7 @@ class SubspaceTrainStep(SearchStep):
             basis = load_basis(basis, network=network)
         if not isinstance(basis, SubspaceBasis):
             raise ConfigError(
-                f"basis is {type(basis).__name__}; give what dimred.fit_basis or load_basis made, or its path"
+                f"basis is {type(basis).__name__}; give the result of dimred.fit_basis or load_basis, or its path"
             )
         basis.check(WeightLayout.from_network(network))
         k, n_components = basis.n_components, search.n_components

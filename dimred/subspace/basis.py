@@ -33,7 +33,7 @@ class SubspaceBasis:
         gram: the inner products of the N snapshots about their mean, float64 (N, N).
         layout: the layout of the weights, which says which weight each column is.
         snapshots: the snapshots that it was made from.
-        digest: digest of the rows; shows that the two files belong together. None if they were not read to check them.
+        digest: digest of the rows, which shows that the two files belong together; None if the rows were never hashed.
         deviation: max |P P' - I|, measured on these rows.
     """
 
@@ -67,7 +67,7 @@ class SubspaceBasis:
         return int(self.components.shape[1])
 
     def in_short(self, n_components: int) -> dict[str, int | float | str | None]:
-        """Summarise a search that uses the first rows of the basis.
+        """Summarise the basis for a search that uses its first rows.
 
         Args:
             n_components: the number of rows that are used.
@@ -114,11 +114,11 @@ class SubspaceBasis:
     def check(self, layout: WeightLayout) -> None:
         """Check that the columns are the weights of ``layout``, in its order.
 
-        For a bare ``.npy``, only the number of columns can be checked. The rows of a basis that a program made itself,
-        of an array, are checked to be orthonormal, which no file has vouched for.
+        For a bare ``.npy``, only the number of columns can be checked. If a program made the basis from an array, no
+        file vouches for its rows, so this also checks that they are orthonormal.
 
         Raises:
-            BasisMismatchError: the columns are other weights, or the rows not orthonormal; the message explains the
+            BasisMismatchError: the columns are other weights, or the rows are not orthonormal; the message explains the
                 first difference.
         """
         where = self.path or "The basis"
@@ -185,7 +185,7 @@ def load_basis(
         The basis, with k orthonormal rows, float32 (k, M).
 
     Raises:
-        ConfigError: ``path``, ``network`` or ``layout`` is none.
+        ConfigError: ``path``, ``network`` or ``layout`` has the wrong type.
         BasisMismatchError: a file is missing, truncated or changed, the rows are not finite or not orthonormal, or the
             basis belongs to another network; the message explains the first mismatch.
     """
@@ -215,8 +215,8 @@ def load_basis(
             )
     if not fields:
         _log.warning(
-            f"{source} has no {beside.name} beside it: that its columns are this network's weights in this order, and "
-            "which snapshots it came from, can't be checked."
+            f"{source} has no {beside.name} beside it, so it can't be checked that its columns are this network's "
+            "weights in this order, or which snapshots it came from."
         )
     return replace(basis, digest=digest)
 
@@ -226,7 +226,7 @@ def _open_npy(path: Path) -> np.ndarray:
     try:
         array = np.lib.format.open_memmap(path, mode="r")
     except FileNotFoundError:
-        raise BasisMismatchError(f"{path} is not found. Name the basis that dimred pca wrote.") from None
+        raise BasisMismatchError(f"{path} was not found. Name the basis that dimred pca wrote.") from None
     except Exception as error:  # whatever a damaged header makes NumPy raise
         raise BasisMismatchError(
             f"{path} is not a whole .npy file ({type(error).__name__}: {error}). Make it again with dimred pca."

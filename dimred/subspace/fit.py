@@ -120,7 +120,7 @@ def _make(target: Path, matrix: WeightMatrix, kind: str, n_components: int, *, o
         gram, digests = gram_pass(matrix, centred=centred)
         for row, (entry, digest) in enumerate(zip(matrix.entries, digests, strict=True)):
             if entry.digest not in ("", digest):
-                why = "its weights have another digest than the manifest records"
+                why = "the digest of its weights is not the one in the manifest"
                 raise BadSnapshotError(row, f"{matrix.paths[row]} is not what was written: {why}.")
         centred_gram = centre_gram(gram)
         if centred:
@@ -145,7 +145,7 @@ def _make(target: Path, matrix: WeightMatrix, kind: str, n_components: int, *, o
                 "digest": digest,
                 "deviation": off,
             }
-            matrix.check_unchanged()  # or the two passes may have read different weights
+            matrix.check_unchanged()  # otherwise the two passes may have read different weights
             check_out(target, overwrite=overwrite)  # another process may have written it meanwhile
             write_metadata(metadata_path(target), fields)
 

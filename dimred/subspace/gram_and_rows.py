@@ -1,6 +1,6 @@
 """The two passes over the columns of the snapshots: the Gram matrix, then the rows of the basis.
 
-Other threads read ahead, hash and write at the same time. The README says what that gains, and what float64 costs.
+Other threads read ahead, hash and write at the same time. The README has the time this saves, and the cost of float64.
 """
 
 import hashlib

@@ -3,7 +3,7 @@
 The first 512 bytes, which HDF5 leaves to its users (the "user block"), hold a checksum of the rest. It is compared
 before the HDF5 library reads anything, because a damaged file can keep that library busy for ever.
 
-The library's own lock is not used: a file appears when it is whole, and not every disk has locks.
+The library's own lock is not used: a file appears only when it is complete, and not every file system has locks.
 """
 
 import hashlib
@@ -88,7 +88,7 @@ def write_metadata(path: Path, fields: Mapping[str, Any]) -> None:
 
 
 def _make_place(file: h5py.File, name: str, array: np.ndarray) -> int:
-    """Make a data set without writing it, and return where in the file its bytes belong."""
+    """Make a data set without writing it, and return the offset of its bytes in the file."""
     options = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     options.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     options.set_fill_time(h5py.h5d.FILL_TIME_NEVER)

@@ -89,7 +89,7 @@ class AdamW(nn.Optimizer):
     ) -> bool:
         if decays:
             ops.assign(weight, weight * (1.0 - rate * decay))
-        # With both powers 0 the kernel corrects nothing; rate and eps have the correction already.
+        # With both powers of beta 0 the kernel corrects no bias; the rate and eps already include the correction.
         self.adam(
             weight, first_moment, second_moment, 0.0, 0.0, rate * factor, self.beta1, self.beta2, eps, gradient
         )  # fmt: skip
@@ -105,14 +105,14 @@ def checked_decay(weight_decay: Any) -> Any:
 
 
 def check_groups(optimizer: nn.Optimizer) -> None:
-    """Check that no parameter group asks for centred gradients, which an optimizer of dimred does not have."""
+    """Check that no parameter group asks for centred gradients, which dimred's optimizers do not support."""
     if optimizer.is_group and any(optimizer.grad_centralization_flags):
         raise ConfigError(
-            f"params has groups with grad_centralization, which {type(optimizer).__name__} does not have; leave it out"
+            f"params has groups with grad_centralization, which {type(optimizer).__name__} lacks; leave it out"
         )
 
 
 def _log_as_float32(beta: float) -> float:
-    """Return log beta of the float32 number that the kernel gets; the log of 0 is -inf."""
+    """Return the log of beta after rounding it to float32, as the kernel gets it; the log of 0 is -inf."""
     kernel_beta = float(np.float32(beta))
     return math.log(kernel_beta) if kernel_beta > 0 else -math.inf

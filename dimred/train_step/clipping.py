@@ -9,7 +9,7 @@ from dimred.config.parts import ClippingConfig
 from dimred.train_step.part import GradientPart
 from dimred.train_step.precision import half_as_float32
 
-_ORDINARY = 2.0**48  # largest entries between 1 / _ORDINARY and _ORDINARY need no scale: the squares fit into float32
+_ORDINARY = 2.0**48  # if the largest entry is between 1 / _ORDINARY and _ORDINARY, the squares fit into float32
 _SCALE = 2.0**96
 _each = ops.HyperMap()  # a graph compiles it much faster than a loop
 
@@ -35,7 +35,7 @@ class Clipping(GradientPart):
         gradients: a tuple of tensors, float32 or of half precision.
 
     Outputs:
-        the clipped gradients, each of its own type, and its telemetry: the global norm before clipping, () float32.
+        the clipped gradients, each of its own type, and the telemetry: the global norm before clipping, () float32.
 
     Raises:
         ConfigError: ``norm`` is not above 0, or not finite.

@@ -23,8 +23,8 @@ class EMA(WeightsPart):
     average <- average + (1 - d_t) (value - average)
 
     d_t = decay, or with the ramp decay (1 - exp(-t / 2000)), which forgets early weights sooner. (Polyak & Juditsky,
-    1992; the ramp as in today's detection recipes.) 1 - decay is taken in float64; in float32
-    1 - 0.9999 would be too large by 1.7e-4 of itself.
+    1992; the ramp as in today's detection recipes.) 1 - decay is computed in float64; in float32, 1 - 0.9999 would have
+    a relative error of 1.7e-4.
 
     The averages of the trainable weights and of BatchNorm's moving statistics are parameters named ``ema.<name>``, and
     the number of updates is ``ema.updates``; a checkpoint of the cell holds them all. Averages of half-precision

@@ -1,4 +1,4 @@
-"""Finish a training step whose gradient is known: reduce, change the gradient, update and follow, or drop the step."""
+"""Finish a training step whose gradient is known: reduce and change the gradient, then update, or drop the step."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,15 +13,15 @@ from dimred.vectors.weights import GraphCopies
 class Finish(nn.Cell):
     """A cell that finishes a step, given loss and gradient of this rank's batch, both times the batch's weight.
 
-    A step can be dropped: by the loss scale if its gradient is not finite, or by a rank's vote to leave. Then nothing
-    is updated, and what the forward pass changed, such as BatchNorm's statistics, is restored.
+    The step is dropped if its gradient is not finite and the loss scale drops such steps, or if a rank votes to leave.
+    Then nothing is updated, and everything that the forward pass changed, such as BatchNorm's statistics, is restored.
 
     Args:
         optimizer: updates the weights.
         parts: all parts of the step.
         loss_scale: the loss scale among them, or ``LossScale()``.
         combine: ``whole_batch`` or ``MeanOfBatches``.
-        untrained_parameters: what is restored when a step is dropped; None if no step can be.
+        untrained_parameters: the parameters to restore when a step is dropped; None if no step can be dropped.
         votes: whether the ranks vote on each step.
 
     Attributes:
@@ -79,7 +79,7 @@ def _cells(parts: Sequence[StepPart]) -> Any:
 
 
 def whole_batch(loss: Tensor, gradients: Any, weight: Tensor, votes: Any) -> tuple[Tensor, Any, Any]:
-    """Return loss, gradients and votes as they are, for a step on one batch of one rank."""
+    """Return loss, gradients and votes unchanged, for a step on one batch of one rank."""
     return loss, gradients, votes
 
 

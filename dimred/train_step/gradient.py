@@ -13,7 +13,7 @@ from dimred.vectors.weights import Vectors
 
 
 class MeanLoss(nn.Cell):
-    """A cell that returns the mean loss of a batch: what the network returns, or its sum divided by its count.
+    """A cell that returns the mean loss of a batch: the network's result, or its sum divided by its count.
 
     Args:
         network: network and loss in one cell, which returns the mean loss of a batch, or (sum, count).
@@ -42,7 +42,7 @@ class MeanLoss(nn.Cell):
 def loss_numbers(loss: Any) -> list[Tensor]:
     """Return the mean loss, or its sum and its count, float32 each; refuse anything else, see ``MeanLoss``.
 
-    Another pair, such as a loss and an accuracy, must not be divided.
+    Any other pair, such as a loss and an accuracy, must not be divided.
     """
     values = loss if isinstance(loss, (tuple, list)) else [loss]
     _check([(value.shape, value.dtype) if isinstance(value, Tensor) else None for value in values])
@@ -57,7 +57,7 @@ def _check(kinds: list[Any]) -> None:
         values = " and ".join("no tensor" if kind is None else f"{kind[1]} {kind[0]}" for kind in kinds)
         raise ConfigError(
             f"the network gives {values} as its loss; a step needs the mean over the batch, one tensor of the shape () "
-            '(reduction="mean"), or its sum and its count, two of that shape, the count int32 or int64'
+            '(reduction="mean"), or the sum and the count, two tensors of that shape, the count int32 or int64'
         )
 
 
@@ -103,7 +103,7 @@ class _ScaledLoss(nn.Cell):
 
 
 class VectorGradient:
-    """Loss, and gradient as a vector, of a batch that is taken whole.
+    """Computes the loss of a batch that is taken whole, and its gradient as one vector.
 
     Args:
         gradient: computes loss and gradient.
@@ -123,7 +123,7 @@ class VectorGradient:
     def loss(self, inputs: Sequence[Tensor], number: int = 0) -> tuple[Tensor, Tensor]:
         """Return the loss times the weight, and the weight, () float32 each.
 
-        BatchNorm's statistics move: the caller restores them.
+        This moves BatchNorm's statistics; the caller restores them.
 
         Args:
             inputs: the network's inputs; their first dimension counts the rows.

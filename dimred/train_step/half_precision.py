@@ -18,7 +18,7 @@ _RECURRENT = (nn.RNNCell, nn.GRUCell, nn.LSTMCell)  # graphs do not compile them
 def convert(
     network: nn.Cell, level: str, dtype: str, keep_batch_norm: bool | None, casts: Mapping[str, str]
 ) -> nn.Cell:
-    """Convert a network as ``with_precision`` says, whose arguments these are.
+    """Convert a network; see ``with_precision``, which has the same arguments.
 
     Raises:
         ConfigError: a pattern matches no cell, or the device can't compute in a type.
@@ -41,7 +41,7 @@ def convert(
     for pattern, name in casts.items():
         fitting = [place for place in places(network) if fnmatch(place.path, pattern)]
         if not fitting:
-            raise ConfigError(f"casts has {pattern!r}, which fits no cell of the network; see dimred summary")
+            raise ConfigError(f"casts has {pattern!r}, which matches no cell of the network; see dimred summary")
         _convert(fitting, name)
     return network
 
@@ -68,7 +68,7 @@ def _convert(fitting: Sequence[Place], dtype: str) -> None:
 
 
 def _check_device(network: nn.Cell, argument: str, dtype: str) -> None:
-    """Check by small operations that the device can compute in this type; otherwise training would fail much later."""
+    """Check with small operations that the device can compute in this type; otherwise training fails much later."""
     kinds = {type(cell) for _, cell in network.cells_and_names()}
     ones = ops.ones((1, 1, 1, 1), getattr(ms, dtype))
     try:

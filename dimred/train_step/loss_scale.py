@@ -41,7 +41,7 @@ class StaticLossScale(LossScale):
         self.n_overflows = Parameter(Tensor(0, ms.int32), name="loss_scale.overflows", requires_grad=False)
 
     def scaled(self, loss: Tensor, total: Tensor) -> Tensor:
-        """Return S f; the weight, which can be so large that half precision would overflow, comes afterwards."""
+        """Return S f; ``unscaled`` applies the weight, which can be so large that half precision would overflow."""
         return loss * self.scale
 
     def unscaled(self, gradients: tuple[Tensor, ...], weight: Tensor) -> tuple[Tensor, ...]:
@@ -72,7 +72,7 @@ class DynamicLossScale(StaticLossScale):
         smallest, largest: bounds of S.
 
     Raises:
-        ConfigError: an argument is not in its range, or ``scale`` not between the bounds, see ``LossScaleConfig``.
+        ConfigError: an argument is not in its range, or ``scale`` is not between the bounds, see ``LossScaleConfig``.
     """
 
     def __init__(

@@ -15,8 +15,8 @@ from dimred.vectors.weights import Unflatten, Vectors, make_vectors
 class GroupGradient(VectorGradient):
     """Loss and gradient of a group of micro-batches, as if it were one batch.
 
-    With the weight w_i of a micro-batch B_i, the items for each row that its mean is over (see ``WeightedLoss``), and
-    a_i = rows of B_i / rows of the group::
+    A micro-batch B_i has the weight w_i, the number of items per row that its mean is taken over (see
+    ``WeightedLoss``). With a_i = rows of B_i / rows of the group::
 
         loss = sum_i a_i w_i f(B_i);   gradient = sum_i a_i w_i grad f(B_i);   weight = sum_i a_i w_i
 
@@ -100,7 +100,7 @@ def _cut(inputs: Sequence[Tensor], rows: int) -> list[tuple[tuple[Tensor, ...], 
         For each micro-batch, its rows of each input, and its fraction of the batch's rows; the fractions sum to 1.
 
     Raises:
-        ConfigError: an input is no tensor, has no rows, or not as many as the others.
+        ConfigError: an input is not a tensor, has no rows, or has a different number of rows from the others.
     """
     rows_of_inputs = {value.shape[0] if isinstance(value, Tensor) and value.ndim > 0 else 0 for value in inputs}
     if len(rows_of_inputs) != 1 or 0 in rows_of_inputs:

@@ -8,7 +8,7 @@ from mindspore import Parameter, nn
 from dimred.errors import ConfigError, shown
 from dimred.train_step.optimizer_state import RATES_SQUARED, UPDATES
 
-# Parameters that the optimizers of MindSpore and mindcv have beside one for each weight; a test holds the list.
+# Parameters that the optimizers of MindSpore and mindcv have besides those for each weight; a test checks the list.
 _OF_OPTIMIZERS = (
     UPDATES, "learning_rate", "momentum", "beta1_power", "beta2_power", "mu_schedule", "afactor_step", RATES_SQUARED,
 )  # fmt: skip
@@ -30,12 +30,12 @@ def check_dense(network: nn.Cell) -> None:
 
 
 def check_names(step: nn.Cell) -> None:
-    """Check that no two parameters of a step have one name.
+    """Check that no two parameters of a step share a name.
 
     MindSpore would rename all of them when it compiles the step, so that no checkpoint would fit the network.
 
     Raises:
-        ConfigError: two have.
+        ConfigError: two parameters share a name.
     """
     known: dict[str, Parameter] = {}
     for parameter in step.get_parameters():
@@ -91,5 +91,5 @@ def check_float32(weights: Iterable[Parameter]) -> None:
         if weight.dtype != ms.float32:
             raise ConfigError(
                 f"the weight {weight.name!r} is {weight.dtype}; weights must be float32. To compute in half precision "
-                "leave them so, and use mindspore.amp or cell.to_float(mindspore.float16)"
+                "leave them in float32, and use mindspore.amp or cell.to_float(mindspore.float16)"
             )

@@ -1,4 +1,4 @@
-"""Read the state of an optimizer: its parameters, its rate, and the weights that it would have used."""
+"""Read the state of an optimizer: its parameters, its rate, and the weights to evaluate."""
 
 import re
 from collections.abc import Callable, Collection
@@ -13,7 +13,7 @@ RATES_SQUARED = "schedule_free.rates_squared"  # in the state of ``ScheduleFree`
 
 
 def is_rate(parameter: Parameter) -> bool:
-    """Return whether a parameter of an optimizer holds its learning rates, or those of a group with its own."""
+    """Return whether a parameter of an optimizer holds learning rates: its own, or those of a parameter group."""
     return re.fullmatch("learning_rate(_group_[0-9]+)?", parameter.name) is not None
 
 
@@ -37,9 +37,9 @@ def state_parameters(optimizer: nn.Cell) -> list[Parameter]:
 
 
 def last_rate(optimizer: nn.Cell) -> float | None:
-    """Return the rate of the latest update of an optimizer, in its first group; before any, the first rate.
+    """Return the rate of an optimizer's latest update, in its first group; before any update, the first rate.
 
-    Return None for a cell without rates, which stands in an optimizer's place.
+    Return None for a cell without rates that stands in for an optimizer.
     """
     rate = next(filter(is_rate, optimizer.get_parameters()), None)
     if rate is None:
@@ -50,17 +50,17 @@ def last_rate(optimizer: nn.Cell) -> float | None:
 
 
 def check_no_gradient_point(names: Collection[str], title: str) -> None:
-    """Check that a checkpoint is not a full one of schedule-free training, whose weights are not its network.
+    """Check that a checkpoint is not a full one of schedule-free training, which lacks the averaged weights.
 
     Args:
         names: names of its arrays.
         title: the beginning of the error; it names the checkpoint.
 
     Raises:
-        ConfigError: it is one.
+        ConfigError: the checkpoint is one.
     """
     if RATES_SQUARED in names:
         raise ConfigError(
             f"{title} has the point at which schedule-free training takes its gradients, not the averaged "
-            "weights, which are its network; name the *-final.ckpt beside it"
+            "weights, which are the trained network; name the *-final.ckpt beside it"
         )

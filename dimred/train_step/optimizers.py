@@ -13,7 +13,7 @@ from dimred.train_step.optimizer_state import is_rate
 
 # Name -> its options other than rates and weight decay.
 OPTIMIZERS: dict[str, tuple[str, ...]] = {
-    "momentum": ("momentum",),  # its use_nesterov does nothing on CPU; sgd has one that works
+    "momentum": ("momentum",),  # its use_nesterov does nothing on CPU; that of sgd works
     "sgd": ("momentum", "nesterov"),
     "adamw": ("beta1", "beta2", "eps"),
     "schedule_free": ("beta",),
@@ -60,7 +60,7 @@ def make_optimizer(
     ``schedule_free``  ``ScheduleFree``
 
     Args:
-        name: ``momentum``, ``sgd``, ``adamw``, ``schedule_free``; or of ``factory``, for the errors.
+        name: ``momentum``, ``sgd``, ``adamw``, ``schedule_free``; or the name of ``factory``, for the errors.
         parameters: the trainable parameters.
         rates: the learning rate, or a sequence with one for each update.
         weight_decay: weight decay of the parameters that decay, 0 <= weight_decay < 1.
@@ -103,8 +103,9 @@ def _check_options(name: str, settings: dict[str, float | bool], options: Sequen
     """Check that an optimizer has the options that are set."""
     for option in settings:
         if option not in options:
-            has = "it has " + ", ".join(options) if options else "set it in the factory"
-            raise ConfigError(f"optimizer.{option} is not an option of {name}; {has}: set it to null")
+            has = f", which has {', '.join(options)}; set it to null"
+            in_factory = "; set it in the factory, and to null here"
+            raise ConfigError(f"optimizer.{option} is not an option of {name}{has if options else in_factory}")
     if settings.get("nesterov") and not settings.get("momentum"):
         raise ConfigError("optimizer.nesterov is true, which needs an optimizer.momentum above 0")
 

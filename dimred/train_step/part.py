@@ -8,9 +8,9 @@ from mindspore import Parameter, Tensor, nn
 if TYPE_CHECKING:
 
     class TypedCell:
-        """The methods of ``nn.Cell``, the base of steps and parts, that they use.
+        """The methods of ``nn.Cell`` that steps and parts use.
 
-        MindSpore has no types, and mypy would take any class with its ``Cell`` as a base for a step or a part.
+        MindSpore has no type hints, so mypy would accept any subclass of its ``Cell`` as a step or a part.
         """
 
         def __init__(self, *, auto_prefix: bool = True) -> None: ...
@@ -39,7 +39,7 @@ class StepPart(TypedCell):
 
     @property
     def parameters(self) -> list[Parameter]:
-        """Return the parameters of its own, which are named after it."""
+        """Return the part's own parameters, which are named after it."""
         return [parameter for parameter in self.get_parameters() if parameter.name.startswith(f"{self.name}.")]
 
 
@@ -54,11 +54,11 @@ class LossScale(StepPart):
     drops_overflow = False
 
     def scaled(self, loss: Tensor, total: Tensor) -> Tensor:
-        """Return what is differentiated, () float32.
+        """Return the number to differentiate, () float32.
 
         Args:
             loss: f, the mean loss of a batch.
-            total: f times the weight of the batch. Here the gradient is taken of it.
+            total: f times the weight of the batch, which is returned here.
         """
         return total
 

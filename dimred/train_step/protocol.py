@@ -51,30 +51,30 @@ class Step(Protocol):
 
     @property
     def ballot(self) -> "Ballot | None":
-        """Return the ranks' votes on each step; None if they must agree before it in another way."""
+        """Return the ranks' votes on each step; None if the ranks must agree in another way before each step."""
 
     @property
     def reads_each_step(self) -> bool:
         """Return whether a step waits for its own numbers, so that reading them costs nothing more."""
 
     def __call__(self, *inputs: Tensor) -> Result:
-        """Take a step on a batch, given by the inputs of ``network``, and return what the step reports."""
+        """Take a step on a batch, given by the inputs of ``network``, and return the step's report."""
 
     def state(self) -> dict[str, np.ndarray]:
-        """Return everything that a step needs to go on, by name: weights, statistics, and the parts' own memories."""
+        """Return everything that a step needs to go on, by name: weights, statistics, and the parts' own state."""
 
     def line(self, records: Sequence[Mapping[str, Any]]) -> str:
-        """Describe in one line of the log what the steps with these records did; "" if there is nothing to say."""
+        """Describe the steps with these records in one line of the log; return "" if there is nothing to say."""
 
     def totals(self, records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         """Return totals over the steps with these records by name, such as ``trials``; ordinary training has none."""
 
     def restore(self, arrays: Mapping[str, np.ndarray], source: str) -> None:
-        """Restore what ``state`` returned, to the last bit, or change nothing.
+        """Restore the result of ``state``, to the last bit, or change nothing.
 
         Args:
-            arrays: the arrays; others among them are ignored.
-            source: what they are from, for errors.
+            arrays: the arrays by name; names that the step does not know are ignored.
+            source: where the arrays come from, for errors.
 
         Raises:
             CheckpointError: an array is missing or has a different shape.
@@ -83,5 +83,5 @@ class Step(Protocol):
 
 
 def parameters_to_save(step: nn.Cell) -> list[Parameter]:
-    """Return every parameter of a step that a state holds: all but the learning rates, which are made again."""
+    """Return every parameter of a step that a state holds: all except the learning rates, which are computed anew."""
     return [parameter for parameter in step.get_parameters() if not is_rate(parameter)]

@@ -31,7 +31,7 @@ class StepResult(NamedTuple):
     Attributes:
         loss: () float32, f(w; B) before the update, unscaled; the mean over all ranks.
         applied: () bool, false if the step was dropped, because its gradient was not finite or a rank voted to leave.
-        telemetry: what the parts of the step report, by name, () each: ``grad_norm``, |g| before clipping;
+        telemetry: the numbers that the parts of the step report, by name, () each: ``grad_norm``, |g| before clipping;
             ``loss_scale``, S of this step; ``n_overflows``, the steps dropped so far by the loss scale, this one
             included.
     """
@@ -61,10 +61,10 @@ class TrainStep(TypedCell):
     take the batch whole.
 
     The network keeps its cells, with one exception. The loss of a micro-batch or a rank is a mean over some items. It
-    is weighed by their number, so that the step is the same as with the whole batch, of which all ranks have equally
-    many rows. The items of MindSpore's cross entropies are the labels that are not ``ignore_index``, each with its
-    class weight. With micro-batches or ranks, each such cell is therefore replaced by one that counts; see
-    ``WeightedLoss``. The items of any other loss are its rows, unless the network returns (sum, count).
+    is weighted by their number, so that the step is the same as with the whole batch; all ranks have the same number of
+    rows. The items of MindSpore's cross entropies are the labels that are not ``ignore_index``, each with its class
+    weight. With micro-batches or ranks, each such cell is therefore replaced by one that counts; see ``WeightedLoss``.
+    The items of any other loss are its rows, unless the network returns (sum, count).
 
     Args:
         network: network and loss in one cell; returns the scalar mean loss of a batch, or a pair (sum, count).
@@ -79,8 +79,8 @@ class TrainStep(TypedCell):
         micro_batch_size: rows of a micro-batch. The step gets the whole batch, cuts it, and updates once with the mean
             gradient; None takes the batch whole.
         ranks: the ranks of the job, whose gradients are averaged.
-        ballot: one of ``ranks.ballot()``. A step that not every rank votes for is dropped like an overflow, but leaves
-            the loss scale and its counts alone; see ``Ballot``.
+        ballot: the result of ``ranks.ballot()``. If any rank votes to leave, the step is dropped like an overflow, but
+            the loss scale and its counts stay as they are; see ``Ballot``.
 
     Inputs:
         the inputs of ``network``.
@@ -91,8 +91,9 @@ class TrainStep(TypedCell):
     Raises:
         ConfigError: ``optimizer`` is not an optimizer, has a loss scale, or has a parameter that is not trainable in
             the network or not float32; two parameters have one name; ``micro_batch_size`` is below 1; a part can't be
-            used, see ``collect_parts``, or not with the sparse gradients of an embedding. The first step also raises
-            it, before it changes anything, if the loss is neither one number nor a pair.
+            used, see ``collect_parts``; or a part, micro-batches or ranks can't use the sparse gradients of an
+            embedding. The first step also raises it, before it changes anything, if the loss is neither one number nor
+            a pair with an integer count.
     """
 
     reads_each_step: ClassVar[bool] = False
@@ -163,7 +164,7 @@ class TrainStep(TypedCell):
         return average
 
     def state(self) -> dict[str, np.ndarray]:
-        """Return every parameter but the learning rates, by name."""
+        """Return every parameter except the learning rates, by name."""
         return to_arrays(parameters_to_save(self))
 
     def restore(self, arrays: Mapping[str, np.ndarray], source: str) -> None:

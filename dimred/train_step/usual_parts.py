@@ -1,4 +1,4 @@
-"""The parts of a step as a user may give them: ours, a plain number, or a scaler of ``mindspore.amp``."""
+"""The parts of a step as a user may give them: dimred's own, a plain number, or a scaler of ``mindspore.amp``."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -10,16 +10,16 @@ from mindspore import amp, nn
 from dimred.errors import ConfigError, check_type, shown
 from dimred.train_step.part import GradientPart, LossScale, StepPart, WeightsPart
 
-_LARGEST_SCALE = 2.0**125  # for a growing scale of MindSpore's, which has no upper bound
+_LARGEST_SCALE = 2.0**125  # for MindSpore's dynamic scale, which has no upper bound
 
 
 def collect_parts(network: nn.Cell, *, parts: Sequence[StepPart], **usual: Any) -> tuple[StepPart, ...]:
-    """Collect the parts of a step, each made from what the user gave for it, and check them together.
+    """Collect the parts of a step, each made from the argument for it, and check them together.
 
     Args:
         network: network and loss in one cell.
         parts: parts of the user's own, see ``StepPart``.
-        usual: what was given for the usual parts, by name; None for none.
+        usual: the arguments for the usual parts, by name; None for no such part.
             ``loss_scale``: a ``LossScale``; a number, for a static one; or ``StaticLossScaler`` or
             ``DynamicLossScaler`` of ``mindspore.amp``, whose settings and present scale are taken.
             ``clipping``: a ``GradientPart`` such as ``Clipping``; or a number, its norm.
@@ -39,7 +39,7 @@ def collect_parts(network: nn.Cell, *, parts: Sequence[StepPart], **usual: Any) 
 
 
 def _usual_part(name: str, value: Any, network: nn.Cell) -> StepPart:
-    """Return a part as it was given, or make it from a number or from MindSpore's."""
+    """Return a part as it was given, or make it from a number or from MindSpore's scaler."""
     from dimred.train_step.clipping import Clipping
     from dimred.train_step.ema import EMA
     from dimred.train_step.loss_scale import DynamicLossScale, StaticLossScale
@@ -81,7 +81,7 @@ def _check_parts(parts: Sequence[StepPart], network: nn.Cell) -> None:
         for value in part.values if isinstance(part, WeightsPart) else ():
             if id(value) not in of_network:
                 raise ConfigError(
-                    f"{part.name} follows {value.name!r}, which is not of this network; make the part for this one"
+                    f"{part.name} follows {value.name!r}, which is not in this network; make the part for this network"
                 )
         for parameter in part.get_parameters():
             if id(parameter) not in of_network and not parameter.name.startswith(f"{part.name}."):

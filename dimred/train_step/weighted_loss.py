@@ -22,7 +22,7 @@ _CROSS_ENTROPIES = {
 
 
 class WeightedLoss(nn.Cell):
-    """A cell that returns the mean loss of a part of a batch, and how many items for each row the mean is over.
+    """A cell that returns the mean loss of a part of a batch, and the number of items per row in that mean.
 
     With means f_i over n_i items, such as labels that are not ignored, the mean over all items of all parts i is
 
@@ -31,9 +31,9 @@ class WeightedLoss(nn.Cell):
     For MindSpore's cross entropies n_i is the number of labels that are not ``ignore_index``, or, with class weights,
     the sum of the weights of these labels. Only such a cell sees the labels, so each with ``reduction="mean"`` is
     replaced, in its place in the network, by one that does the same and counts. Any other network can return the sum of
-    the loss, and n_i as an integer tensor, in place of the mean. If it does not, its mean counts as one over the rows;
-    so does that of a class that inherits from a cross entropy and has a ``construct`` of its own. The n_i of several
-    cross entropies is their sum, so f is exact only if all parts have these in the same proportion.
+    the loss, and n_i as an integer tensor, in place of the mean. If it does not, n_i is the number of rows. This also
+    holds for a class that inherits from a cross entropy and has a ``construct`` of its own. With several cross
+    entropies, n_i is the sum of theirs, so f is exact only if these have the same proportion in all parts.
 
     Args:
         network: as for ``MeanLoss``. A warning is logged if a loss in it is a sum.
@@ -58,8 +58,8 @@ class WeightedLoss(nn.Cell):
                 place.put(_CountingLoss(loss, _CROSS_ENTROPIES[kind]))
         for loss in filter(_is_sum, {place.cell for place in places(network)}):
             _log.warning(
-                f"{type(loss).__name__} has reduction='sum', and a step with micro-batches or ranks takes the mean of "
-                "their losses, unless the network divides the sum by its rows, or returns it with its count"
+                f"{type(loss).__name__} has reduction='sum', but a step with micro-batches or ranks takes the mean of "
+                "their losses; the network must divide the sum by its rows, or return it with its count"
             )
         object.__setattr__(self, "n_items", _n_items())  # not registered, so that no checkpoint holds it
         self.one, self.not_called = Tensor(1.0, ms.float32), Tensor(-1.0, ms.float32)
@@ -93,7 +93,7 @@ def _n_items() -> Parameter:
 class _CountingLoss(nn.Cell):
     """A cross entropy that adds to ``n_items`` how many of its labels count, or the sum of their class weights.
 
-    It divides the sum by that itself, because MindSpore's mean is 0 / 0 where no label counts. Here it is 0.
+    It divides the sum by that number itself, because MindSpore's mean is 0 / 0 if no label counts. Here the mean is 0.
 
     Args:
         loss: the cell that it replaces, with ``reduction="mean"``.

@@ -58,7 +58,7 @@ def check_arrays(parameters: Iterable[Parameter], arrays: Mapping[str, np.ndarra
 
 
 def _misfit(parameter: Parameter, array: np.ndarray | None) -> str:
-    """Describe what a file has under the name of a parameter that it does not fit."""
+    """Describe the entry of a file that does not fit the parameter of its name."""
     if array is None:
         remedy = "it belongs to another network or is another kind of checkpoint"
         if not parameter.requires_grad:
@@ -68,10 +68,10 @@ def _misfit(parameter: Parameter, array: np.ndarray | None) -> str:
             )
         return f"no {parameter.name!r}; {remedy}"
     if tuple(array.shape) != tuple(parameter.shape):
-        return f"{parameter.name!r} with the shape {tuple(array.shape)}, the network {tuple(parameter.shape)}"
+        return f"{parameter.name!r} with the shape {tuple(array.shape)}, but the network has {tuple(parameter.shape)}"
     return (
-        f"{parameter.name!r} in the type {array.dtype}, the network {parameter.dtype}; save the weights as floats, "
-        "such as from before they were quantised"
+        f"{parameter.name!r} in the type {array.dtype}, but the network has {parameter.dtype}; save the weights as "
+        "floats, such as from before they were quantised"
     )
 
 

@@ -53,8 +53,8 @@ class GraphProjection:
 
     def __init__(self, components: np.ndarray, ranks: Ranks):
         shards = Shards(components.shape[1], ranks.rank, ranks.group_size)
-        # Handed to the cells as an argument, so that it becomes neither a parameter nor a constant of a graph. The
-        # result of an operation stays on the device; an array of the host would be copied there at every call.
+        # The cells get it as an argument, so that it becomes neither a parameter nor a constant of a graph. A copy,
+        # being the result of an operation, stays on the device; an array of the host would be copied at every call.
         self.components = Tensor.from_numpy(shards.columns(components)).copy()
         self._project = _Project(shards)
         self._back_project = _BackProject(shards)

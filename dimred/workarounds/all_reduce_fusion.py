@@ -1,9 +1,10 @@
 """The fusion of all-reduces in groups can only be set by a context that changes more than that.
 
 ``set_auto_parallel_context`` is deprecated for static graphs from MindSpore 2.11 on, and its parallel mode would let
-MindSpore put all-reduces of its own into optimizers. The steps of dimred have theirs, so nothing else of it is needed:
-it is called only where ``all_reduce_split`` is set, and only on Ascend. Never run on a device yet. The context's
-successor, ``AutoParallel``, has no mode for ranks that share a batch; ``tests/workarounds`` fails once it has.
+MindSpore put all-reduces of its own into optimizers. The steps of dimred have theirs, and need only the fusion. So this
+context is set only if ``all_reduce_split`` is given, and only on Ascend. It has not been run on a device yet. The
+context's successor, ``AutoParallel``, has no mode for ranks that share a batch; ``tests/workarounds`` fails once it has
+one.
 """
 
 from collections.abc import Sequence

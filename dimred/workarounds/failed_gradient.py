@@ -13,7 +13,7 @@ import mindspore as ms
 
 @contextmanager
 def clearing_failures() -> Iterator[None]:
-    """Clear what MindSpore keeps of a gradient in PyNative that an error, or ctrl-C, ends inside the block."""
+    """Clear MindSpore's state of a PyNative gradient that an error or ctrl-C interrupts inside the block."""
     try:
         yield
     except BaseException:

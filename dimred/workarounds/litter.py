@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def avoid_litter() -> None:
-    """Send that folder to the system's one for temporary files, and silence the finalisers at exit."""
+    """Put that folder below the system's folder for temporary files, and silence the finalisers at exit."""
     os.environ.setdefault("MS_OM_PATH", str(Path(tempfile.gettempdir(), f"dimred-{os.getuid()}")))
     atexit.register(_silence_cell_finalisers)
 

@@ -32,7 +32,7 @@ class KnownMemory:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Before the block, move values that were set since the last one to the memory that the parameters had then."""
+        """Before the block, move values set since the last block back to the memory that the parameters had then."""
         if self._addresses != self._present() or not all(one.is_contiguous() for one in self._parameters):
             self._move_back()
         try:

@@ -1,7 +1,7 @@
 """MindSpore's native code prints on standard error, whatever Python does with its messages.
 
-On a terminal its lines would spoil a progress bar. Seen in MindSpore 2.7.1 to 2.10, whose logger is glog; there is no
-setting for a file alone that keeps errors. ``tests/workarounds`` fails once nothing is printed.
+On a terminal its lines would spoil a progress bar. Seen in MindSpore 2.7.1 to 2.10, whose logger is glog; no setting
+sends errors to a file alone. ``tests/workarounds`` fails once nothing is printed.
 """
 
 import os

@@ -123,7 +123,7 @@ def test_without_batch_norm_nothing_is_re_estimated_and_no_word_said_of_it(shown
 def test_another_loss_than_stage_1_s_is_refused_by_stage_2_and_the_comparison(shown: Shown, tmp_path: Path) -> None:
     weights = shown.folder / "one" / "checkpoint_stage_1" / "network-4_4.ckpt"
     other = ["loss=mindspore.nn:L1Loss"]
-    said = r"L1Loss\", but WEIGHTS .* trained with another; --set 'loss=\"mindspore\.nn:MSELoss\"'"
+    said = r"L1Loss\", but WEIGHTS .* trained with another value; --set 'loss=\"mindspore\.nn:MSELoss\"'"
     with pytest.raises(ConfigError, match=said):
         stage_2(shown.folder, weights, out=tmp_path / "two", overrides=other)
     with pytest.raises(ConfigError, match=said):

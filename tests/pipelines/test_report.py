@@ -99,7 +99,7 @@ def test_weights_that_are_not_finite_are_not_measured_in_silence(
     assert said in dimred_here(*call, cwd=tmp_path, status=0).stderr
     write_checkpoint(tmp_path / "int.ckpt", arrays | {name: np.ones(arrays[name].shape, np.int8)})
     done = dimred_here(*call[:2], tmp_path / "int.ckpt", *call[3:], cwd=tmp_path, status=2)
-    assert f"which has '{name}' in the type int8, the network Float32" in done.stderr
+    assert f"which has '{name}' in the type int8, but the network has Float32" in done.stderr
 
 
 def test_a_wrong_run_is_one_line(two_stages: TwoStages, searched: Path, tmp_path: Path) -> None:

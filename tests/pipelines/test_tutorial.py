@@ -80,6 +80,6 @@ def test_a_folder_of_checkpoints_becomes_one_better_network(tmp_path: Path) -> N
     tested = {name: float(score) for _, name, score in rows}
     kept = next(name for mark, name, _ in rows if mark == "*")
     assert tested[kept] < 0.9 * tested["the snapshot of step 30"]
-    told = re.search(r"last checkpoint has a loss of (0\.\d+), .* kept (0\.\d+)\.", MERGE.replace("\n", " "))
+    told = re.search(r"last checkpoint has a loss of (0\.\d+), .* kept, (0\.\d+)\.", MERGE.replace("\n", " "))
     assert told
     assert [tested["the snapshot of step 30"], tested[kept]] == pytest.approx([*map(float, told.groups())], abs=0.05)

@@ -48,7 +48,7 @@ def test_all_else_that_is_given_and_differs_is_refused_in_one_message(tmp_path: 
     _, *lines, remedy = str(refused.value).splitlines()
     expected = ["seed: 3 -> 4", "data.batch_size: 20 -> 21", "data.resize: true -> false", "clipping.norm: null -> 2.0"]
     assert [line.strip() for line in lines] == expected
-    assert "leave these out; or begin a new run with another --out, perhaps at one of its checkpoints by" in remedy
+    assert "leave these out; or begin a new run with another --out, perhaps from one of its checkpoints with" in remedy
 
 
 @pytest.mark.parametrize(

@@ -222,7 +222,7 @@ def test_the_state_of_another_search_is_refused_and_changes_nothing():
     for options in ({"rule": "sgd"}, {"k": 5}):
         network, other = quadratic(**options)
         before, memory = state_bytes(network), other.memory
-        with pytest.raises(ConfigError, match=r"search\.rule and search\.n_components can't change on the way"):
+        with pytest.raises(ConfigError, match=r"search\.rule and search\.n_components can't change in a run"):
             other.restore(step.state(), "the state")
         assert state_bytes(network) == before
         assert other.memory is memory

@@ -147,7 +147,7 @@ def test_a_val_too_small_to_choose_by_is_refused_and_a_small_one_warned_of(
     said = refusal_of_stage_2(data, network, weights, None, one)
     assert "'val' chooses between networks by their losses, but has 1 sample" in said
     check_2(data, weights, data.parent / "out", None, two)
-    assert "'val' chooses between networks, and has only 2 samples" in caplog.text
+    assert "'val' chooses between networks, but has only 2 samples" in caplog.text
 
 
 def test_a_data_queue_is_refused_where_the_device_has_none(data: Path) -> None:

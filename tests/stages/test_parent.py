@@ -92,14 +92,14 @@ def test_dropped_steps_do_not_count_for_the_rate(weights: Path) -> None:
 
 def test_without_a_file_stage_2_reads_that_of_stage_1(weights: Path, tmp_path: Path) -> None:
     assert config_beside(weights) == tmp_path / "run" / "config.yaml"
-    with pytest.raises(ConfigError, match=r"in no run of stage 1 that this host can read.*give one by --config"):
+    with pytest.raises(ConfigError, match=r"in no run of stage 1 that this host can read.*give one with --config"):
         config_beside(tmp_path / "net-4_3.ckpt")
 
 
 def test_a_rate_made_for_batches_of_another_size_is_warned_of(weights: Path, caplog: pytest.LogCaptureFixture) -> None:
     for options, steps, said in (({}, 3, False), ({}, 24, True), ({"rate": 0.2}, 24, False)):
         read(weights, **options).build_optimizer(task(steps))
-        told = "stage 1 made 3 steps in an epoch, stage 2 makes 24, so that its rate is for batches of another size"
+        told = "stage 1 made 3 steps in an epoch, but stage 2 makes 24, so stage 1's rate is for batches"
         assert (told in caplog.text) == said
         caplog.clear()
 
@@ -143,7 +143,7 @@ def test_a_checkpoint_that_cannot_be_taken_over_is_refused_with_the_remedy(weigh
         (renamed, {}, "not NAME-EPOCH_STEPS.ckpt, so stage 1's rate there is not known; set cooldown.rate"),
         (weights, {"optimizer": {"name": "sgd", "beta1": 0.5}}, "optimizer.beta1 is not an option of sgd"),
         (weights, {"optimizer": {"name": "schedule_free"}}, r"^cooldown\.optimizer\.name is schedule_free"),
-        (free, {}, r"leaves nothing to cool down: the network is \*-final"),
+        (free, {}, r"leaves nothing to cool down: the trained network is \*-final"),
     ]
     for path, options, said in cases:
         with pytest.raises(ConfigError, match=said):

@@ -24,7 +24,7 @@ def test_space_and_memory(tmp_path: Path) -> None:
         check_space(tmp_path / "not" / "yet", 10**18)
     check_search_memory(SEARCH, nn.Dense(3, 2), ALONE)
     huge = SEARCH.model_copy(update={"search": SearchConfig(n_components=10**16)})
-    with pytest.raises(ConfigError, match=r"the search needs [\d,]+ MB of memory, [\d,]+ MB are available"):
+    with pytest.raises(ConfigError, match=r"the search needs [\d,]+ MB of memory, but [\d,]+ MB are free"):
         check_search_memory(huge, nn.Dense(3, 2), ALONE)
 
 

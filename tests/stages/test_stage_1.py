@@ -75,7 +75,7 @@ def test_a_run_whose_records_or_states_are_lost_is_refused_and_left_as_it_is(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({}, "--from is of epoch 2, and epochs is 2; --set it to more"),
+        ({}, "--from is of epoch 2, but epochs is 2; --set epochs to more"),
         ({"epochs": 4, **LARGER}, "--from is of epoch 2 and has made 8 updates, but an epoch has 2 steps here"),
     ],
 )

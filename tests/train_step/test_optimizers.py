@@ -71,7 +71,7 @@ def test_the_averaged_point_is_the_weighted_mean_of_the_base_points(pynative):
 def test_centred_gradients_are_refused_and_not_left_out_in_silence(kind):
     weight = Parameter(Tensor(np.ones((3, 16), np.float32)), name="weight")
     kind([{"params": [weight], "grad_centralization": False}], 0.1)
-    with pytest.raises(ConfigError, match=f"groups with grad_centralization, which {kind.__name__} does not have"):
+    with pytest.raises(ConfigError, match=f"groups with grad_centralization, which {kind.__name__} lacks"):
         kind([{"params": [weight], "grad_centralization": True}], 0.1)
 
 
@@ -87,7 +87,7 @@ def test_weights_may_be_loaded_until_the_first_schedule_free_update(pynative):
     ("name", "options", "said"),
     [
         ("momentum", {"nesterov": True}, "optimizer.nesterov is not an option of momentum"),
-        ("adamw", {"momentum": 0.9}, "not an option of adamw; it has beta1, beta2, eps: set it to null"),
+        ("adamw", {"momentum": 0.9}, "not an option of adamw, which has beta1, beta2, eps; set it to null"),
         ("sgd", {"nesterov": True}, "optimizer.nesterov is true, which needs an optimizer.momentum above 0"),
     ],
 )

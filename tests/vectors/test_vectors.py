@@ -202,10 +202,11 @@ def test_arrays_are_put_back_completely_or_not_at_all():
     new = {name: value + 1 for name, value in before.items()}
     with pytest.raises(CheckpointError, match="has no 'bias'"):
         from_arrays(network.get_parameters(), {"weight": new["weight"]}, "it")
-    with pytest.raises(CheckpointError, match=r"'bias' with the shape \(3,\), the network \(2,\)"):
+    with pytest.raises(CheckpointError, match=r"'bias' with the shape \(3,\), but the network has \(2,\)"):
         from_arrays(network.get_parameters(), new | {"bias": np.zeros(3, np.float32)}, "it")
     for dtype in (np.int8, bool):
-        with pytest.raises(CheckpointError, match=rf"it has 'bias' in the type {np.dtype(dtype)}, the network Float32"):
+        match = rf"it has 'bias' in the type {np.dtype(dtype)}, but the network has Float32"
+        with pytest.raises(CheckpointError, match=match):
             from_arrays(network.get_parameters(), new | {"bias": np.ones(2, dtype)}, "it")
     for name, value in to_arrays(network.get_parameters()).items():
         np.testing.assert_array_equal(value, before[name])
