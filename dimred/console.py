@@ -48,7 +48,7 @@ Overrides = Annotated[
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, if there is one.")]
 FastDevRun = Annotated[
-    bool, typer.Option("--fast-dev-run", help="Make one step and everything around it, to see whether it works.")
+    bool, typer.Option("--fast-dev-run", help="Make one step and everything around it, as a trial.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 

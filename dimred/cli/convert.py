@@ -15,7 +15,7 @@ def convert(
     key: Annotated[
         list[str] | None,
         typer.Option(
-            help="Which weights to take, such as ema or model.encoder; may be repeated. Not needed if FILE has one set."
+            help="Which weights to take, such as ema or model.encoder; may be repeated. Default: the only ones in FILE."
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The file to write; by default beside FILE.")] = None,

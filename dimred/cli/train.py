@@ -82,7 +82,7 @@ def train(
             max=65535,
             metavar="PORT",
             rich_help_panel=_HOSTS,
-            help="Port on host 0; by default a free one, with --nodes 8118.",
+            help="Its port; by default a free one, with --nodes 8118.",
         ),
     ] = None,
     stall_timeout: Annotated[

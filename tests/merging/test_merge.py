@@ -101,7 +101,7 @@ def test_a_failure_ends_the_merge_and_resume_goes_on_with_the_scores_before_it(
     with pytest.raises(SearchError, match=words):
         dimred.merge(workspace / "run", out, **options)
     assert not out.exists()
-    with pytest.raises(RunError, match=r"scores\.jsonl has 3 scores of an earlier call; .* by resume=True"):
+    with pytest.raises(RunError, match=r"scores\.jsonl has 3 scores of an earlier call; .* with resume=True"):
         dimred.merge(workspace / "run", out, **options)
     caplog.clear()
     record = dimred.merge(workspace / "run", out, **options, resume=True)
