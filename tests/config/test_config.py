@@ -147,7 +147,7 @@ def test_a_file_is_refused_with_every_mistake_in_either_section(tmp_path: Path) 
         ("boost={mode: manual, dim_reduce: true}", "boost is not a key: leave it out; stage_2.method says"),
         ("search={dim_reduce: {n_components: 8}}", "dim_reduce.n_components is not a key: set search.n_components"),
         ("boost_config_dict={dim_reduce: {sigma: 0.4}}", "dim_reduce.sigma is not a key: set search.sigma of stage_2"),
-        ("search.pca_mat_path=a.npy", "search.pca_mat_path is not a key: give the argument PCA_MAT of dimred train stag"),
+        ("search.pca_mat_path=a.npy", "search.pca_mat_path is not a key: give the argument PCA_MAT of dimred train"),
         ("dim_reduce.weight_load_dir=a", "dim_reduce.weight_load_dir is not a key: give it to dimred pca --ckpt-dir"),
         ("device_number=8", "device_number is not a key: use dimred train --devices"),
         ("dat={batch_size: 3}", "unknown key 'dat'; did you mean 'data'?"),

@@ -213,7 +213,7 @@ def test_the_table_and_the_json(workspace: Path) -> None:
         ({"minimize": True}, "minimize=, maximize= and resume= need metric="),
         ({"metric": score_zero}, "say which is better"),
         ({"metric": score_zero, "minimize": True, "maximize": True}, "say which is better"),
-        ({"metric": score_zero, "minimize": True, "profile": "uniform"}, "profile is 'uniform'; with a metric"),
+        ({"metric": score_zero, "minimize": True, "profile": "uniform"}, "profile is 'uniform', but the metric"),
         ({"metric": score_zero, "minimize": True, "budget": 0}, "budget is 0"),
         ({"metric": score_zero, "minimize": True, "timeout": 0}, "timeout is 0"),
         ({"metric": score_zero, "minimize": True, "last": 1}, "is the only checkpoint that is left; to choose, a"),
