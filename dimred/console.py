@@ -47,9 +47,7 @@ Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set this key of the configuration.")
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, if there is one.")]
-FastDevRun = Annotated[
-    bool, typer.Option("--fast-dev-run", help="Make one step and everything around it, as a trial.")
-]
+FastDevRun = Annotated[bool, typer.Option("--fast-dev-run", help="Make one step and everything around it, as a trial.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 

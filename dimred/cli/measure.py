@@ -52,7 +52,7 @@ def evaluate(
 ) -> None:
     """Measure the accuracy, or your own metric, of a checkpoint or of a run's network.
 
-    It is measured twice: with the checkpoint's own BatchNorm statistics, and with statistics re-estimated on
+    A network with BatchNorm is measured twice: with its own statistics, and with statistics re-estimated on
     reestimate_batches training batches. A merge of snapshots has no statistics of its own, so it is measured with the
     re-estimated ones alone. With 100 classes or more, top5 is measured too. --json prints a share, such as the
     accuracy, as a fraction. A warning is shown if the same split also made choices in the run that WEIGHTS come from.
@@ -126,7 +126,7 @@ def evaluate(
 
 
 def run_of(path: Path) -> Path | None:
-    """Return the run's folder that a path is in, or is itself; None if it is in no run's folder."""
+    """Return the folder of the run that a file or folder belongs to; None if it belongs to none."""
     path = without_dots(path)
     for folder in (path, *path.parents[:3]):
         is_run = any((folder / name).is_dir() for name in (STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS))

@@ -102,7 +102,7 @@ class Strict(BaseModel):
 
     @classmethod
     def check_arguments(cls, **values: Any) -> None:
-        """Check Python arguments against the ranges of the keys with the same names; None and conversions are refused.
+        """Check Python arguments against the ranges of the keys with the same names, without conversion; refuse None.
 
         A graph rounds numbers to float32, so the rounded numbers must be in range too: 1 - 1e-8 becomes 1.
 

@@ -48,7 +48,7 @@ def load_config(stage: type[Stage], path: Path | None, overrides: Sequence[str] 
 
 
 def _problems(stage: type[StageConfig], whole: Mapping[str, Any], overrides: Sequence[str] = ()) -> list[str]:
-    """List the problems of a file and overrides: misplaced keys, then those of the stage and of a stage 2 after it."""
+    """List the problems of a file and overrides: misplaced keys, faults of the stage, and of the stage 2 after it."""
     values, lines = _values(stage, whole, overrides), [*_misplaced(whole)]
     lines += _lines_of(stage, values)
     if stage is StageOneConfig and isinstance(following := values.get("stage_2", {}), Mapping):

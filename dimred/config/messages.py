@@ -48,7 +48,7 @@ def _in_words(model: type[BaseModel], keys: Sequence[str], values: Any, problem:
 
 
 def lines_of_unknown(unknown: str, value: Any, keys: Sequence[str], new_keys: Mapping[str, str]) -> Iterator[str]:
-    """Yield a line about an unknown dotted key, or about each key in it if it is a section that resembles no known one.
+    """Yield a line about an unknown dotted key; if it is a section that resembles no known key, about each key in it.
 
     ``new_keys`` maps a dotted key, or its last parts, to what to do instead.
     """

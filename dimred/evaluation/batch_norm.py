@@ -70,7 +70,7 @@ def reestimate_batch_norm(network: nn.Cell, batches: Iterable[tuple[Tensor, ...]
     ``momentum=1``), or that no pass runs, keeps them. A warning is logged if statistics are not finite.
 
     Args:
-        network: changed in place; its training mode is restored afterwards. If a pass fails, its statistics are kept.
+        network: changed in place; its training mode is restored afterwards. If a pass fails, it keeps its statistics.
         batches: tuples of the inputs and, last, the labels, tensors or NumPy's arrays.
         ranks: all of them call this, each with its own batches; if one fails, all do.
 

@@ -1,4 +1,4 @@
-"""The result of a stage 2, which is kept in ``result.json``, and in the saved states of a run that is unfinished."""
+"""The result of a stage 2, which is kept in ``result.json`` and, until that is written, in the saved states."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field

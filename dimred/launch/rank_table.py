@@ -101,7 +101,7 @@ def read_rank_table(path: Path, n_devices: int | None = None) -> list[Device]:
 
     Raises:
         ConfigError: the file can't be read as JSON; fields are missing or of a wrong type; or its numbers contradict
-            each other. The message lists all problems of the first of these kinds that it finds.
+            each other. The message lists all problems of the first kind found.
     """
     try:
         with path.open("rb") as file:
