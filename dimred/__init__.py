@@ -1,7 +1,7 @@
 """Two-stage dimension-reduction training on MindSpore.
 
-Importing ``dimred`` sets what MindSpore reads when it is loaded, unless the user's environment sets it; see
-``dimred.workarounds.onednn_cap`` and ``dimred.workarounds.litter``.
+Importing ``dimred`` sets environment variables that MindSpore reads when it is loaded, unless the user has set them;
+see ``dimred.workarounds.onednn_cap`` and ``dimred.workarounds.litter``.
 
 The public names are loaded on first use, so that ``import dimred`` and ``dimred --help`` don't load MindSpore.
 """

@@ -47,16 +47,14 @@ Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set this key of the configuration.")
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, if there is one.")]
-FastDevRun = Annotated[
-    bool, typer.Option("--fast-dev-run", help="Make one step and all around it, to see whether it works.")
-]
+FastDevRun = Annotated[bool, typer.Option("--fast-dev-run", help="Make one step and everything around it, as a trial.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 def check_new_file(parameter: typer.CallbackParam, path: Path | None) -> Path | None:
     """Check, as a callback of Typer, that an argument names a new file in a writable folder, and return its path.
 
-    The path is None if an option was not given.
+    The path is None if the option was not given.
     """
     name = parameter.opts[0] if parameter.param_type_name == "option" else parameter.metavar
     if path is not None and path.exists():
@@ -199,7 +197,7 @@ def _status(command: Any, tell_refusal: Callable[[str], bool]) -> int:
     """Run the command, log any error, and return the exit status."""
     try:
         status = command(standalone_mode=False)
-    except KeyboardInterrupt:  # before Typer, which makes the same of it, has begun the command
+    except KeyboardInterrupt:  # raised before Typer, which returns the same status for it, has begun the command
         return 128 + signal.SIGINT
     except Exception as error:
         return _status_of(error, tell_refusal)

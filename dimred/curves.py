@@ -1,4 +1,4 @@
-"""The curves by which something falls from 1 to 0: learning rates, cooldowns, and the weights in an average."""
+"""The curves from 1 to 0 that learning rates, cooldowns and the coefficients of an average follow."""
 
 from collections.abc import Callable
 from typing import Any, Literal
@@ -12,7 +12,7 @@ CURVES: dict[CurveName, Callable[[Any], Any]] = {
     "cosine": lambda x: (1 + np.cos(np.pi * x)) / 2,
     "1-sqrt": lambda x: 1 - np.sqrt(x),
 }
-"""Name -> what is left after x, the part of the way from 0 to 1; a number or an array.
+"""Name -> function of x, the part of the way from 0 to 1, a number or an array, that falls from 1 to 0.
 
 cosine: Loshchilov & Hutter, SGDR, 2017, equation 5, without restarts. 1-sqrt: Hägele et al., Scaling Laws and
 Compute-Optimal Training Beyond Fixed Training Durations, 2024.

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 class DimredError(Exception):
     """Base of all errors that dimred raises on purpose; programs print them without a traceback.
 
-    The middle of a message longer than ``LONGEST`` characters is left out, as it may quote a file.
+    The middle of a message longer than ``LONGEST`` characters is left out, because it may quote a file.
     """
 
     LONGEST = 4_000
@@ -32,7 +32,7 @@ class ConfigError(DimredError, ValueError):
 
 
 class DataError(DimredError):
-    """A data folder, dataset or label is missing, empty, or not what it must be."""
+    """A data folder, dataset or label is missing, empty, or not valid."""
 
 
 class CheckpointError(DimredError):
@@ -44,7 +44,7 @@ class SeriesError(DimredError):
 
 
 class BasisMismatchError(DimredError):
-    """A basis is missing or damaged, or does not fit what it is used with; or a layout of weights is not valid."""
+    """A basis is missing or damaged, or does not fit the network or data it is used with; or a layout is not valid."""
 
 
 class RunError(DimredError):
@@ -60,7 +60,7 @@ class FaultError(DimredError):
 class DivergedError(FaultError):
     """Training diverged, and resuming from its last state would repeat that."""
 
-    exit_status = 4  # so that who starts a training can tell this from a full disk
+    exit_status = 4  # so that the caller of a training can tell divergence from a full disk
 
 
 class StoppedError(DimredError):
@@ -104,7 +104,7 @@ Result = TypeVar("Result")
 
 
 class Problems:
-    """The problems that several checks have, to be reported in one error."""
+    """The problems that several checks find, to be reported in one error."""
 
     def __init__(self) -> None:
         self._reasons: list[str] = []
@@ -171,7 +171,7 @@ def check_number(
 
 
 def check_type(name: str, value: Any, kind: type | tuple[type, ...], wanted: str) -> None:
-    """Check the type of an argument; raise ConfigError if it is another.
+    """Check the type of an argument; raise ConfigError if it is a different one.
 
     Args:
         name: the argument, as the user typed it.

@@ -17,8 +17,8 @@ find_python() {
     return 1
 }
 
-# Print what dimred[train] lacks in the environment of a Python: nothing if it can train, "dimred" if dimred itself is
-# not installed there. Only installed packages count, not a clone that happens to be the current folder (-P).
+# Print the requirements of dimred[train] that a Python's environment lacks: nothing if it can train, "dimred" if dimred
+# itself is not installed there. Only installed packages count, not a clone that is the current folder (-P).
 missing_in() {
     "$1" -P -c '
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -64,7 +64,7 @@ choose_python() {
             PYTHON=$candidate
             return
         elif [ "$missing" != dimred ]; then
-            echo "the dimred of $candidate can't train, for want of ${missing//$'\n'/, }; taking $REPOSITORY/.venv" >&2
+            echo "the dimred of $candidate can't train, for lack of ${missing//$'\n'/, }; using $REPOSITORY/.venv" >&2
             break
         fi
     done

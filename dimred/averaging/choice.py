@@ -68,7 +68,7 @@ class Behind(NamedTuple):
 
 
 def behind(candidate: Candidate, other: Candidate) -> Behind:
-    """Compare two candidates sample by sample, so that what makes a sample hard for both cancels.
+    """Compare two candidates sample by sample, so that a sample's difficulty, which both share, cancels.
 
     d_i = candidate_i - other_i;   loss = mean(d);   standard_error = std(d) / sqrt(n), with n - 1 degrees of freedom
 
@@ -95,7 +95,7 @@ def choose(candidates: Sequence[Candidate]) -> Candidate:
     """
     lowest = min(candidate.loss for candidate in candidates)
     if not math.isfinite(lowest):
-        raise FaultError("no candidate has a finite loss on the held-out samples; look at them, and at the weights")
+        raise FaultError("no candidate has a finite loss on the held-out samples; check the samples and the weights")
     equal = [one for one in candidates if one.loss - lowest <= _RESOLUTION * abs(lowest)]
     return max(equal, key=lambda candidate: candidate.effective_size)
 
@@ -172,7 +172,7 @@ class Choice:
 
     @property
     def forward_passes(self) -> float:
-        """Return the cost of measuring them, in forward passes over the training split."""
+        """Return the cost of measuring these networks, in forward passes over the training split."""
         return self.n_measured * self._passes_each
 
     def result(self) -> ChoiceResult:
@@ -192,7 +192,7 @@ class Choice:
         The next counts as equally good if it is behind by less than two standard errors.
 
         Args:
-            what: what was chosen, with which the line begins.
+            what: a name for the chosen network, with which the line begins.
 
         Raises:
             FaultError: no loss is finite.
@@ -215,7 +215,7 @@ class Choice:
 
 
 def in_words(name: str) -> str:
-    """Return a name for readers of a candidate or of a point of stage 2; one that is not known here stays as it is.
+    """Describe a candidate or a point of stage 2 for readers; return an unknown name as it is.
 
     Args:
         name: ``start``, the number of an epoch, ``average``, ``final``, ``last`` or ``mean``.

@@ -1,7 +1,7 @@
 """Compute the mean of checkpoints, sum(c_i x_i) / sum(c_i), block by block in float64, for files of any format.
 
-The threads work in parallel because NumPy's loops and the reads release the interpreter's lock. With blocks of fewer
-than 524,288 weights they would wait for it too often (tests/benchmarks/merge_cost.md).
+The threads work in parallel because NumPy's loops and the reads release the GIL. With blocks of fewer than 524,288
+weights they would wait for it too often (tests/benchmarks/merge_cost.md).
 """
 
 import hashlib
@@ -83,7 +83,7 @@ def stream_mean(
         size = math.prod(sources[0].tensor.shape)
         blocks += [_Block(name, sources, start, min(BLOCK, size - start)) for start in range(0, size, BLOCK)]
     with ThreadPoolExecutor(_THREADS, "mean") as pool:
-        for _ in pool.map(run, blocks):  # an error cancels those that have not begun
+        for _ in pool.map(run, blocks):  # an error cancels the blocks that have not begun
             pass
 
 
@@ -148,7 +148,7 @@ _local = threading.local()
 
 
 def buffer(name: str, size: int, dtype: Any = np.float64) -> np.ndarray:
-    """Return this thread's array of a name, (size,), which keeps the values of its last use.
+    """Return this thread's array called ``name``, (size,), which still has the values of its last use.
 
     It is allocated once, because fresh memory would cost a page fault every 4 KiB.
     """
@@ -162,10 +162,10 @@ def buffer(name: str, size: int, dtype: Any = np.float64) -> np.ndarray:
 def _mean(block: _Block) -> np.ndarray:
     """Compute sum(c_i x_i) / sum(c_i) of a block, float64 (n,), in a buffer."""
     total = buffer("total", BLOCK)[: block.size]
-    with np.errstate(invalid="ignore", over="ignore"):  # the caller looks for what is not finite
+    with np.errstate(invalid="ignore", over="ignore"):  # the caller checks that the mean is finite
         for number, source in enumerate(block.sources):
             values = _load(source, block.start, block.size)
-            if number == 0:  # not added to 0, which would make 0 of -0
+            if number == 0:  # not added to 0, which would turn -0 into 0
                 np.multiply(values, source.coefficient, out=total, dtype=np.float64)
             elif source.coefficient == 1:
                 total += values
@@ -181,7 +181,7 @@ def _mean(block: _Block) -> np.ndarray:
 def _load(source: _Source, start: int, count: int) -> np.ndarray:
     """Read entries of a tensor as floats, into a buffer that the next call overwrites.
 
-    The file is open only meanwhile, as there may be more checkpoints than a process may have open files.
+    The file is open only during the call, because there may be more checkpoints than a process may have open files.
     """
     tensor = source.tensor
     raw = buffer("raw", 8 * BLOCK, np.uint8)[: count * tensor.storage.itemsize]

@@ -154,8 +154,8 @@ def uniform_windows(n: int) -> list[Window]:
 def newest_windows(n: int) -> list[Window]:
     """List the windows that a cooldown chooses among: the newest 8, 13 and 21 of n snapshots, and all of them.
 
-    On the stored choices of six tasks at three budgets these are as good as the windows that were tried from coarse to
-    fine before, for half of the passes (``tests/studies/end_rule.md``).
+    On the stored choices of six tasks at three budgets these are as good as an earlier search of windows from coarse to
+    fine, at half of the passes (``tests/studies/end_rule.md``).
     """
     lengths = [*(length for length in _NEWEST if length < n), n]
     return [Window(n - length, n) for length in lengths if length > 1]

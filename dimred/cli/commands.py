@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 from dimred import __version__
 from dimred.console import plain_help, show_tracebacks, with_plain_help
 
-# Panel of the help -> command -> module and name in ``dimred.cli``.
+# Panel of the help -> command -> its module in ``dimred.cli`` and its name there.
 _PANELS = {
     "The main way: these train in two stages and show the result": {
         "train": "train.train", "pca": "pca.pca", "eval": "measure.evaluate", "report": "measure.report",
@@ -41,7 +41,7 @@ def _command(name: str) -> Any:
 
 
 class _Group(TyperGroup):
-    """The group of all commands, which knows their names, and makes the one that is asked for."""
+    """The group of all commands. It knows their names, and imports a command only when it is asked for."""
 
     commands: Any
 

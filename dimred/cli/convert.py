@@ -1,4 +1,4 @@
-"""``dimred convert``: a pickle of PyTorch's to safetensors."""
+"""``dimred convert``: convert a PyTorch pickle to safetensors."""
 
 import json
 from pathlib import Path
@@ -11,19 +11,19 @@ from dimred.console import AsJson
 
 
 def convert(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file of PyTorch's (.pt, .pth, .bin, .ckpt).")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A PyTorch file (.pt, .pth, .bin, .ckpt).")],
     key: Annotated[
         list[str] | None,
         typer.Option(
-            help="Which weights to take, such as ema or model.encoder; may be repeated. Default: the only ones."
+            help="Which weights to take, such as ema or model.encoder; may be repeated. Default: the only ones in FILE."
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The file to write; by default beside FILE.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Convert the weights in a file of PyTorch's to safetensors, which dimred merge reads.
+    """Convert the weights in a PyTorch file to safetensors, which dimred merge reads.
 
-    It needs PyTorch, which is asked to load weights only, so that no code of the file is run.
+    It needs PyTorch, which is asked to load weights only, so that no code in the file is run.
 
     Example: dimred convert last.ckpt --key ema --out last-ema.safetensors
 

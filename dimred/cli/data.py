@@ -1,4 +1,4 @@
-"""``dimred data`` makes a data set that needs no download, or checks the images of any."""
+"""``dimred data`` makes a data set that needs no download, or checks the images of any data set."""
 
 from collections import Counter
 from pathlib import Path
@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-data = typer.Typer(help="Make a data set that needs no download, or check the images of any.", no_args_is_help=True)
+data = typer.Typer(help="Make a data set that needs no download, or check any data set.", no_args_is_help=True)
 
 
 @data.command()
 def digits(
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="A new folder; gets train/, val/ and test/.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="A new folder for train/, val/ and test/.")],
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same bytes.")] = 1,
     label_noise: Annotated[
         float, typer.Option(min=0, max=1, help="Fraction of the training images put into a random class.")
@@ -34,7 +34,8 @@ def check(
 ) -> None:
     """Decode every image; count grey, CMYK and damaged ones, and list the damaged. Exit status 1 if any is damaged.
 
-    Hidden files and folders are left out, as in training. Images of formats that training does not read are counted.
+    Hidden files and folders are left out, as in training. Images in formats that training does not read are counted
+    separately.
 
     Example: dimred data check ./imagenet
     """

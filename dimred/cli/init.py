@@ -12,8 +12,8 @@ from dimred.console import check_new_file
 
 _WIDTH = 110
 _HEAD = """\
-# A run of both stages. What stands at the top is shared; a stage may have another value in its own section. A key that
-# is left out has its default.
+# A run of both stages. They share the keys at the top level; a stage's own section may give a key another value. A key
+# that is left out has its default.
 """
 _FIRST = {
     "": (
@@ -36,16 +36,14 @@ def init(
     ] = Path("dimred.yaml"),
     config: Annotated[
         Path | None,
-        typer.Option(help="A recipe, such as digits, or a YAML file whose values to write in place of the defaults."),
+        typer.Option(help="A recipe, such as digits, or a YAML file; its values are written in place of the defaults."),
     ] = None,
-    every: Annotated[
-        bool, typer.Option("--all", help="Write every key, and not only those that one sets first.")
-    ] = False,
+    every: Annotated[bool, typer.Option("--all", help="Write every key, not only those to set first.")] = False,
     schema: Annotated[
         bool, typer.Option("--schema", help="Write the configuration's JSON Schema instead, for editors.")
     ] = False,
 ) -> None:
-    """Write a configuration file of both stages: the keys that one sets first, each with its meaning and default.
+    """Write a configuration file of both stages: the keys to set first, each with its meaning and default.
 
     The defaults are those of the published recipe. In the recipes imagenet_cooldown and digits_cooldown, stage 1 has no
     horizon: it need not know in advance how long it will train.
@@ -66,12 +64,12 @@ def init(
         return
     one = load_config(StageOneConfig, config)
     atomic_write(out, commented_configuration(one, every=every))
-    keys = "every key" if every else "the keys that one sets first (--all writes every key)"
+    keys = "every key" if every else "the keys to set first (--all writes every key)"
     print(f"{out}: {keys}, with their meanings; use it with dimred train stage-1 DATA --config {out}")
 
 
 def configuration_schema() -> dict[str, Any]:
-    """Return the JSON Schema of a configuration file, with the other name of ``n_components``."""
+    """Return the JSON Schema of a configuration file, which also allows the other name of ``n_components``."""
     from dimred.config import N_COMPONENTS_NAMES, StageConfig, StageOneConfig, StageTwoConfig
 
     schema: dict[str, Any] = StageConfig.model_json_schema()
@@ -89,11 +87,11 @@ def configuration_schema() -> dict[str, Any]:
 
 
 def commented_configuration(one: Any, *, every: bool = False) -> str:
-    """Return YAML text with a comment above each key, which reads back to the same configuration of both stages.
+    """Return YAML text with a comment above each key; it reads back as the same configuration of both stages.
 
     Args:
         one: stage 1's configuration, with the section ``stage_2``.
-        every: whether to write every key, and not only those that one sets first and those that are not their defaults.
+        every: whether to write every key; otherwise those to set first, and those whose value is not the default.
     """
     from dimred.config import OTHER_METHOD, StageConfig, StageTwoConfig, flatten
 

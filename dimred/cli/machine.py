@@ -48,8 +48,8 @@ def doctor(
     """Check whether this machine can train, and say how to fix what is wrong.
 
     It looks at versions, device, CANN, memory, the disk of this folder and oneDNN. If MindSpore, device, CANN and disk
-    are fine, a training step and a collective follow, in half a minute. The exit status is 1 if a check failed; its
-    line says how to fix that. The checks for Ascend were never run on a device.
+    are fine, it also runs a training step and a collective, which takes half a minute. The exit status is 1 if a check
+    failed; its line says how to fix that. The checks for Ascend have never been run on a device.
 
     Example: dimred doctor
     """
@@ -94,7 +94,7 @@ def _versions() -> list[CheckResult]:
 
 
 def _specifiers(package: str) -> SpecifierSet:
-    """Return the versions of a package that satisfy all requirements of dimred, those of its extras included."""
+    """Return the versions of a package that satisfy all requirements of dimred, including those of its extras."""
     requirements = map(Requirement, importlib.metadata.requires("dimred") or ())
     return SpecifierSet(",".join(str(one.specifier) for one in requirements if one.name == package))
 
@@ -117,7 +117,7 @@ def _cann(target: Literal["CPU", "Ascend"]) -> CheckResult:
         text = f"none: neither {' nor '.join(_CANN)} is set"
         return CheckResult("CANN", text, "install CANN, and source its set_env.sh")
     if not Path(home).is_dir():
-        return CheckResult("CANN", f"{home}, which is not there", "source the set_env.sh of a CANN that is installed")
+        return CheckResult("CANN", f"{home}, which does not exist", "source the set_env.sh of a CANN that is installed")
     lines = [line for path in Path(home).glob("version.*") for line in path.read_text(errors="replace").splitlines()]
     version = next((line.strip() for line in lines if "ersion" in line), "no version found")
     return CheckResult("CANN", f"{home} ({version})")
@@ -133,7 +133,7 @@ def _memory() -> CheckResult:
 def _disk() -> CheckResult:
     here = Path.cwd()
     free = free_bytes(here)
-    text = f"{here} does not say how much is free" if free is None else f"{free / 1e9:.1f} GB are free in {here}"
+    text = f"the free space in {here} is unknown" if free is None else f"{free / 1e9:.1f} GB are free in {here}"
     try:
         with tempfile.TemporaryFile(dir=here) as file:
             file.write(bytes(1 << 20))
@@ -152,7 +152,7 @@ def _instruction_set() -> CheckResult:
     if not has_avx512():
         return CheckResult("oneDNN", f"no AVX-512 here, so no cap is needed ({cap or 'none'})")
     is_capped = (cap or "").upper() in ("AVX2", "AVX", "SSE41", "AVX2_VNNI")
-    remedy = f"unset {ISA_VARIABLE}, or set it to AVX2: convolutions are 20 times slower without it"
+    remedy = f"unset {ISA_VARIABLE}, or set it to AVX2: convolutions are 20 times slower uncapped"
     return CheckResult("oneDNN", f"instruction set capped at {cap}", "" if is_capped else remedy)
 
 
@@ -196,8 +196,8 @@ def bench(
 ) -> None:
     """Time 50 steps of stage 1 with your network, data and ranks.
 
-    The result is a table in Markdown with one row. The first 10 steps warm up. A step includes the reading of its
-    batch, but no evaluation and no snapshot. Nothing is kept.
+    The result is a Markdown table with one row. The first 10 steps are warm-up and are not timed. The time of a step
+    includes reading its batch, but no evaluation and no snapshot. Nothing is kept.
 
     Example: dimred bench ./imagenet --config imagenet
 

@@ -1,4 +1,4 @@
-"""The ``dimred`` command, which ctrl-C ends without a traceback, also while modules are imported."""
+"""The ``dimred`` command. Ctrl-C ends it without a traceback, even while modules are imported."""
 
 import os
 import signal
@@ -25,7 +25,8 @@ def app() -> None:
 def _interrupt(number: int, frame: FrameType | None) -> None:
     """Raise KeyboardInterrupt; but during an import, end the process.
 
-    Libraries make other errors of a KeyboardInterrupt in their imports, and MindSpore aborts at exit after one.
+    Some libraries turn a KeyboardInterrupt during their import into another error, and MindSpore aborts at exit after
+    one.
     """
     while frame is not None:
         if frame.f_code.co_filename == "<frozen importlib._bootstrap>":

@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 def evaluate(
     data: Annotated[
-        Path, typer.Argument(metavar="DATA", help="Folder with train/<class>/ and data.eval_split's images.")
+        Path, typer.Argument(metavar="DATA", help="Folder with train/<class>/ and the images of data.eval_split.")
     ],
     weights: Annotated[
         Path,
@@ -39,8 +39,8 @@ def evaluate(
     config: Annotated[
         Path | None,
         typer.Option(
-            help="YAML file, or a recipe, whose data.eval_split names the split; by default the file of the run that "
-            "WEIGHTS are of. Of it only the keys that both stages share are read."
+            help="YAML file, or a recipe, whose data.eval_split names the split; by default that of the run that "
+            "WEIGHTS come from. Only the keys that both stages share are read."
         ),
     ] = None,
     save: Annotated[
@@ -52,11 +52,10 @@ def evaluate(
 ) -> None:
     """Measure the accuracy, or your own metric, of a checkpoint or of a run's network.
 
-    It is measured with the checkpoint's BatchNorm statistics and with re-estimated ones. From 100 classes on, top5 is
-    measured beside the accuracy. Statistics are re-estimated on as many training batches as reestimate_batches says. A
-    merge of snapshots has no statistics, and gets them here. --json prints a metric that is a share, such as the
-    accuracy, as a fraction. A warning is shown if the split that is measured also made choices in the run that WEIGHTS
-    come from.
+    A network with BatchNorm is measured twice: with its own statistics, and with statistics re-estimated on
+    reestimate_batches training batches. A merge of snapshots has no statistics of its own, so it is measured with the
+    re-estimated ones alone. With 100 classes or more, top5 is measured too. --json prints a share, such as the
+    accuracy, as a fraction. A warning is shown if the same split also made choices in the run that WEIGHTS come from.
 
     Example: dimred eval ./digits average.ckpt --config digits
 
@@ -71,8 +70,8 @@ def evaluate(
         config = config or own_config(run)
     if config is None:
         raise ConfigError(
-            f"--config is missing, and WEIGHTS {str(weights)!r} are of no run whose {CONFIG} could be taken; give the "
-            "YAML file, or the recipe, that they were trained with"
+            f"--config is missing, and WEIGHTS {str(weights)!r} are not in a run whose {CONFIG} could be used; give "
+            "the YAML file, or the recipe, that they were trained with"
         )
     settings = load_config(StageConfig, config, overrides or [])
     split = settings.data.eval_split
@@ -95,7 +94,7 @@ def evaluate(
     parameters = [value for value in network.get_parameters() if value.name not in absent]
     from_arrays(parameters, arrays, named)
     if (name := first_not_finite(parameters)) is not None:
-        _log.warning(f"{named} has {name!r} with an infinite number or NaN; what is measured with it means nothing")
+        _log.warning(f"{named} has {name!r} with an infinite number or NaN; a metric measured with it means nothing")
     figures: Figures = {metric.name: {} for metric in task.metrics}
     result: dict[str, Any] = {"split": split, "metrics": figures}
 
@@ -127,7 +126,7 @@ def evaluate(
 
 
 def run_of(path: Path) -> Path | None:
-    """Return the folder of the run that a file or folder is in, or is itself; None if it is in none."""
+    """Return the folder of the run that a file or folder belongs to; None if it belongs to none."""
     path = without_dots(path)
     for folder in (path, *path.parents[:3]):
         is_run = any((folder / name).is_dir() for name in (STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS))
@@ -137,11 +136,11 @@ def run_of(path: Path) -> Path | None:
 
 
 def network_of_run(folder: Path, run: Path | None) -> Path:
-    """Return the network that a run ended with: stage 2's, or stage 1's last full checkpoint.
+    """Return the path of the network that a run ended with: stage 2's, or stage 1's last full checkpoint.
 
     Args:
-        folder: what the user gave as WEIGHTS.
-        run: the run's folder, see ``run_of``; None for none.
+        folder: the folder that the user gave as WEIGHTS.
+        run: the run's folder, see ``run_of``; None if there is none.
 
     Raises:
         ConfigError: there is no run, or no network in it yet.
@@ -165,7 +164,7 @@ def compare(
     ],
     config: Annotated[
         Path | None,
-        typer.Option(help="YAML file, or a recipe such as digits, with stage 2; by default that in the first RUN."),
+        typer.Option(help="YAML file, or a recipe such as digits, with stage 2; by default that of the first RUN."),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("comparison"),
     methods: Annotated[
@@ -177,18 +176,18 @@ def compare(
     ] = None,
     at: Annotated[
         str | None,
-        typer.Option(help="Epochs at which to take stage 1 as ended, such as 20,30; by default its last."),
+        typer.Option(help="Epochs at which to regard stage 1 as ended, such as 20,30; by default its last."),
     ] = None,
     overrides: Overrides = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the rows of an earlier call in --out.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Keep the rows that an earlier call left in --out.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Compare stage 2 with averages of the same snapshots and with plain training.
 
-    Rivals that must be trained are trained here. The val split chooses, the test split reports, and BatchNorm is
-    re-estimated in every row. Stage 2 runs as configured; if that is a search, a cooldown of as many passes is a row
-    beside it. It prints a table, or with --json the contents of OUT/compare.json; OUT/compare.html is the page, with
-    the metric on test over passes.
+    Rivals that must be trained are trained here. Choices are made on the val split, results are reported on the test
+    split, and BatchNorm is re-estimated in every row. Stage 2 runs as configured; if that is a search, a cooldown of as
+    many passes gets a row too. It prints a table, or with --json the contents of OUT/compare.json. The page
+    OUT/compare.html plots the metric on test over passes.
 
     Example: dimred compare ./digits device0_stage_1
     """
@@ -196,7 +195,7 @@ def compare(
     try:
         epochs = [int(epoch) for epoch in at.split(",")] if at else []
     except ValueError:
-        raise ConfigError(f"--at is {at!r}; give whole numbers with commas between, such as 20,30,45") from None
+        raise ConfigError(f"--at is {at!r}; give whole numbers separated by commas, such as 20,30,45") from None
     from dimred.comparison.compare import compare as make_comparison
     from dimred.comparison.results import markdown
     from dimred.launch.signals import StopSignals
@@ -207,7 +206,7 @@ def compare(
                 data, runs, config, out, methods=names, at=epochs, overrides=overrides or [], resume=resume
             )
     except StoppedError as stop:
-        raise StoppedError(stop.number, f"what is finished is in {out}; go on by --resume") from None
+        raise StoppedError(stop.number, f"the finished rows are in {out}; go on with --resume") from None
     if as_json:
         print(json_text(summary, indent=2))
         return
@@ -226,11 +225,11 @@ def report(
     grid: Annotated[int, typer.Option(min=2, help="Points along each side of the loss surface.")] = 11,
     batches: Annotated[int, typer.Option(min=1, help="Training batches to evaluate each point on.")] = 2,
 ) -> None:
-    """Make one page of a run, report.html, and each of its pictures as PNG and SVG.
+    """Make a page about a run, report.html, and each of its pictures as PNG and SVG.
 
-    It shows the curves of both stages, each step of a search, and where both stages lie on the true loss surface. For
-    a stage 1, finished or not, it shows the curves and the spectrum of the snapshots. The page needs no internet
-    connection.
+    For a stage 2, it shows the curves of both stages, each step of a search, and where both stages lie on the true loss
+    surface. For a stage 1, finished or not, it shows the curves and the spectrum of the snapshots. The page needs no
+    internet connection.
 
     Example: dimred report device0_stage_2
     """

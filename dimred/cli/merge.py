@@ -30,7 +30,7 @@ def merge(
     to_step: Annotated[int | None, typer.Option(help="Last step to take.")] = None,
     order: Annotated[
         str,
-        typer.Option(help="By step (the numbers in the names), name or mtime."),
+        typer.Option(help="Order by step (the numbers in the names), name or mtime."),
     ] = "step",
     profile: Annotated[
         str | None,
@@ -63,7 +63,7 @@ def merge(
     ] = None,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Time limit of one evaluation.")] = 3600.0,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the scores of a call that was stopped, killed or failed.")
+        bool, typer.Option("--resume", help="Keep the scores of a call that was stopped, killed or failed.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -71,7 +71,7 @@ def merge(
 
     It reads checkpoints of PyTorch, Hugging Face, JAX (safetensors) and MindSpore, and keeps their layout.
     BatchNorm statistics must be re-estimated: the metric's file may define a function reestimate(candidate) for that;
-    for MindSpore, dimred eval does it. LoRA adapters are averaged by what they add to the network.
+    for MindSpore, dimred eval does it. Of LoRA adapters, the updates that they add to the weights are averaged.
 
     Example: dimred merge RUN --last 5 --out avg.safetensors
 

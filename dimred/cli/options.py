@@ -1,4 +1,4 @@
-"""Name the options of a command in errors of the Python function that it calls, in place of its arguments."""
+"""Replace the arguments of a Python function by the options of a command in the function's errors."""
 
 import re
 from collections.abc import Iterator

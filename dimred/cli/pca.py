@@ -31,7 +31,7 @@ def pca(
         Path | None,
         typer.Option(
             help="Take the names and order of the weights from this checkpoint of the network alone, manifest.json or "
-            "pca_mat.npy. Default: the folder's manifest; without one, all floats that are no running statistics.",
+            "pca_mat.npy. Default: the folder's manifest; without one, all floats except running statistics.",
             exists=True,
         ),
     ] = None,

@@ -87,14 +87,14 @@ def train(
     ] = None,
     stall_timeout: Annotated[
         float,
-        typer.Option(min=0, metavar="SECONDS", help="End if stuck for so long; 0: never."),
+        typer.Option(min=0, metavar="SECONDS", help="End if stuck for this long; 0: never."),
     ] = 1800,
 ) -> None:
     """Run stage 1 or stage 2, on one device or many, on one host or several.
 
     Stage 1 trains, and keeps a rolling series of weight snapshots. Stage 2 begins at WEIGHTS. Its method is a search in
-    the subspace of the snapshots, or a cooldown, which brings the learning rate to 0. With --set method=cooldown,
-    nothing of what a file has for a search is taken.
+    the subspace of the snapshots, or a cooldown, which brings the learning rate to 0. With --set method=cooldown, the
+    file's settings for a search are ignored.
 
     At ctrl-C, SIGTERM or SIGUSR1 it saves and ends; the same command with --resume goes on.
 
@@ -151,7 +151,7 @@ def train(
 
 
 def _check_paths(data: Path, weights: Path | None, pca_mat: Path | None) -> None:
-    """Raise ConfigError if a path leads to nothing, or WEIGHTS to something else."""
+    """Raise ConfigError if a path does not exist, or WEIGHTS is not a full checkpoint."""
     paths = {"DATA": data, "WEIGHTS": weights, "PCA_MAT": pca_mat}
     absent = [argument for argument, path in paths.items() if path is not None and not path.exists()]
     if absent:
@@ -191,7 +191,7 @@ def _try_out(job: Any, stall_timeout: float) -> int:
     if status == 0:
         seconds, ranks = time.perf_counter() - start, f"{job.devices} rank{'s'[: job.devices - 1]}"
         print(
-            f"fast dev run: a step and all that surrounds it went well on {ranks} in {seconds:.0f} s; nothing of it is "
-            "kept. Without --fast-dev-run the same command makes the whole run"
+            f"fast dev run: a step and everything around it went well on {ranks} in {seconds:.0f} s; nothing is kept. "
+            "Without --fast-dev-run the same command makes the whole run"
         )
     return status

@@ -60,9 +60,9 @@ def compare(
     Args:
         data: folder with train/, val/ and test/; ``{seed}`` in it stands for a run's seed.
         runs: folders of stage 1 runs, one for each seed.
-        config: a YAML file with stage 2, or the name of a recipe; None for that in the first run.
+        config: a YAML file with stage 2, or the name of a recipe; None for that of the first run.
         out: folder for the results, ``compare.json``, ``compare.md`` and ``compare.html``.
-        methods: names from ``METHODS``; by default all that apply. Those whose result they need are run too.
+        methods: names from ``METHODS``; by default all that apply. Methods whose results these need are run too.
         at: epochs at which to treat stage 1 as ended; by default its last.
         overrides: ``key=value``, in place of entries of the configuration.
         resume: whether to go on with the rows in ``out`` of an earlier call.
@@ -109,7 +109,7 @@ def compare(
 
 
 def _config_of(run: Path) -> Path:
-    """Return the path of the configuration of a stage 1; ConfigError if ``run`` is no folder of one."""
+    """Return the path of the configuration of a stage 1; ConfigError if ``run`` is not the folder of one."""
     if (run / STAGE_2_CHECKPOINTS).is_dir() or not (run / CONFIG).is_file():
         what = "a run of stage 2" if (run / STAGE_2_CHECKPOINTS).is_dir() else f"which has no {CONFIG}"
         raise ConfigError(f"RUN is {str(run)!r}, {what}; give the folder of a finished stage 1")
@@ -133,7 +133,7 @@ def _jobs(
             "another optimizer: schedule-free SGD is a row that compare trains itself"
         )
     if (other := seeds.setdefault(one.seed, run)) is not run:
-        raise ConfigError(f"RUN is {str(run)!r}, of seed {one.seed}, which {str(other)!r} has too; give one run a seed")
+        raise ConfigError(f"RUN is {str(run)!r}, of seed {one.seed}, as {str(other)!r} is; give one run a seed")
     last_epoch = max(full_checkpoints(run / STAGE_1_CHECKPOINTS), default=0) if one.stop else one.epochs
     for at in epochs or [last_epoch]:
         images, folder = Path(data.replace("{seed}", str(one.seed))), out / f"seed_{one.seed}" / f"at_{at}"
@@ -141,7 +141,7 @@ def _jobs(
         if names.intersection(AFTER_STAGE_2):
             names.add("stage_2")
         if one.optimizer.name not in ("momentum", "sgd"):
-            names.discard("schedule_free")  # it is SGD, and no counterpart of other optimizers
+            names.discard("schedule_free")  # it is SGD, not a counterpart of other optimizers
         if at >= (one.schedule.last_epoch or 0):
             names.discard("plain_to_the_end")
         if two.method == "cooldown":
@@ -185,7 +185,7 @@ def _check_comparable(
     """Check that stage 1 kept what the methods need at epoch ``at``, and that stage 2 goes on with its task.
 
     Returns:
-        The digest of stage 1's full checkpoint, and those of the splits, by what they are of.
+        The digests of stage 1's full checkpoint and of the splits, under ``RUN``, ``DATA/train`` and so on.
 
     Raises:
         ConfigError, DataError, SeriesError: something is missing, or does not match.
@@ -207,8 +207,8 @@ def _check_comparable(
     would_have = snapshots_in_the_end(one.model_copy(update={"epochs": at}), parent.steps_per_epoch)
     if n_snapshots < would_have:
         _log.warning(
-            f"{run} has {n_snapshots} of the {would_have} snapshots that it would have had, had it ended at "
-            f"epoch {at}; later ones took their places. Train it with a larger snapshots.keep for a fair comparison"
+            f"{run} has {n_snapshots} of the {would_have} snapshots that it would have had if it had ended at epoch "
+            f"{at}; later ones replaced the others. Train it with a larger snapshots.keep for a fair comparison"
         )
     if "stage_2" in methods and two.method == "search":
         check_enough(n_snapshots, two.search.n_components, two.search.basis, snapshots.directory)
@@ -230,7 +230,7 @@ def _check_begun(run: Path, data: Path, digests: Mapping[str, str]) -> int:
 
 
 def _check_digests(folder: Path, digests: Mapping[str, str]) -> None:
-    """Check that RUN and DATA are what they were when the rows in a folder were written, wherever they are."""
+    """Check that RUN and DATA have the same contents as when the rows in a folder were written, at any path."""
     for file in sorted(folder.glob("*.json")):
         before = read_row(file)["digests"]
         for argument, digest in digests.items():
@@ -241,7 +241,7 @@ def _check_digests(folder: Path, digests: Mapping[str, str]) -> None:
 
 
 def _check_folder(out: Path, two: StageTwoConfig, *, resume: bool) -> None:
-    """Check that a folder is new, or holds a comparison with the same stage 2, which is to be gone on with."""
+    """Check that a folder is new, or holds a comparison with the same stage 2 and ``resume`` is set."""
     if not (out / CONFIG).exists():
         if out.exists() and (not out.is_dir() or results_in(out)):
             raise ConfigError(f"--out is {str(out)!r}, which holds something else; name another folder")
@@ -249,7 +249,7 @@ def _check_folder(out: Path, two: StageTwoConfig, *, resume: bool) -> None:
     n_rows = len(list(out.glob("seed_*/at_*/*.json")))
     if not resume:
         raise ConfigError(
-            f"--out is {str(out)!r}, which holds an earlier comparison of {n_rows} rows; go on with it by --resume, or "
+            f"--out is {str(out)!r}, which holds an earlier comparison of {n_rows} rows; go on with --resume, or "
             "name another folder"
         )
     if load_config(StageTwoConfig, out / CONFIG) != two:

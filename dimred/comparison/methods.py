@@ -28,7 +28,7 @@ SPLITS = ("train", "val", "test")
 PEAK_FACTORS = (0.5, 1.0, 2.0)  # of stage 1's peak
 METHODS = ("last", "average", "stage_2", "cooldown", "plain_for_total", "schedule_free", "plain_to_the_end")
 """Names of the methods of ``Comparison``, in the order in which they are run."""
-AFTER_STAGE_2 = ("cooldown", "plain_for_total", "schedule_free")  # need its result
+AFTER_STAGE_2 = ("cooldown", "plain_for_total", "schedule_free")  # methods that need stage 2's result
 
 
 class MethodResult(NamedTuple):
@@ -41,9 +41,9 @@ class MethodResult(NamedTuple):
             choose are not counted.
         seconds: wall seconds of the method, without stage 1; they include choices, and training runs that were not
             chosen or diverged.
-        chosen: what ``val`` chose, in words; empty if there was nothing to choose.
+        chosen: the choice on ``val``, in words; empty if there was nothing to choose.
         choice: the chosen rate, if other seeds are to use it too.
-        diverged: with which rates training diverged, in words; empty if it did with none.
+        diverged: the rates with which training diverged, in words; empty if there were none.
     """
 
     network: str
@@ -63,14 +63,13 @@ class Comparison:
         data: folder with train/, val/ and test/.
         run: folder of the stage 1.
         one: stage 1's configuration.
-        two: stage 2's configuration, whole; its network and loss must be stage 1's, and its seed is replaced by stage
-            1's.
+        two: stage 2's configuration; its network and loss must be stage 1's, and its seed is replaced by stage 1's.
         at: the epoch.
         folder: folder for the rows and runs.
         n_ranks: number of ranks that trained stage 1.
 
     Attributes:
-        passes_of_stage_1: what stage 1 cost until that epoch, as ``MethodResult.passes``.
+        passes_of_stage_1: cost of stage 1 until that epoch, as ``MethodResult.passes``.
         checkpoint: its full checkpoint of that epoch.
         measure: path of a checkpoint -> its figures on ``val`` and ``test``, as a row has them; measured once for each.
         network, evaluator, metrics: see ``Task``.
@@ -195,8 +194,8 @@ class Comparison:
     ) -> MethodResult:
         """Return the training with the rate that an earlier seed chose.
 
-        Without an earlier seed, or if training diverges with its rate here, return the best on ``val`` of those with
-        the rates around the middle one.
+        Without an earlier seed, or if training diverges with its rate here, return the best, on ``val``, of the
+        trainings with rates around ``middle``.
         """
         rows = map(read_row, sorted(self.folder.parent.parent.glob(f"seed_*/{self.folder.name}/{method}.json")))
         earlier, seed = next(((row["choice"], row["seed"]) for row in rows if row.get("choice")), (None, None))

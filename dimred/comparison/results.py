@@ -221,7 +221,7 @@ def write_comparison_page(out: Path, summary: dict[str, Any]) -> None:
     words = [
         f"From the same stage 1, {seeds}.",
         *(["BatchNorm is re-estimated in every row."] if summary["batch_norm"] else []),
-        "The val split chooses, the test split reports.",
+        "Choices are made on the val split; results are reported on the test split.",
         "Passes are those of the training that made a network, in epochs; seconds leave out stage 1, and include "
         "choices and training runs that were not chosen or diverged.",
         *divergences(summary),
@@ -240,7 +240,7 @@ def write_comparison_page(out: Path, summary: dict[str, Any]) -> None:
     rows = [[run["title"], str(run["at"]), str(run["seed"]), run["chosen"]] for run in summary["runs"]]
     runs = sorted({f"{run['run']}, data {run['data']}" for run in summary["runs"]})
     choices = table(("method", "stage 1's epochs", "seed", "val chose"), [row for row in rows if row[-1]], kind="names")
-    page.add("Runs", [], sentences([f"Stage 1: {'; '.join(runs)}."]) + details("What val chose in each", choices))
+    page.add("Runs", [], sentences([f"Stage 1: {'; '.join(runs)}."]) + details("Choices on val in each", choices))
     page.write(f"Comparison: {out.resolve().name}", sentences(comparison_verdict(summary), "verdict"))
 
 
@@ -252,7 +252,7 @@ def comparison_verdict(summary: dict[str, Any]) -> list[str]:
     unit = " %" if metric.is_fraction else f" ({metric.name})"
     seeds = f"over {n_seeds} seeds" if n_seeds > 1 else "of one seed"
     lines = [
-        f"After {at} epochs of stage 1 the val split takes: {choice['title']}, which has "
+        f"After {at} epochs of stage 1 the val split chooses: {choice['title']}, which has "
         f"{score_text(choice[_SCORE], metric)}{unit} on test {seeds}"
         f"{', BatchNorm re-estimated' if summary['batch_norm'] else ''}."
     ]
@@ -263,7 +263,7 @@ def comparison_verdict(summary: dict[str, Any]) -> list[str]:
         else:
             gains = [f"against {score_text(one[_SCORE], metric)} for {one['title']}" for one in others]
         lines.append(f"That is {', '.join(gains[:-1])}{' and ' if gains[1:] else ''}{gains[-1]}.")
-    lines.append(f"It took {choice['passes']:.1f} passes in all, and {duration(choice['seconds'])} beside stage 1.")
+    lines.append(f"It took {choice['passes']:.1f} passes in all, and {duration(choice['seconds'])} besides stage 1.")
     if best is not choice:
         lines.append(f"The best on test would have been: {best['title']}, {metric.text(best[_SCORE]['mean'])}.")
     if n_seeds == 1 and metric.is_fraction:

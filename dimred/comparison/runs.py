@@ -1,4 +1,4 @@
-"""The runs of a comparison: the stage 1 that it is about, and programs that train in folders of their own."""
+"""The runs of a comparison: the stage 1 that it starts from, and programs that train in folders of their own."""
 
 import logging
 import sys
@@ -73,21 +73,21 @@ def checkpoint_of(run: Path, epoch: int) -> Path:
     if epoch not in checkpoints:
         epochs = ", ".join(map(str, sorted(checkpoints))) or "none"
         raise ConfigError(
-            f"RUN is {str(run)!r}, which has no full checkpoint of epoch {epoch} (of these epochs: {epochs}); finish "
+            f"RUN is {str(run)!r}, which has no full checkpoint of epoch {epoch} (it has these: {epochs}); finish "
             "stage 1 first (its --resume goes on with it), or train it with a smaller checkpoints.every_epochs"
         )
     return checkpoints[epoch]
 
 
 def on_one_process(stage: StageOneConfig | StageTwoConfig, n_ranks: int) -> dict[str, int | DataConfig]:
-    """Return the options with which one process takes the batches of several ranks as micro-batches, and no others.
+    """Return the options that make one process take exactly the batches of several ranks, as micro-batches.
 
     Args:
         stage: configuration of a stage that ran on these ranks.
         n_ranks: number of ranks.
 
     Returns:
-        New values of ``accumulation`` and ``data``; batches do not come from a device's queue then.
+        New values of ``accumulation`` and ``data``; for several ranks, ``data.sink`` is off.
     """
     sink, multiple_of = stage.data.sink and n_ranks == 1, stage.data.multiple_of * n_ranks
     data = stage.data.model_copy(update={"sink": sink, "multiple_of": multiple_of})

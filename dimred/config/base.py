@@ -71,13 +71,13 @@ class Strict(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _no_number(cls, value: Any, info: ValidationInfo) -> Any:
-        """Turn YAML's ``off`` or ``yes`` into text unless the key is boolean; as a number it would count as 0 or 1.
+        """Turn a boolean, such as YAML's ``off``, into text unless the key is boolean; a number would become 0 or 1.
 
         Raises:
-            ValueError: one is in a list; no list of a configuration has any.
+            ValueError: a boolean is in a list; no list of a configuration holds booleans.
         """
         if isinstance(value, list | tuple) and any(isinstance(part, bool) for part in value):
-            raise ValueError("true and false are no entries of this list; give numbers, or put quotes around a text")
+            raise ValueError("true and false can't be in this list; give numbers, or put quotes around a text")
         kind = cls.model_fields[str(info.field_name)].annotation
         return str(value) if isinstance(value, bool) and bool not in (kind, *get_args(kind)) else value
 
@@ -102,9 +102,9 @@ class Strict(BaseModel):
 
     @classmethod
     def check_arguments(cls, **values: Any) -> None:
-        """Check arguments of Python by the ranges of the keys of their names; a text is no number, and None no value.
+        """Check Python arguments against the ranges of the keys with the same names, without conversion; refuse None.
 
-        A graph rounds numbers to float32, so they must be in their range there, too: 1 - 1e-8 is 1.
+        A graph rounds numbers to float32, so the rounded numbers must be in range too: 1 - 1e-8 becomes 1.
 
         Raises:
             ConfigError: names each argument whose value is not allowed, and says what is allowed.

@@ -19,10 +19,10 @@ _LARGEST_FILE = 100_000
 
 
 def load_config(stage: type[Stage], path: Path | None, overrides: Sequence[str] = ()) -> Stage:
-    """Load a stage's configuration: its section of the file over the shared part, and the overrides over both.
+    """Load a stage's configuration: its section of the file overrides the shared part, and ``overrides`` override both.
 
-    The section ``stage_2`` is for its ``method``: with an override of ``method`` by the other one, nothing of it is
-    taken. Stage 2's section is checked with stage 1's, so that a mistake in it is known before stage 1 trains.
+    The section ``stage_2`` is for its ``method``: if an override sets the other method, the section is ignored. Stage
+    2's section is checked with stage 1's, so that a mistake in it is found before stage 1 trains.
 
     Args:
         stage: ``StageOneConfig`` or ``StageTwoConfig``; ``StageConfig`` for the shared part alone.
@@ -48,7 +48,7 @@ def load_config(stage: type[Stage], path: Path | None, overrides: Sequence[str] 
 
 
 def _problems(stage: type[StageConfig], whole: Mapping[str, Any], overrides: Sequence[str] = ()) -> list[str]:
-    """List what is wrong with a file and overrides: misplaced keys, the stage, and the stage 2 that follows stage 1."""
+    """List the problems of a file and overrides: misplaced keys, faults of the stage, and of the stage 2 after it."""
     values, lines = _values(stage, whole, overrides), [*_misplaced(whole)]
     lines += _lines_of(stage, values)
     if stage is StageOneConfig and isinstance(following := values.get("stage_2", {}), Mapping):
@@ -67,7 +67,7 @@ def _lines_of(stage: type[StageConfig], values: Mapping[str, Any]) -> list[str]:
 
 
 def _misplaced(whole: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line about each key at the top of a file that is not shared, nor the section of a stage."""
+    """Yield a line about each key at the top of a file that is neither shared nor the section of a stage."""
     for key, value in whole.items():
         if key in StageConfig.model_fields:
             continue
@@ -75,7 +75,7 @@ def _misplaced(whole: Mapping[str, Any]) -> Iterator[str]:
             if value is not None and not isinstance(value, Mapping):
                 yield f"{key} is {value!r}; it must be a section of keys and values"
         elif sections := [section for section, stage in SECTIONS.items() if key in stage.model_fields]:
-            yield f"{key} is no shared key; write it below {' or '.join(sections)}"
+            yield f"{key} is not a shared key; write it below {' or '.join(sections)}"
         else:
             from dimred.config.messages import keys_of, lines_of_unknown
 
@@ -97,12 +97,12 @@ def _values(stage: type[StageConfig], whole: Mapping[str, Any], overrides: Seque
 
 
 def _copy(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Copy sections, so that overrides leave what was read as it is."""
+    """Copy sections, so that overrides don't change the values that were read."""
     return {key: _copy(value) if isinstance(value, Mapping) else value for key, value in values.items()}
 
 
 def _has_other_method(section: Mapping[str, Any], overrides: Sequence[str]) -> bool:
-    """Return whether the overrides name another method than the section is for."""
+    """Return whether the overrides name a method other than the one the section is for."""
     given = [one.partition("=")[2].strip() for one in overrides if one.partition("=")[0] == "method"]
     default = StageTwoConfig.model_fields["method"].default
     return bool(given) and OTHER_METHOD.get(given[-1]) == section.get("method", default)
@@ -150,7 +150,7 @@ def config_file(path: Path) -> Path:
     """Find the file that ``path`` stands for: the file itself, or the recipe with that name, such as ``digits``.
 
     Args:
-        path: the file, or the name. What has a suffix is taken for a file, whether it exists or not.
+        path: the file, or the name. A path with a suffix is taken for a file, whether it exists or not.
 
     Raises:
         ConfigError: there is no such recipe.
@@ -172,8 +172,8 @@ def recipe_names() -> list[str]:
 def config_text(config: StageConfig) -> str:
     """Return the configuration of a stage as YAML text, from which ``load_config`` makes an equal one.
 
-    The stage's values of the shared keys stand in the shared part. Stage 1's has the section ``stage_2`` as it was
-    read, so that stage 2 takes over the rest.
+    The shared part holds the stage's own values of the shared keys. Stage 1's text keeps the section ``stage_2`` as it
+    was read, so that stage 2 can be run with the same file.
     """
     values = config.model_dump(mode="json")
     whole = {key: values.pop(key) for key in StageConfig.model_fields}
@@ -190,9 +190,9 @@ _CONSTRUCTOR_ERRORS = (ValueError, OverflowError, LookupError, AttributeError, T
 
 
 class _Loader(yaml.SafeLoader):
-    """A loader that refuses a key that is there twice, and reads numbers as they look.
+    """A loader that refuses duplicate keys, and reads numbers as they look.
 
-    YAML's own would drop the first of two keys, read 010 as the octal number 8, and 1:10 as 70, to the base 60.
+    PyYAML's own would drop the first of two equal keys, and read 010 as the octal number 8, and 1:10 as 70, in base 60.
     """
 
     def compose_mapping_node(self, anchor: str | None) -> Any:
@@ -200,12 +200,12 @@ class _Loader(yaml.SafeLoader):
         node, keys = super().compose_mapping_node(anchor), set[str]()
         for key, _ in node.value:
             if str(key.value) in keys:
-                raise yaml.constructor.ConstructorError(problem=f"the key {key.value!r} is there twice{key.start_mark}")
+                raise yaml.constructor.ConstructorError(problem=f"the key {key.value!r} is given twice{key.start_mark}")
             keys.add(str(key.value))
         return node
 
     def construct_number(self, node: yaml.ScalarNode) -> Any:
-        """Construct a number. Zeros before a decimal number are left out, and a text with a colon stays a text."""
+        """Construct a number. Leading zeros of a decimal number are dropped, and a text with a colon stays a text."""
         text = str(self.construct_scalar(node))
         if ":" in text:
             return text

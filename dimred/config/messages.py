@@ -48,13 +48,13 @@ def _in_words(model: type[BaseModel], keys: Sequence[str], values: Any, problem:
 
 
 def lines_of_unknown(unknown: str, value: Any, keys: Sequence[str], new_keys: Mapping[str, str]) -> Iterator[str]:
-    """Yield a line about an unknown dotted key, or about each key in a section that no known one resembles.
+    """Yield a line about an unknown dotted key; if it is a section that resembles no known key, about each key in it.
 
     ``new_keys`` maps a dotted key, or its last parts, to what to do instead.
     """
     parts = unknown.split(".")
     if new := next(filter(None, (new_keys.get(".".join(parts[n:])) for n in range(len(parts)))), None):
-        yield f"{unknown} is no key: {new}"
+        yield f"{unknown} is not a key: {new}"
     elif isinstance(value, Mapping) and value and not _similar_keys(unknown, keys):
         for name, inner in value.items():
             yield from lines_of_unknown(f"{unknown}.{name}", inner, keys, new_keys)

@@ -59,12 +59,12 @@ class DataConfig(Strict):
     std: tuple[_Spread, _Spread, _Spread] = (58.395, 57.12, 57.375)
     """Standard deviation of the three channels, on the same scale."""
     workers: Count | None = None
-    """Number of threads that read the data; no more than there are processors are used. null for 2, and with a dataset
-    of your own for 1: with more, several threads ask it for samples at the same time, in any order."""
+    """Number of threads that read the data, limited to the number of processors. null for 2, or for 1 with a dataset of
+    your own: with more, several threads ask it for samples at the same time, in any order."""
     sink: bool = False
     """Ascend: training batches come from MindSpore's queue on the device, filled ahead. Not run on a device yet."""
     multiple_of: Count = 1
-    """Training takes a multiple of this many batches of an epoch and drops the rest, as this many devices would. A
+    """In each epoch, training uses a multiple of this many batches and drops the rest, as this many devices would. A
     comparison sets it, to make the steps of several devices on one."""
     damaged: Literal["stop", "replace"] = "stop"
     """What to do if an image can't be decoded: stop, or replace it with another one (dimred data check counts them)."""
@@ -88,8 +88,8 @@ class PrecisionConfig(Strict):
     sinks whole graphs to the device: the fastest steps, the longest compilation, and no shape may change. null for
     MindSpore's choice for the device. Not run on a device yet."""
     hf32: bool | None = None
-    """Ascend: compute float32 convolutions and matrix products in HF32, with 11 bits of the mantissa: faster, less
-    exact. false for neither; null for CANN's choice, which is convolutions only. Not run on a device yet."""
+    """Ascend: compute float32 convolutions and matrix products in HF32, with an 11-bit mantissa: faster, less exact.
+    false for neither; null for CANN's choice, which is convolutions only. Not run on a device yet."""
 
 
 class ProfileConfig(Strict):
@@ -171,11 +171,11 @@ class ScheduleConfig(Strict):
 
     @property
     def falls_to_zero(self) -> bool:
-        """Return whether the rate is 0 at its end, so that nothing is left to cool down there."""
+        """Return whether the schedule ends with a rate of 0, which a cooldown could not lower any more."""
         return self.name not in ("step", "constant")
 
     def horizon(self, n_epochs: int) -> int:
-        """Return for how many epochs rates are made: total_epochs, or max(warmup_epochs + 1, n_epochs) if constant."""
+        """Return how many epochs to make rates for: total_epochs, or max(warmup_epochs + 1, n_epochs) if constant."""
         return max(self.warmup_epochs + 1, n_epochs) if self.name == "constant" else self.total_epochs
 
 
@@ -203,16 +203,16 @@ class OptimizerConfig(Strict):
 
 
 class CooldownConfig(Strict):
-    """How stage 1's training is brought to its end: its optimizer goes on with its state, its batches and the parts of
-    its step, while its rate is brought to 0 over stage 2."""
+    """How stage 2 brings stage 1's training to its end: it goes on with the same optimizer state, batches and parts of
+    the step, while the learning rate falls to 0."""
 
     factor: Positive = 0.5
     """The rate begins at this multiple of the rate that stage 1 ended with, or of cooldown.rate."""
     schedule: CurveName = "linear"
     """How the rate falls to 0 as x goes from 0 to 1: linear, as 1 - x; cosine; or 1-sqrt, as 1 - sqrt(x)."""
     keep_best: bool = True
-    """Keep the best average of stage 1's snapshots in place of the last epoch if the loss that is trained is lower
-    there on the val split; false keeps the last epoch, and needs no val."""
+    """Keep the best average of stage 1's snapshots instead of the weights after the last epoch if the loss that is
+    trained is lower for it on the val split; false keeps the weights after the last epoch, and needs no val."""
     rate: Positive | None = None
     """Replaces the rate that stage 1 ended with, for WEIGHTS from elsewhere; null for stage 1's."""
     optimizer: OptimizerConfig | None = None
@@ -232,7 +232,7 @@ class StopConfig(Strict):
     """End stage 1 when the average of its snapshots no longer improves on the val split."""
 
     name: Literal["averaged"] = "averaged"
-    """What is watched: averaged, the mean of the newer half of the snapshots, with BatchNorm re-estimated."""
+    """The weights to watch: averaged, the mean of the newer half of the snapshots, with BatchNorm re-estimated."""
     every_epochs: Count = 2
     """Epochs from one measurement to the next; each takes one pass over val and one over reestimate_batches."""
     patience: Count = 3

@@ -48,7 +48,7 @@ class SearchOptions(Strict):
     """bfgs uses a pair of a step s and a change of the gradient y if y's > min_cosine |y| |s|. The higher, the fewer
     noisy pairs; 1e-8 is for gradients without noise, of one batch."""
     max_rejected_steps: Count = 100
-    """Steps in a row without an accepted trial that end the search."""
+    """Number of steps in a row without an accepted trial after which the search ends."""
     gamma: Fraction = 0.9
     """Momentum of the step outside the subspace."""
     alpha: NotNegative = 0.001
@@ -69,14 +69,14 @@ class SearchOptions(Strict):
 
     @model_validator(mode="after")
     def _options_have_an_effect(self) -> "SearchOptions":
-        """Refuse an option of the other rule that is not its default, because nothing would come of it."""
+        """Refuse an option of the other rule that is not at its default, because it would have no effect."""
         for rule, names in _OF_RULE.items():
             for name in names if rule != self.rule else ():
                 field = type(self).model_fields.get(name)
                 if field is not None and getattr(self, name) != field.default:
                     raise ValueError(
                         f"{name} is an option of the rule {rule}, but rule is {self.rule}; leave it out, "
-                        f"or at its default, {field.default}"
+                        f"or leave it at its default, {field.default}"
                     )
         return self
 

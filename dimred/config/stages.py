@@ -1,4 +1,4 @@
-"""The configuration of each stage as a model: its keys with their types, defaults and meanings, and what must fit."""
+"""The configuration of each stage as a model: its keys with types, defaults and meanings, and rules between keys."""
 
 import math
 from collections.abc import Mapping
@@ -71,7 +71,7 @@ class StageConfig(Strict):
     """Label smoothing of the cross entropy."""
     metric: OwnFactory | None = None
     """Your own metric to report, by package.module:factory, see pipelines/TUTORIAL.md; null for the built-in
-    ones: accuracy, and from 100 classes on top5 beside it."""
+    ones: accuracy, and with 100 classes or more also top5."""
     all_reduce_split: tuple[Count, ...] = ()
     """Ascend, several ranks: numbers of the gradients, in order, at which a fused all-reduce ends; [] fuses none."""
     deterministic: bool = False
@@ -83,8 +83,8 @@ class StageConfig(Strict):
     """Steps from one saved state for --resume to the next within an epoch. One is saved at the end of each epoch, too;
     null saves no others."""
     read_every_steps: Count = 10
-    """Steps between reads of the device, for the losses and the votes of several ranks: after a fault or a signal on
-    one rank, all ranks save the state from before it within this many steps. The launcher waits 60 s after a signal,
+    """Steps between reads of the losses, and of the votes of several ranks, from the device: after a fault or a signal
+    on one rank, all ranks save the state from before it within this many steps. The launcher waits 60 s after a signal,
     so read more often if steps take seconds. A search reads in each step."""
     precision: PrecisionConfig = PrecisionConfig()
     loss_scale: LossScaleConfig = LossScaleConfig()
@@ -123,7 +123,9 @@ class StageConfig(Strict):
     @model_validator(mode="after")
     def _keys_fit(self) -> "StageConfig":
         if self.data.sink and self.accumulation > 1:
-            raise ValueError("data.sink needs batches of one shape, but accumulation ends with a smaller one; set one")
+            raise ValueError(
+                "data.sink needs batches of one shape, but accumulation can end with a smaller one; set only one"
+            )
         return self
 
 
@@ -199,9 +201,9 @@ class StageTwoConfig(StageConfig):
     NEW_KEYS: ClassVar[dict[str, str]] = StageConfig.NEW_KEYS | {"optimizer": "set cooldown.optimizer"}
 
     method: Literal["search", "cooldown"] = "search"
-    """search: search in the directions of stage 1's snapshots, and keep what it ends with, as published; cooldown: go
-    on with stage 1's training while its rate falls to 0, and let val choose between the end and the best average of
-    the snapshots."""
+    """search: search in the directions of stage 1's snapshots, and keep the weights that it ends with, as published;
+    cooldown: go on with stage 1's training while its rate falls to 0, and let val choose between the final weights and
+    the best average of the snapshots."""
     epochs: NumberOrFraction = _EPOCHS["search"]
     """Passes over the training split: a number, or a fraction of the passes of both stages together, such as 10%. By
     default 2 for a search and 10% for a cooldown."""

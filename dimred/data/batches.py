@@ -133,7 +133,7 @@ class Batches:
             yield from read_batches(partial(single.training_epoch, seed, epoch))
 
     def shortened(self, n_steps: int) -> "Batches":
-        """Return a copy with samples for so many steps, at least two of them, spread evenly over the split."""
+        """Return a copy with samples for ``n_steps`` steps, at least two samples, spread evenly over the split."""
         part = copy(self)
         part.n_images = min(self.n_images, max(2, n_steps * self.accumulation * self.batch_size * self.group_size))
         part._n_in_split = self._n_in_split or self.n_images
@@ -178,8 +178,8 @@ class Readable:
         """Iterate over one epoch, with MindSpore's arguments.
 
         Raises:
-            DataError: a batch can't be read; names the file if MindSpore does. It is a DamagedError if reading again is
-                useless, such as for a file that is not an image.
+            DataError: a batch can't be read; the message names the file if MindSpore does. It is a DamagedError if
+                reading again is useless, such as for a file that is not an image.
         """
         if self.batches is None:
             return
@@ -228,7 +228,7 @@ def _as_data_error(text: str) -> DataError:
     reason = of_python or _REASON.search(text)
     why = shown(reason[1] if reason else text, 300)
     if difference := re.search("Cannot batch tensors with different (shapes|types)", text):
-        remedy = f"of images set data.resize=true, or give all samples one {difference[1][:-1]}"
+        remedy = f"for images set data.resize=true, or give all samples one {difference[1][:-1]}"
         return DamagedError(f"samples have different {difference[1]}, and can't be put into a batch: {remedy} ({why})")
     if "[RandomCrop] failed" in text:
         remedy = "set data.resize=true, or give all images data.image_size"
@@ -261,7 +261,7 @@ def read_batches(
 
     Raises:
         DataError: a sample can't be used, such as an image that can't be decoded, or reading still fails after three
-            pauses; names the file if it is known.
+            pauses; the message names the file if it is known.
     """
     for pause in (*WAITS_SECONDS, None):
         try:

@@ -23,15 +23,15 @@ from dimred.errors import DataError
 
 _N_CLASSES_OF_IMAGENET = 1000
 _MODES = {"RGB": "colour", "L": "grey", "CMYK": "CMYK"}
-# What MindSpore decodes, whatever the file is called: not GIF, nor WebP, which browsers may save as .jpg.
+# Formats that MindSpore decodes, whatever the file's name; not GIF, nor WebP, which browsers may save as .jpg.
 _DECODED = {"JPEG", "MPO", "PNG", "BMP", "TIFF", "PPM"}
 
 
 class CheckedImages(NamedTuple):
-    """What ``check_images`` found below a folder."""
+    """The result of ``check_images`` for a folder."""
 
     kinds: dict[Path, str]  # file -> colour, grey, CMYK, other (palettes, transparency), or damaged
-    not_read: Counter[str]  # suffix in lower case, or "file" -> number of files that are no images
+    not_read: Counter[str]  # suffix in lower case, or "file" -> number of files that are not images
 
 
 def check_images(root: Path, workers: int) -> CheckedImages:
@@ -60,7 +60,7 @@ def check_images(root: Path, workers: int) -> CheckedImages:
 
 
 def check_is_imagenet(root: Path, recipes: Sequence[str]) -> None:
-    """Check that DATA has as many class folders as ImageNet, for which a training is configured without ``--config``.
+    """Check that DATA has as many class folders as ImageNet, because without ``--config`` its recipe is used.
 
     Args:
         root: DATA, as the user typed it.

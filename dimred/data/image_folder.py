@@ -113,7 +113,7 @@ class ImageFolder(Batches):
                 extensions=self._suffixes,
                 class_indexing={name: index for index, name in enumerate(self.classes)},
             )
-        except ValueError as error:  # what MindSpore raises for a folder that has just disappeared
+        except ValueError as error:  # raised for a folder that has just disappeared
             raise DataError(f"the data can't be read: {shown(str(error), 300)}") from None
         images = images.map(_check_whole, "image", num_parallel_workers=self.workers, python_multiprocessing=False)
         images = images.map(image_transforms, "image", num_parallel_workers=self.workers)
@@ -121,14 +121,14 @@ class ImageFolder(Batches):
 
 
 def _check_whole(content: np.ndarray) -> np.ndarray:
-    """Return the bytes of a file; raise ValueError if it is cut, of which MindSpore's decoder does not always tell."""
+    """Return the bytes of a file; raise ValueError if it is cut, which MindSpore's decoder does not always notice."""
     if is_cut(content.tobytes()):
         raise ValueError("the file is cut: it has no marker that ends the image")
     return content
 
 
 def _check_names(folder: Path, classes: Sequence[str]) -> None:
-    """Check that MindSpore can be given all names, and that no two classes have one name in two Unicode forms."""
+    """Check that MindSpore can take all names, and that no two classes have one name in two Unicode forms."""
     for path in (folder, *(folder / name for name in classes)):
         try:
             str(path).encode()
@@ -155,7 +155,7 @@ def split_folder(root: Path, split: str) -> Path:
 
 
 def check_splits(root: Path, splits: Sequence[str]) -> None:
-    """Check that ``root`` has the folder of each split; DataError if it has not."""
+    """Check that ``root`` has the folder of each split; DataError if one is missing."""
     if not root.is_dir():
         raise DataError(f"DATA is {str(root)!r}, which is not a folder; name the folder that holds {', '.join(splits)}")
     missing = [repr(split) for split in splits if not split_folder(root, split).is_dir()]

@@ -30,7 +30,7 @@ class ImageTree(NamedTuple):
     classes: list[str]  # names of the class folders, sorted
     n_images: int  # in all of them
     suffixes: list[str]  # of the images' names, sorted, in the case in which they are written
-    passed_over: Counter[str]  # what in the classes is no image: suffix in lower case, "file" or "folder" -> number
+    passed_over: Counter[str]  # entries that are not images: suffix in lower case, "file" or "folder" -> number
     numbers: np.ndarray | None
     """The images' numbers, int64 (n_images,), among all entries with one of the suffixes, sorted by class and name;
     None if every such entry is an image."""
@@ -70,7 +70,7 @@ def read_image_tree(folder: Path) -> ImageTree:
 
 
 def _kinds(others: Iterable[os.DirEntry[str]]) -> Counter[str]:
-    """Count the entries of a class folder that are no images, by kind; those that look like images are left out."""
+    """Count the entries of a class folder that are not images, by kind; those that look like images are left out."""
     return Counter(
         "folder" if entry.is_dir() else _suffix(entry.name).lower() or "file"
         for entry in others
@@ -79,7 +79,7 @@ def _kinds(others: Iterable[os.DirEntry[str]]) -> Counter[str]:
 
 
 def _numbers_of_images(folder: Path, classes: list[str], suffixes: list[str]) -> np.ndarray:
-    """Return ``ImageTree.numbers``, for a tree in which some entries look like images and are none."""
+    """Return ``ImageTree.numbers``, for a tree in which some entries look like images but are not."""
     entries = (
         entry
         for name in sorted(classes, key=os.fsencode)
@@ -96,12 +96,12 @@ def images_in(class_folder: Path) -> Iterator[os.DirEntry[str]]:
 
 
 def is_image(entry: os.DirEntry[str]) -> bool:
-    """Return whether an entry of a folder is an image, by its name and by being no folder."""
+    """Return whether an entry of a folder is an image: it has the name of one, and is not a folder."""
     return _suffix(entry.name).lower() in IMAGE_SUFFIXES and not entry.name.startswith(".") and not entry.is_dir()
 
 
 def is_kept(name: str) -> bool:
-    """Return whether a folder's name may be that of a class: it is not hidden, and no program's own."""
+    """Return whether a folder's name may be that of a class: it is not hidden, and not one that programs leave."""
     return not name.startswith(".") and name not in _NO_CLASSES
 
 
@@ -117,7 +117,7 @@ def _suffix(name: str) -> str:
 
 
 def _ending(name: str) -> str:
-    """Return what MindSpore takes for the suffix: also the whole of a hidden name such as ``.png``."""
+    """Return the suffix as MindSpore sees it: of a hidden name such as ``.png``, the whole name."""
     _, dot, ending = name.rpartition(".")
     return dot + ending
 
@@ -132,7 +132,7 @@ def open_image(file: str | io.BytesIO) -> Iterator[Image.Image]:
     """Open an image with Pillow, without its limits on pixels and on texts and profiles in a PNG: MindSpore has none.
 
     Raises:
-        OSError, ValueError, SyntaxError: it can't be opened, or not be read inside the block; these are ``UNREADABLE``.
+        OSError, ValueError, SyntaxError: it can't be opened, or read inside the block; these are ``UNREADABLE``.
     """
     before = Image.MAX_IMAGE_PIXELS, PngImagePlugin.MAX_TEXT_CHUNK, PngImagePlugin.MAX_TEXT_MEMORY
     Image.MAX_IMAGE_PIXELS = None
@@ -155,7 +155,7 @@ def is_cut(content: bytes) -> bool:
 
 
 def _first_scan(content: bytes) -> int:
-    """Return where the first scan of a JPEG begins: behind all segments, as a thumbnail in one has an end marker."""
+    """Return where the first scan of a JPEG begins: after all segments, which may hold a thumbnail's end marker."""
     at = content.find(b"\xff", 2)
     while 0 <= at < len(content) - 3:
         marker = content[at + 1]

@@ -4,19 +4,19 @@ import numpy as np
 
 from dimred.errors import DataError
 
-IGNORED = -100  # the label of what does not count, as in MindSpore's cross entropy
+IGNORED = -100  # the label of items that do not count, as in MindSpore's cross entropy
 
 
 def check_labels(labels: np.ndarray, n_classes: int, where: str) -> None:
     """Check that whole numbers are classes of a network, or ``IGNORED``.
 
     Raises:
-        DataError: one is not; the message begins with ``where``.
+        DataError: a number is neither; the message begins with ``where``.
     """
     wrong = labels[((labels < 0) | (labels >= n_classes)) & (labels != IGNORED)]
     if wrong.size:
         raise DataError(
             f"{where} the label {wrong[0]}, but the network has {n_classes} outputs, for the classes 0 to "
-            f"{n_classes - 1}; correct the label, or mark what is to be ignored with {IGNORED}; for a new network "
+            f"{n_classes - 1}; correct the label, or mark items to ignore with {IGNORED}; for a new network "
             f"raise model.n_classes; if WEIGHTS were trained with {n_classes}, these data do not belong to them"
         )

@@ -71,7 +71,7 @@ class OwnDataset(Batches):
         if label.dtype.kind == "f" and (self._split != "train" or label.shape[:1] != (n_classes,)):
             raise DataError(
                 f"data.dataset gave a label of type {label.dtype} and shape {label.shape} for the split "
-                f"{self._split!r}, which can't be classified; give the class as a whole number (in 'train' also one "
+                f"{self._split!r}, which is not a class; give the class as a whole number (in 'train' also one "
                 f"probability for each of the {n_classes} classes), or for a regression set loss and metric"
             )
 

@@ -26,7 +26,7 @@ _RECORDER = "_dimred_recorder"  # a BatchNorm's attribute; its recorder stays, s
 
 
 class _Recorder(nn.Cell):
-    """A BatchNorm in training mode that records the moments of what it saw.
+    """A BatchNorm in training mode that records the moments of its inputs.
 
     ``moments``, (3, C), has for each channel the count n, the mean, and M = sum (x - mean)^2 over all elements of all
     runs since it was set to 0. Two parts a and b are merged by (Chan, Golub and LeVeque, Updating Formulae and a
@@ -45,7 +45,7 @@ class _Recorder(nn.Cell):
         axes = (0, *range(2, len(x.shape)))
         mean = values.mean(axes, keep_dims=True)
         centered = values - mean
-        rest = centered.mean(axes, keep_dims=True)  # what rounding lost in the mean of many elements
+        rest = centered.mean(axes, keep_dims=True)  # the rounding error of a mean of many elements
         mean = (mean + rest).reshape((-1,))
         m2 = ops.square(centered - rest).sum(axes)
         n = x.size // x.shape[1]
@@ -63,14 +63,14 @@ def reestimate_batch_norm(network: nn.Cell, batches: Iterable[tuple[Tensor, ...]
         mean = sum x / n,   variance = sum (x - mean)^2 / n
 
     for each channel, over the n elements of all batches on all ranks and of all runs of the layer in a pass. A batch
-    weighs as much as it has elements, and may be a single row; the earlier statistics don't count. In each pass a
-    BatchNorm normalises by the batch, as in training. All other cells are in evaluation mode: nothing is dropped, as
+    is weighted by its number of elements, and may be a single row; the earlier statistics don't count. In each pass a
+    BatchNorm normalises by the batch, as in training. All other cells are in evaluation mode: dropout is off, as it is
     when the statistics are used (Li et al., Understanding the Disharmony between Dropout and Batch Normalization by
     Variance Shift, 2019). A BatchNorm that never moves its statistics (``use_batch_statistics=False``, or
     ``momentum=1``), or that no pass runs, keeps them. A warning is logged if statistics are not finite.
 
     Args:
-        network: changed in place; its training mode is restored afterwards. If a pass fails, its statistics stay.
+        network: changed in place; its training mode is restored afterwards. If a pass fails, it keeps its statistics.
         batches: tuples of the inputs and, last, the labels, tensors or NumPy's arrays.
         ranks: all of them call this, each with its own batches; if one fails, all do.
 
@@ -78,8 +78,8 @@ def reestimate_batch_norm(network: nn.Cell, batches: Iterable[tuple[Tensor, ...]
         The number of batches that this rank used; 0 for a network without BatchNorm.
 
     Raises:
-        ConfigError: there were no batches, a batch is no such tuple, or the network has a BatchNorm of
-            ``mindspore.mint``, or is no cell.
+        ConfigError: there were no batches, a batch is not such a tuple, or ``network`` is not a cell, or has a
+            BatchNorm of ``mindspore.mint``.
     """
     check_type("network", network, nn.Cell, "a cell")
     # MindSpore keeps 1 - momentum in ``momentum``.
@@ -113,7 +113,7 @@ def reestimate_batch_norm(network: nn.Cell, batches: Iterable[tuple[Tensor, ...]
 def _record(
     network: nn.Cell, layers: Sequence[nn.Cell], batches: Iterable[tuple[Tensor, ...]]
 ) -> tuple[int, list[np.ndarray]]:
-    """Run the batches; return how many there were, and of each layer the moments, (3, C) in float64."""
+    """Run the batches; return how many there were, and the moments of each layer, (3, C) in float64."""
     totals = [np.zeros((3, layer.num_features)) for layer in layers]
     n_batches = 0
     with evaluating(network), _recorders_in_place(network, layers) as recorders:
@@ -132,7 +132,7 @@ def _record(
 
 
 def _inputs_of(batch: Any) -> list[Any]:
-    """Return the network's inputs in a batch: all of it but the labels."""
+    """Return the network's inputs in a batch: everything but the labels."""
     if not isinstance(batch, tuple | list) or len(batch) < 2:
         raise ConfigError(f"batches has {shown(batch)}; each must be a tuple of the inputs and, last, the labels")
     return [Tensor(value) if isinstance(value, np.ndarray) else value for value in batch[:-1]]

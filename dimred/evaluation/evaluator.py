@@ -26,7 +26,7 @@ from dimred.io.metric import Measurement
 from dimred.train_step.statistics import moving_statistics
 from dimred.vectors.parameters import from_arrays
 
-_CACHE_BYTES = 1 << 28  # the most that is kept of the batches for one purpose
+_CACHE_BYTES = 1 << 28  # the most memory for the batches of one purpose
 
 
 class _BatchCache:

@@ -23,7 +23,7 @@ _WHOLE_NUMBERS = (mstype.bool_, *mstype.int_type, *mstype.uint_type)
 
 
 # (outputs, labels) -> values, or (values, counts): one value for each item of each sample, (n, ...), as a Tensor or an
-# array, the samples first; ``counts`` is false for what is left out, such as the padding of a text.
+# array, the samples first; ``counts`` is false for items that are left out, such as the padding of a text.
 Score = Callable[[Any, Tensor], Any]
 
 
@@ -138,7 +138,7 @@ def mean_of_items(sums_of_batches: BatchSums, ranks: Ranks = ALONE) -> float:
     """Compute the mean of a score over all items that count, of all ranks.
 
     Args:
-        sums_of_batches: what ``score_batches`` returned for the score on this rank.
+        sums_of_batches: the sums of this score on this rank, from ``score_batches``.
         ranks: the ranks of the job, which may have different numbers of samples.
 
     Raises:
@@ -197,7 +197,7 @@ def misfit(shape: tuple[int, ...], outputs: Any, labels: Tensor) -> str | None:
     meaningless. Such values are noticed because they outnumber both the outputs and the labels.
 
     Args:
-        shape: shape of what a loss or a metric returned.
+        shape: shape of the values that a loss or a metric returned.
         outputs: the network's outputs, a Tensor or several.
         labels: (n, ...).
     """

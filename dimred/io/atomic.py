@@ -26,7 +26,7 @@ _LEFTOVER = re.compile(r"\.writing-[0-9a-f]{16}-[0-9a-f]{8}\.tmp")
 
 
 def _boot() -> str:
-    """Return what stands for this boot of this machine, the same in all its containers; at random if not known."""
+    """Return an identifier of this boot of this machine, the same in all its containers; a random one if unknown."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_bytes()
     except OSError:
@@ -99,7 +99,7 @@ def _unused_name(folder: Path) -> Path:
 def _is_locked(path: Path, stack: ExitStack) -> bool:
     """Lock a new file or folder until the stack is closed; return False if another process had removed it before.
 
-    Where files can't be locked it is without a lock, and after a kill nobody removes it.
+    Where files can't be locked, the file has no lock, and nobody removes it after a kill.
     """
     with suppress(FileNotFoundError):
         descriptor = _opened(path, stack)
@@ -123,7 +123,7 @@ def rename(path: Path, target: Path) -> None:
     """Flush a file, or a folder and all that is in it, rename it, and flush the folder around it.
 
     After that, a power failure can't undo the renaming. If the folder can't be flushed, a file or folder that is new
-    there is renamed back, so that the same call can be made again.
+    there gets its old name back, so that the call can be repeated.
 
     Args:
         path: the file or folder.
@@ -174,8 +174,8 @@ def flush_to_disk(descriptor: int, path: Path, *, is_growing: bool = False) -> N
     Args:
         descriptor: the open file or folder.
         path: its path.
-        is_growing: whether more will be written and flushed later; then the bytes are flushed, but not facts about the
-            file such as the time of its last change.
+        is_growing: whether more will be written and flushed later; then the bytes are flushed, but not metadata such
+            as the time of the last change.
 
     Raises:
         OSError: the disk fails or is full; its ``filename`` is ``path``.
@@ -197,14 +197,14 @@ def is_temporary(name: str) -> bool:
 def remove_leftovers(directory: str | os.PathLike[str], *, is_only_writer: bool = False) -> None:
     """Remove the unfinished files and folders of processes that were killed since this machine was started.
 
-    Such a process no longer holds its lock. A process on another machine may hold a lock that does not reach here, so
-    what was written elsewhere, or before the last start, stays. So does what can't be removed: in a shared folder it
-    may be another user's.
+    Such a process no longer holds its lock. A process on another machine may hold a lock that can't be seen here, so
+    leftovers from other machines, or from before the last start, stay. So do those that can't be removed: in a shared
+    folder they may be another user's.
 
     Args:
         directory: the folder.
-        is_only_writer: whether nobody else may write there, as in the folder of a run, which is locked; then nothing
-            stays, not even what a power failure has left.
+        is_only_writer: whether nobody else may write there, as in the folder of a run, which is locked; then all
+            leftovers are removed, even those of a power failure.
     """
     boot = "*" if is_only_writer else BOOT
     for path in Path(directory).glob(f".writing-{boot}-*.tmp"):
@@ -214,7 +214,7 @@ def remove_leftovers(directory: str | os.PathLike[str], *, is_only_writer: bool 
 
 
 def _opened(path: Path, stack: ExitStack) -> int:
-    """Open a file or folder to lock it; a file to be written, too, as NFS asks for."""
+    """Open a file or folder to lock it; a file is opened for writing too, because NFS requires that."""
     descriptor = os.open(path, os.O_NOFOLLOW | (os.O_RDONLY if path.is_dir() else os.O_RDWR))
     stack.callback(os.close, descriptor)
     return descriptor
@@ -229,7 +229,7 @@ def remove(path: Path) -> None:
 
 
 def discard(path: Path) -> None:
-    """Remove a file or folder that nobody needs; if that fails, as on a disk that became read-only, it stays."""
+    """Remove a file or folder that nobody needs; if that fails, as on a disk that became read-only, leave it."""
     with suppress(OSError):
         remove(path)
 
@@ -260,7 +260,7 @@ class FolderLock:
         what: the argument and its value, for the message: ``--out is '/a/b'``.
 
     Raises:
-        RunError: another process holds the lock; the message names it. Or the file system has no locks.
+        RunError: another process holds the lock, and the message names it; or the file system has no locks.
         OSError: the folder can't be made or written to.
     """
 
@@ -278,7 +278,7 @@ class FolderLock:
     def remove(self) -> None:
         """Remove the lock file, and the folder if nothing else is in it; call it while the lock is held."""
         discard(self._path)
-        with suppress(OSError):  # which fails if it holds a result, or the next process's lock
+        with suppress(OSError):  # raised if the folder holds a result, or the next process's lock
             self._path.parent.rmdir()
 
     def _try_to_lock(self) -> bool:
@@ -308,9 +308,9 @@ class FolderLock:
         if error.errno in {errno.ENOLCK, *_WITHOUT_SUPPORT}:
             self.remove()
             raise RunError(
-                f"{self._what}, but files can't be locked there ({error.strerror}), which keeps two processes from "
-                "writing the same files; name a folder on a local disk, or mount that disk with locks (for NFS, start "
-                "its lock daemon or use the option local_lock=flock; for Lustre, flock)"
+                f"{self._what}, but files can't be locked there ({error.strerror}), so two processes could write the "
+                "same files; name a folder on a local disk, or mount that disk with locks (for NFS, start its lock "
+                "daemon or use the option local_lock=flock; for Lustre, flock)"
             ) from error
 
 
@@ -319,7 +319,7 @@ WAITS_SECONDS = (1.0, 5.0, 20.0)
 SECONDS_UNTIL_ROOM = 5.0  # between two attempts on a full disk
 _SECONDS_BETWEEN_LINES = 60.0
 _FULL = {errno.ENOSPC, errno.EDQUOT}
-# Errors of a network disk that is away for a moment.
+# Errors of a network disk that is unavailable for a moment.
 _TRANSIENT = {errno.EIO, errno.ESTALE, errno.EAGAIN, errno.ETIMEDOUT, errno.EBUSY}
 
 stop_waiting = threading.Event()
@@ -331,7 +331,7 @@ def retry(action: Callable[[], _Result]) -> _Result:
     """Call ``action``, and again after a pause if the disk fails in a way that may pass.
 
     On a full disk it waits until there is room or ``stop_waiting`` is set, and logs that once a minute. After any
-    other failure that may pass, it tries again up to three times. ``action`` must bear to be called again.
+    other failure that may pass, it tries again up to three times. ``action`` must be safe to repeat.
 
     Raises:
         OSError: an error that will not pass, or the error of the last attempt.

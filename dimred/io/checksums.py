@@ -36,7 +36,7 @@ def write_checksummed(path: str | os.PathLike[str], file_format: FileFormat, con
 
 
 def read_checksummed(path: str | os.PathLike[str], file_format: FileFormat) -> dict[str, Any]:
-    """Read the content of a file that ``write_checksummed`` wrote, without what that added.
+    """Read the content of a file that ``write_checksummed`` wrote, without the keys that it added.
 
     Raises:
         ValueError: the file is not JSON, has no checksum, was changed, is too large, or is of another format, or of a

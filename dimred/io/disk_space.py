@@ -1,4 +1,4 @@
-"""How much room a disk has, if its file system says so."""
+"""Find out how much room a disk has, if its file system says so."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The formats of the files that dimred writes and reads again. Each file says its format, and the version of it."""
+"""The formats of the files that dimred writes and reads again. Each file states its format and its version."""
 
 import hashlib
 from collections.abc import Mapping
@@ -14,9 +14,9 @@ class FileFormat(NamedTuple):
     """A format: its name, and the version that this dimred writes.
 
     Attributes:
-        name: what a file says that it is.
+        name: the name that a file of this format states.
         version: 1 for the first one. A change that an older dimred can't read raises it, and adds a function that
-            lifts the content of the version before; ``content_of`` is where it is called.
+            converts the content of the version before, which ``content_of`` calls.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""A metric has a name, a way to show its values, and a better end; a measurement has losses and a metric."""
+"""``Metric`` names a metric, formats its values, and says whether higher is better; ``Measurement`` holds values."""
 
 import re
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-MANY_CLASSES = 100  # with so many or more, the built-in metrics include ``TOP5``
+MANY_CLASSES = 100  # with this many or more, the built-in metrics include ``TOP5``
 
 # The kinds of a figure: with BatchNorm's statistics as trained, with re-estimated ones, and with the EMA's weights.
 AS_TRAINED, REESTIMATED, EMA = "as_trained", "reestimated", "ema"
@@ -34,7 +34,7 @@ class Metric:
 
         None, which stands for a value that is not finite, becomes "nan".
         """
-        if value is None:  # what a record has in place of a number that is not finite
+        if value is None:
             return "nan"
         return f"{100 * value:.{decimals}f} %" if self.is_fraction else f"{value:.4g}"
 
@@ -65,7 +65,7 @@ def metrics_of(own: str | None, n_classes: int) -> tuple[Metric, ...]:
     """Return the metrics that are reported, the main one first.
 
     Args:
-        own: where a user's own metric is made, ``package.module:factory``; the last part becomes the metric's name.
+        own: the factory of a user's own metric, ``package.module:factory``; the last part becomes the metric's name.
             None for the built-in ones.
         n_classes: number of classes; with 100 or more, ``TOP5`` is reported beside ``ACCURACY``.
     """

@@ -54,7 +54,7 @@ def results_in(folder: Path) -> bool:
     return any(entry.name not in NOT_RESULTS and not is_temporary(entry.name) for entry in folder.iterdir())
 
 
-# Of checkpoints and snapshots, as MindSpore's ``ModelCheckpoint`` gives them; the ending follows.
+# Names of checkpoints and snapshots, as MindSpore's ``ModelCheckpoint`` makes them, without the ending.
 _NAME_EPOCH_STEP = re.compile(r"(?P<network>.+)-(?P<epoch>\d{1,18})_(?P<step>\d{1,18})")
 
 
@@ -110,7 +110,7 @@ def epochs_and_steps(names: Sequence[str]) -> list[tuple[int, int]]:
 def without_dots(path: Path) -> Path:
     """Return the absolute path without ``..``, so that its parents are the folders that it is in.
 
-    Links are followed only where that is needed, because ``link/..`` is the folder above what the link leads to.
+    Links are followed only where that is needed, because ``link/..`` is the folder above the link's target.
     """
     path = path.absolute()
     if ".." not in path.parts:

@@ -1,4 +1,4 @@
-"""The result of a stage 2, which stands in ``result.json`` and, until then, in its saved states."""
+"""The result of a stage 2, which is kept in ``result.json`` and, until that is written, in the saved states."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -12,7 +12,7 @@ from dimred.io.metric import AS_TRAINED, REESTIMATED, Figures, Metric
 from dimred.io.metrics_file import finite
 
 FORWARD = 1 / 3  # of the cost of a forward and a backward pass
-START, FINAL, AVERAGE = "start", "final", "average"  # points that are no epoch
+START, FINAL, AVERAGE = "start", "final", "average"  # points that are not epochs
 
 
 @dataclass
@@ -65,7 +65,8 @@ class StageTwoResult:
         digests: the digest of each pin of the run, such as ``WEIGHTS`` and ``DATA/train``, see ``Pin`` of
             ``dimred.runs``.
         metrics: the values of each metric, the main one first.
-        choices: ``average`` or ``kept`` -> what a cooldown chose there; empty after a search.
+        choices: ``average`` (the best average) or ``kept`` (the weights kept) -> a cooldown's choice; empty after a
+            search.
         cooldown: see ``Cooldown.summary`` of ``dimred.stages``; None after a search.
         basis: see ``SubspaceBasis.in_short``; None after a cooldown.
         steps: number of steps.
@@ -100,7 +101,7 @@ class StageTwoResult:
 
     @property
     def kept(self) -> str | None:
-        """Return the name of the candidate that was kept; None if nothing was to choose."""
+        """Return the name of the candidate that was kept; None if there was nothing to choose."""
         return self.choices["kept"].name if "kept" in self.choices else None
 
     @property
@@ -109,7 +110,7 @@ class StageTwoResult:
         return all(REESTIMATED in values for values in self.main.by_point.values())
 
     def put(self, point: str | int, figures: Figures) -> None:
-        """Add what was measured at a point of ``MetricResult.by_point``."""
+        """Add the figures that were measured at a point of ``MetricResult.by_point``."""
         for one in self.metrics:
             one.by_point[str(point)] = dict(figures[one.metric.name])
 
@@ -126,7 +127,7 @@ class StageTwoResult:
 
     @property
     def passes(self) -> float:
-        """Return what stage 2's network cost in epochs of ordinary training, choices included.
+        """Return the cost of stage 2's network in epochs of ordinary training, choices included.
 
         An epoch is a forward and a backward pass. A forward pass alone, as for a trial of the line search or to measure
         a candidate, counts a third.

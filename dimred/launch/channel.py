@@ -32,7 +32,7 @@ def _connect() -> socket.socket | None:
     return launcher
 
 
-_launcher = _connect()  # None in a process that is no rank of a launcher
+_launcher = _connect()  # None in a process that is not a launcher's rank
 _sent_kinds: set[str] = set()  # kinds of messages that this process has tried to send
 
 
@@ -53,7 +53,7 @@ def tell_refusal(why: str) -> bool:
     """Send the launcher the reason why this rank refuses to begin; the launcher prints it once for all ranks.
 
     Returns:
-        Whether it was sent. It is not if there is no launcher or the rank has begun; then the caller must print it.
+        Whether it was sent. If there is no launcher, or the rank has begun, it was not, and the caller must print it.
     """
     return not _sent_kinds and _tell("refused", why, flags=0)
 
@@ -117,7 +117,7 @@ class StageBar:
             self.status(None)
 
     def status(self, text: str | None) -> None:
-        """Show what was measured after an epoch; None keeps the last text."""
+        """Show a text with the measurements after an epoch; None keeps the last text."""
         self._status = self._status if text is None else text
         self._shown_at = time.monotonic()
         self._bar.show(self._name, self._total, self._n_done, self._status)

@@ -35,7 +35,7 @@ def ascend_devices() -> int:
 
 
 def choose_devices(target: Target | None, devices: int | None, *, nodes: int | None = None) -> tuple[Target, int]:
-    """Choose what was not given, and log it: Ascend and all its devices where MindSpore sees them, else CPU and one.
+    """Choose the options that were not given, and log them: all Ascend devices if MindSpore sees any, else one CPU.
 
     Args:
         target: ``--device-target``, or None.
@@ -52,7 +52,5 @@ def choose_devices(target: Target | None, devices: int | None, *, nodes: int | N
     if devices is None:
         devices = (nodes or 1) * ((n_here or _USUAL_DEVICES) if kind == "Ascend" else 1)
     reason = f"MindSpore sees {n_here or 'no'} Ascend device{'s'[: n_here > 1]} here; " if target != "CPU" else ""
-    _log.info(
-        f"device: {kind}, {devices} rank{'s'[: devices > 1]} ({reason}--device-target and --devices choose otherwise)"
-    )
+    _log.info(f"device: {kind}, {devices} rank{'s'[: devices > 1]} ({reason}--device-target and --devices change this)")
     return kind, devices

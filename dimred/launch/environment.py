@@ -1,8 +1,8 @@
-"""The variables that make a process a member of MindSpore's cluster, and the one that tells it how to name dimred.
+"""The variables that make a process a member of MindSpore's cluster, and the one that says how a shell starts dimred.
 
-A shell inside a cluster's job has them, and so has what is started there. MindSpore obeys them in every program, so a
-process that is alone would wait for the others. Only ``Job`` gives them to a process, and ``msrun`` to a program that
-it starts itself, such as ``msrun ... -m dimred.pipelines.stage_1``.
+A shell inside a cluster's job has the former, and so has every program that is started there. MindSpore obeys them in
+every program, so a process that is alone would wait for the others. Only ``Job`` gives them to a process, and ``msrun``
+to a program that it starts itself, such as ``msrun ... -m dimred.pipelines.stage_1``.
 """
 
 import logging
@@ -38,7 +38,7 @@ COMMAND = "DIMRED_COMMAND"  # how the user's shell starts dimred; the PATH of a 
 
 
 def words_of_dimred() -> list[str]:
-    """Return how a shell starts this installation's ``dimred``: by its name alone where that finds it."""
+    """Return the words with which a shell starts this installation's ``dimred``: just its name if PATH finds it."""
     if COMMAND in os.environ:
         return shlex.split(os.environ[COMMAND])
     script, on_path = Path(sys.executable).with_name("dimred"), shutil.which("dimred")

@@ -87,7 +87,7 @@ class Job:
         return mine
 
     def _environment_of_cluster(self) -> dict[str, str]:
-        """Return the variables by which the ranks find each other, and share the cores of a host."""
+        """Return the variables by which the ranks find each other and share the cores of a host."""
         usual = {"MS_TOPO_TIMEOUT": str(_SECONDS_TO_JOIN)}
         if self.device_target == "Ascend":
             # Ranks that list a large image folder reach the first collective minutes apart; HCCL waits 120 s.
@@ -216,7 +216,7 @@ def make_job(
 
 
 def _servers(table: "list[Device]", nodes: int | None) -> int:
-    """Return the number of servers in a rank table; refuse another number of nodes."""
+    """Return the number of servers in a rank table; refuse a different number of nodes."""
     n_servers = len({device.server_id for device in table})
     if nodes not in (None, n_servers):
         raise ConfigError(f"--nodes is {nodes}, but --rank-table has {n_servers} servers")
@@ -226,7 +226,7 @@ def _servers(table: "list[Device]", nodes: int | None) -> int:
 def _check_hosts(devices: int, nodes: int, node_rank: int | None, master_addr: str | None) -> None:
     """Check the options of several hosts against each other."""
     if devices % nodes:
-        raise ConfigError(f"--devices is {devices}, all nodes together; it must be a multiple of --nodes {nodes}")
+        raise ConfigError(f"--devices is {devices}, for all nodes together; it must be a multiple of --nodes {nodes}")
     if nodes > 1 and (node_rank is None or master_addr is None):
         option = "--node-rank" if node_rank is None else "--master-addr"
         raise ConfigError(

@@ -59,13 +59,13 @@ def launch(job: Job, *, resume: bool = False, dry_run: bool = False, stall_timeo
         stall_timeout_seconds: silence of all ranks after which the job is ended; 0 turns that off.
 
     Returns:
-        The exit status: 0 if the job came to its end. If signal n stopped it, the status above 0 of the ranks that did
-        not end as SIGTERM ends them, if they all have the same; otherwise 128 + n.
+        The exit status: 0 if the job came to its end. If signal n stopped it: the status of the ranks that ended other
+        than by SIGTERM (143), if it is the same for all of them and above 0; otherwise 128 + n.
 
     Raises:
         ConfigError, MissingPackageError: as ``Job.check``, or a folder can't be made; nothing was started.
-        RankFailedError: a rank refused its input before it began; new folders are removed again. Or a rank or the
-            scheduler failed, or no rank moved; the message has the end of the log concerned. The ranks were ended.
+        RankFailedError: a rank refused its input before it began, and new folders are removed again; or a rank or the
+            scheduler failed, or no rank moved, and the message has the end of the log concerned. All ranks were ended.
     """
     if dry_run:
         print("\n".join(job.describe()))
@@ -81,7 +81,7 @@ def launch(job: Job, *, resume: bool = False, dry_run: bool = False, stall_timeo
 
 
 class _Watch:
-    """The processes of one job on this host, and what is known about them."""
+    """The processes of one job on this host, and their state."""
 
     def __init__(self, job: Job, stall_timeout_seconds: float):
         self._job, self._first = job, job.local_ranks[0]
@@ -156,7 +156,7 @@ class _Watch:
         wait([self._ranks[number].fileno() for number in numbers if self._ranks[number].is_open], _WAIT_SECONDS)
         for number in numbers:
             rank = self._ranks[number]
-            status = rank.status()  # read before the messages, so that none is missed when it has ended
+            status = rank.status()  # read before the messages, so that none of a rank that has ended is missed
             for message in rank.messages():
                 self._take(number, message)
             if status is None and not rank.is_open:

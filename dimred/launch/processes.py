@@ -94,7 +94,7 @@ class Child:
                 yield json.loads(packet)
 
     def status(self, wait_seconds: float = 0.0) -> int | None:
-        """Wait for the end up to ``wait_seconds``; return the exit status, -n for a kill by signal n, else None."""
+        """Wait up to ``wait_seconds`` for the end; return the status: -n after signal n, None while it runs."""
         with suppress(subprocess.TimeoutExpired):
             return self._process.wait(wait_seconds)
         return None
@@ -123,7 +123,7 @@ def show(text: str, stream: TextIO) -> None:
         stream.write(text)
         stream.flush()
     except OSError as error:
-        if error.errno != errno.ENOSPC:  # on a full disk, the next text is preceded by what did not fit
+        if error.errno != errno.ENOSPC:  # on a full disk, the text that did not fit is written before the next one
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 

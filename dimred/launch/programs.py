@@ -11,8 +11,8 @@ from dimred.launch.environment import without_cluster
 from dimred.launch.processes import PR_SET_PDEATHSIG
 from dimred.launch.signals import postponed
 
-# Becomes the program in its arguments, which gets SIGTERM when the process that its first argument numbers ends. Code
-# that runs between fork and exec could do that too, but might deadlock on a lock that a thread of MindSpore held.
+# Turns into the program in its arguments, which gets SIGTERM when the process with the id in the first argument ends.
+# Code between fork and exec could request that too, but might deadlock on a lock that a thread of MindSpore held.
 _ENDS_WITH = f"""
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl({PR_SET_PDEATHSIG}, signal.SIGTERM)

@@ -1,7 +1,7 @@
 """Rank tables, from which Ascend's collective library learns which device of which server each rank runs on.
 
-The format is that of Huawei's HCCL user guide, "Rank Table Configuration": version 1.0, and version 1.2 for Atlas A3,
-whose super pods HCCL checks itself: no rank needs them to be started.
+The format is that of Huawei's HCCL user guide, "Rank Table Configuration": version 1.0, and version 1.2 for Atlas A3.
+The super pods of version 1.2 are not read here, because starting the ranks does not need them; HCCL checks them itself.
 """
 
 import ipaddress
@@ -100,8 +100,8 @@ def read_rank_table(path: Path, n_devices: int | None = None) -> list[Device]:
         The devices, rank 0's first.
 
     Raises:
-        ConfigError: the file can't be read as JSON; or fields are missing or of a wrong type; or, if there are none of
-            these, its numbers contradict each other. The message lists all of a kind.
+        ConfigError: the file can't be read as JSON; fields are missing or of a wrong type; or its numbers contradict
+            each other. The message lists all problems of the first kind found.
     """
     try:
         with path.open("rb") as file:
@@ -139,7 +139,7 @@ def _is_address(text: str) -> bool:
 
 
 def _in_words(problem: Any) -> str:
-    """Describe one fault in the form of a table."""
+    """Describe one fault in the structure of a table."""
     where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in problem["loc"]).removeprefix(".")
     if problem["type"] == "missing":
         return f"the field {where!r} is missing"
@@ -149,7 +149,7 @@ def _in_words(problem: Any) -> str:
 
 
 def _disagreements(servers: Sequence[_ServerRow], server_count: int, n_devices: int | None) -> Iterator[str]:
-    """Yield what is wrong with the numbers in a table of the right form."""
+    """Yield the contradictions between the numbers in a table whose structure is right."""
     if server_count != len(servers):
         yield f"server_count is {server_count}, but server_list has {len(servers)}"
     total = sum(len(server.device) for server in servers)

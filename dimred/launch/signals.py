@@ -68,7 +68,7 @@ class StopSignals:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the first signal back and raise for it at the end; without a launcher, a second one raises at once."""
+        """Hold the first signal back, and raise for it at the end; without a launcher, a second one raises at once."""
         self._holds = True
         try:
             yield

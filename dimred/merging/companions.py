@@ -1,4 +1,4 @@
-"""Copy what a network needs beside its weights: configuration, tokenizer, code, in sub-folders too."""
+"""Copy what a network needs besides its weights: configuration, tokenizer, code, in sub-folders too."""
 
 import json
 import logging
@@ -26,7 +26,7 @@ _OF_WEIGHTS = (
 
 
 def copy_companions(template: SavedNetwork, folder: Path) -> None:
-    """Copy into a folder all files beside the template's weights that are no weights; its model card gets another name.
+    """Copy the files beside the template's weights into a folder, except weights; its model card gets another name.
 
     Raises:
         CheckpointError: a file can't be read.
@@ -44,7 +44,7 @@ def copy_companions(template: SavedNetwork, folder: Path) -> None:
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
-    """Yield the files in a folder and its sub-folders that are no weights; a sub-folder with weights is left out."""
+    """Yield the files in a folder and its sub-folders, except weights and sub-folders that hold weights."""
     for path in sorted(folder.iterdir()):
         if path.name.startswith(".") or is_temporary(path.name) or path.suffix == MERGE_FOLDER or has_record(path):
             continue

@@ -1,4 +1,4 @@
-"""Convert the weights in a file of PyTorch's to ``.safetensors``, which can be read without unpickling."""
+"""Convert the weights in a PyTorch file to ``.safetensors``, which can be read without unpickling."""
 
 import os
 import shlex
@@ -21,12 +21,12 @@ _TYPES |= {dtype.name: dtype for dtype in NUMBERS}
 
 
 class Conversion(NamedTuple):
-    """What was converted.
+    """The result of a conversion.
 
     Attributes:
         source, out: the two files.
-        keys: where the weights were in the file; empty for the file itself.
-        n_tensors, n_numbers: how much was written.
+        keys: the keys that were asked for; empty if the only weights in the file were taken.
+        n_tensors, n_numbers: number of tensors, and of their entries, that were written.
     """
 
     source: str
@@ -39,7 +39,7 @@ class Conversion(NamedTuple):
 def convert(
     file: str | os.PathLike[str], *, keys: Sequence[str] = (), out: str | os.PathLike[str] | None = None
 ) -> Conversion:
-    """Convert the weights in a file of PyTorch's, which is read by ``torch.load`` with ``weights_only=True``.
+    """Convert the weights in a PyTorch file, which is read by ``torch.load`` with ``weights_only=True``.
 
     Args:
         file: the file.
@@ -53,10 +53,10 @@ def convert(
     Raises:
         ConfigError: an argument is not allowed, or ``out`` exists.
         DimredError: PyTorch is missing, or too old.
-        CheckpointError: the file can't be read without running code in it, or has several weights to choose from.
+        CheckpointError: the file can't be read without running code in it, or has several sets of weights.
         FaultError: ``out`` can't be written.
     """
-    check_type("file", file, (str, os.PathLike), "the path of a file of PyTorch's")
+    check_type("file", file, (str, os.PathLike), "the path of a PyTorch file")
     source = Path(file)
     target = converted_path(source) if out is None else Path(out)
     if target.suffix != ".safetensors":
@@ -135,7 +135,8 @@ def _choose(path: Path, candidates: Mapping[str, dict[str, Any]], keys: Sequence
     if absent := [key for key in keys if key not in candidates]:
         raise CheckpointError(f"key is {absent[0]!r}, which has no weights in {path}; there are {choices}")
     if not keys and len(candidates) > 1:
-        raise CheckpointError(f"{path} has several weights: {choices}; say which, such as key={next(iter(candidates))}")
+        first = next(iter(candidates))
+        raise CheckpointError(f"{path} has several sets of weights: {choices}; say which, such as key={first}")
     if len(keys) < 2:
         return candidates[keys[0]] if keys else next(iter(candidates.values()))
     return {f"{key}.{name}": tensor for key in keys for name, tensor in candidates[key].items()}

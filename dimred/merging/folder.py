@@ -23,14 +23,14 @@ INDEX = ".safetensors.index.json"
 ADAPTER_CONFIG = "adapter_config.json"
 _MOST_GLOBS = 4  # in a message
 _SHARD = re.compile(r"-\d+-of-\d+$")
-NUMBER = re.compile(r"\d+(?:\.\d+)?")  # in a name; a decimal one, such as a loss, is one number
+NUMBER = re.compile(r"\d+(?:\.\d+)?")  # in a name; a decimal, such as a loss, is one number
 
 
 def checkpoints_in(folder: Path, order: str, argument: str) -> list[Path]:
     """List the checkpoints in a folder, which are files or folders, sorted by name.
 
     For the order ``step`` these are the files, or the folders, whose names differ in numbers alone; others are passed
-    over. For any other order they are all, and must be of one kind. Results of merges are left out.
+    over. For any other order all are taken, and they must be of one kind. Results of merges are left out.
 
     Args:
         folder: the folder.
@@ -72,7 +72,7 @@ def checkpoints_in(folder: Path, order: str, argument: str) -> list[Path]:
 
 
 def _has_weights(path: Path) -> bool:
-    """Return whether a file's name ends as those of weights, or whether a folder has such a file."""
+    """Return whether a file has the ending of a file of weights, or a folder holds such a file."""
     return any(file.name.endswith((*SUFFIXES, *PICKLES)) for file in (path.iterdir() if path.is_dir() else [path]))
 
 
@@ -82,7 +82,7 @@ def _pattern(path: Path) -> str:
 
 
 def distinct(paths: Iterable[Path]) -> list[Path]:
-    """Leave out further names of one file or folder, links of both kinds, and log them: it would count twice.
+    """Leave out hard and symbolic links to a file or folder that is listed already, and log them: it would count twice.
 
     Raises:
         CheckpointError: one of them does not exist, or can't be read.
@@ -156,7 +156,7 @@ def _sharded(index: Path) -> SavedNetwork:
     stamps: Stamps = ()
     for file in files:
         if not file.exists():
-            raise CheckpointError(f"{index} names {file.name}, which is not there; fetch it, or save the model again")
+            raise CheckpointError(f"{index} names {file.name}, which is missing; fetch it, or save the model again")
         stamps += stamps_of([file])
         entries = read_index(file, verify=True).items()
         tensors |= {name: tensor for name, tensor in entries if weight_map.get(name, file.name) == file.name}

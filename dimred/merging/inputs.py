@@ -38,7 +38,7 @@ def open_checkpoints(
         sources: one folder of checkpoints; or any number of files, folders of shards and globs.
         order: what to sort by: ``step``, from the manifest or the names; ``name``; or ``mtime``, see ``steps_of``.
         last: number of checkpoints to open, the newest of those between the steps; None for all.
-        from_step, to_step: first and last step to open; None for no limit. What lies outside is not read.
+        from_step, to_step: first and last step to open; None for no limit. Other checkpoints are not read.
         layout: which entries are weights; for the default see ``trainable_layout``.
 
     Returns:
@@ -92,7 +92,7 @@ def list_sources(sources: Sources) -> list[str]:
 def _select(
     in_order: Sequence[tuple[int, Path]], last: int | None, from_step: int | None, to_step: int | None
 ) -> Sequence[tuple[int, Path]]:
-    """Select the newest ``last`` of the (step, path) between two steps; see ``open_checkpoints``."""
+    """Select the newest ``last`` of the pairs (step, path) between two steps; see ``open_checkpoints``."""
     if last is not None:
         check_number("last", last, at_least=1, whole=True)
     for name, step in (("from_step", from_step), ("to_step", to_step)):
@@ -108,7 +108,7 @@ def _select(
             f"{first} to {newest}"
         )
     if last is not None and last > len(in_range):
-        _log.info(f"there are only {len(in_range)} checkpoints, and not {last}; all of them are taken")
+        _log.info(f"there are only {len(in_range)} checkpoints, not {last}; all of them are taken")
     return in_range if last is None else in_range[-last:]
 
 
@@ -162,10 +162,10 @@ def log_copied(template: SavedNetwork, weights: Collection[str]) -> None:
 def find_paths(source: str) -> list[Path]:
     """Return ``source`` as a path, or the paths that match it as a glob; ConfigError if there are none.
 
-    As in a shell, ``*`` matches nothing that is hidden.
+    As in a shell, ``*`` matches no hidden files.
     """
     path = Path(source)
-    # Path.glob would match what is hidden, too.
+    # Path.glob would match hidden files, too.
     paths = [path] if path.exists() else sorted(map(Path, glob(source, recursive=True)))  # noqa: PTH207
     if not paths:
         raise ConfigError(f"CHECKPOINTS is {source!r}: there is no such file or folder, and nothing matches it")

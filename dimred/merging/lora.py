@@ -24,7 +24,7 @@ from dimred.merging.folder import ADAPTER_CONFIG
 from dimred.merging.saved_network import SavedNetwork
 
 # As PEFT, kohya, diffusers and MindFormers name the two factors of a product. A network's own module may be called
-# lora, too, so a name is a factor's only beside its partner. LyCORIS has up to four factors, by names of its own.
+# lora, too, so a name counts as a factor only if its partner exists. LyCORIS has up to four factors, with other names.
 _FACTOR = re.compile(r"((?<![a-z])lora\d*[._](?:embedding_)?)(down|up|a|b)(?![a-z\d])", re.IGNORECASE)
 _PARTNERS = {"down": "up", "up": "down", "a": "b", "b": "a", "A": "B", "B": "A"}
 _OF_LYCORIS = re.compile(r"(?<![a-z])(?:lokr|hada)_w[12]")
@@ -35,7 +35,7 @@ _SAME = (
     "exclude_modules", "layers_to_transform", "layers_pattern", "layer_replication", "rank_pattern", "alpha_pattern",
     "fan_in_fan_out", "bias", "modules_to_save", "trainable_token_indices", "alora_invocation_tokens",
 )  # fmt: skip
-# With these, what an adapter adds is not s B A, or B and A are not what their shapes say.
+# With these, an adapter adds something other than s B A, or B and A mean something else than their shapes say.
 _NOT_A_PRODUCT = (
     "use_dora", "lora_bias", "use_qalora", "use_bdlora", "target_parameters", "arrow_config", "kasa_config",
     "monteclora_config", "velora_config",
@@ -92,7 +92,7 @@ def check_adapters(checkpoints: Sequence[SavedNetwork]) -> None:
             if one != other:
                 raise CheckpointError(
                     f"{key} is {shown(one)} in {checkpoint.path} and {shown(other)} in {checkpoints[-1].path}; only "
-                    "adapters that agree in it have a mean: leave one out, or merge each into its network first"
+                    "adapters that agree in it can be averaged: leave one out, or merge each into its network first"
                 )
 
 
@@ -151,8 +151,8 @@ class LowRankMean:
     Attributes:
         config: configuration of the result.
         shapes: name -> shape of each of its factors.
-        lost_fraction: what the limit cost, as a fraction of the norm of what the mean adds to all modules; 0 until
-            ``factors`` is exhausted.
+        lost_fraction: the norm that the limit cost, as a fraction of the norm of the mean update of all modules; 0
+            until ``factors`` is exhausted.
     """
 
     def __init__(self, checkpoints: Sequence[SavedNetwork], coefficients: np.ndarray, largest_rank: int | None) -> None:
@@ -262,7 +262,7 @@ def write_config(folder: Path, mean: LowRankMean) -> None:
     """Write the configuration of a mean of adapters, as PEFT lays it out.
 
     Args:
-        folder: the new adapter's folder, which holds a copy of the last input's configuration; an equal one is left.
+        folder: the new adapter's folder, which holds a copy of the last input's configuration; it is kept if equal.
         mean: the mean.
     """
     path = folder / ADAPTER_CONFIG

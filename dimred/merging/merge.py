@@ -61,9 +61,9 @@ def merge(
 ) -> dict[str, Any]:
     """Average checkpoints by a profile, or choose the one of many averages that a metric scores best.
 
-    The result has the layout of the last checkpoint, or of ``rest``. For LoRA adapters it is an adapter, the mean of
-    what they add to the network. Its record is ``OUT.json``; a folder also gets a model card, ``README.md``. With a
-    metric, all scores are in the folder ``OUT.merge``.
+    The result has the layout of the last checkpoint, or of ``rest``. For LoRA adapters it is an adapter that adds the
+    mean of their updates. Its record is ``OUT.json``; a folder also gets a model card, ``README.md``. With a metric,
+    all scores are in the folder ``OUT.merge``.
 
     Args:
         checkpoints: one folder; or any number of files, folders of shards and globs.
@@ -91,8 +91,8 @@ def merge(
         CheckpointError: a checkpoint is damaged, belongs to a different network, or was written meanwhile.
         SeriesError: too few checkpoints are left.
         SearchError: the metric fails, or measures another number of samples than before.
-        RunError: another process is writing ``out``; or ``OUT.merge`` has scores and ``resume`` is not set, or it is,
-            and they are damaged or belong to a different merge.
+        RunError: another process is writing ``out``; ``OUT.merge`` has scores and ``resume`` is not set; or ``resume``
+            is set, and the scores are damaged or belong to a different merge.
         FaultError: a file can't be written.
         StoppedError: the user pressed ctrl-C while a metric was scoring.
     """
@@ -104,9 +104,9 @@ def merge(
     if metric is None and (minimize or maximize or resume):
         raise ConfigError("minimize=, maximize= and resume= need metric=")
     if metric is not None and profile is not None:
-        raise ConfigError(f"profile is {profile!r}; with a metric, windows and profiles are chosen by it")
+        raise ConfigError(f"profile is {profile!r}, but the metric chooses windows and profiles; leave it out")
     if metric is not None and minimize == maximize:
-        raise ConfigError("say which is better: minimize=True or maximize=True, one of them")
+        raise ConfigError("say which is better: either minimize=True or maximize=True")
     if budget is not None:
         check_number("budget", budget, at_least=1, whole=True)
     check_number("timeout", timeout, above=0)
@@ -147,7 +147,8 @@ def merge(
         def make(coefficients: np.ndarray) -> tuple[Path, dict[str, Any]]:
             """Write an average under a new name, and return its path and entries to add to the record.
 
-            A metric may go to another folder, and may keep results by path.
+            The path is absolute and new each time, because a metric may change the current folder, and may cache
+            results by path.
             """
             candidate = work.absolute() / f"candidate-{uuid.uuid4().hex[:8]}{target.suffix}"
             stack.callback(discard, candidate)
@@ -168,7 +169,7 @@ def merge(
                 return score
 
             about = {
-                "metric": _name_of(metric),  # who mends its file and resumes knows why
+                "metric": _name_of(metric),  # the name only: a user may mend the metric's file and resume
                 "better": better,
                 "dtype": dtype,
                 "lora_rank": lora_rank,
@@ -191,7 +192,7 @@ def merge(
                 raise SearchError(str(error) if callable(metric) else f"{error} (see {work / 'metric.log'})") from None
             except KeyboardInterrupt:
                 n = len(scores)
-                then = f"; resume=True goes on, and with budget={n} chooses among these" if n else ""
+                then = f"; resume=True goes on, and with budget={n} it chooses among these" if n else ""
                 raise StoppedError(2, f"{n} scores are in {work}{then}") from None
             coefficients = np.array(winner.coefficients)
             result, notes = make(coefficients)
@@ -206,7 +207,7 @@ def merge(
         record = record_of(inputs, coefficients, template, order, dtype, command) | notes
         check_is_new(target)  # another program may have written it since the first check
         describe(result, target, record)
-        rename(result, target)  # last, so that a call that was killed before can be made again
+        rename(result, target)  # last, so that a call that was killed before it can be repeated
     return record
 
 
@@ -227,7 +228,7 @@ def _digest_of(checkpoints: Sequence[SavedNetwork]) -> str:
 
 
 def _open_rest(path: Path, inputs: Sequence[SavedNetwork]) -> SavedNetwork:
-    """Open the checkpoint that all but the weights comes from: one of the inputs, if it is one by any name."""
+    """Open the checkpoint to copy all but the weights from; if it is an input under another name, return that input."""
     rest = read_one(path)
     files = [*map(os.path.realpath, rest.files)]
     return next((one for one in inputs if [*map(os.path.realpath, one.files)] == files), rest)

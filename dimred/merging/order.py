@@ -11,7 +11,7 @@ from dimred.io.run_names import epochs_and_steps, network_of
 from dimred.merging.folder import NUMBER
 
 ORDERS = ("step", "name", "mtime")
-# A number behind these counts the slices of one network, or its layers, which have no mean.
+# A number behind one of these words counts the slices or layers of one network, which can't be averaged.
 _SLICE = re.compile(r"(?<![a-z])(?:rank|mp|tp|pp|shard|part|slice|layer|consolidated)[=_.-]?$", re.IGNORECASE)
 
 
@@ -25,7 +25,7 @@ def steps_of(files: Mapping[Path, Sequence[Path]], order: str = "step") -> list[
 
     Raises:
         ConfigError: ``order`` is unknown, or leaves in doubt which checkpoint is older.
-        SeriesError: by their names, the checkpoints are of several runs.
+        SeriesError: the names show that the checkpoints are of several runs.
         OSError: the time of a file can't be read.
     """
     check_choice("order", order, ORDERS)
@@ -89,6 +89,6 @@ def _steps_in(names: Sequence[str]) -> list[int]:
 def _doubt(why: str, names: Sequence[str]) -> ConfigError:
     few = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
     return ConfigError(
-        f"order is 'step', but {why} ({few}); leave out what is not of this run, use order='name' or order='mtime', or "
+        f"order is 'step', but {why} ({few}); leave out those of other runs, use order='name' or order='mtime', or "
         "rename them, so that one whole number grows"
     )

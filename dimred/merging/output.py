@@ -25,7 +25,7 @@ DTYPES: dict[str, np.dtype | str] = {
     "float64": np.dtype("<f8"), "float32": np.dtype("<f4"), "float16": np.dtype("<f2"), "bfloat16": BFLOAT16
 }  # fmt: skip
 _OF_BYTES = re.compile("hash|sha|checksum|digest|crc|md5", re.IGNORECASE)
-# As PyTorch (weight_u, parametrizations.weight.0._u) and Flax (kernel/u) name them.
+# Names of a spectral norm's vectors in PyTorch (weight_u, parametrizations.weight.0._u) and Flax (kernel/u).
 _VECTOR = re.compile(r"(?:^|[._/])[uv]$")
 _UNIT_TOLERANCE = 0.01  # bfloat16 rounds each entry
 _DIGEST = re.compile("(0x)?[0-9a-f]{6,}", re.IGNORECASE)
@@ -127,7 +127,7 @@ def write_network(
                 vector = means[name].read(descriptor).astype(np.float64).reshape(-1)
                 _write_entries(descriptor, means[name], 0, vector / (np.linalg.norm(vector) or 1.0))
             for name, values in lora.factors() if lora else ():
-                if name in means:  # of shards, another may hold it
+                if name in means:  # otherwise another shard holds it
                     write(name, 0, values.reshape(-1))
             if target.suffix == ".ckpt":
                 renew_ckpt_crc(file, target)
@@ -150,7 +150,7 @@ def write_network(
 
 
 def _unit_vectors(checkpoint: SavedNetwork) -> set[str]:
-    """Return the names of the vectors u and v of norm 1 by which a spectral norm estimates a weight's largest value."""
+    """Return the names of the unit vectors u and v by which a spectral norm estimates the largest singular value."""
 
     def is_unit_vector(name: str) -> bool:
         shape = checkpoint.tensors[name].shape

@@ -13,7 +13,7 @@ _MOST_NAMES = 3  # in a message
 
 
 def is_pickle(path: Path) -> bool:
-    """Return whether a file is a pickle, by its ending or, as MindSpore writes ``.ckpt`` too, by how it begins.
+    """Return whether a file is a pickle: by its ending, or for ``.ckpt``, MindSpore's ending too, by its first bytes.
 
     Raises:
         CheckpointError: the file can't be read.
@@ -38,6 +38,6 @@ def refusal(pickles: Sequence[Path]) -> CheckpointError:
     are = "is a pickle" if len(pickles) == 1 else "are pickles"
     command = shlex.join(["dimred", "convert", str(pickles[0])])
     return CheckpointError(
-        f"{names} {are}, which could run any code; convert each where PyTorch is installed, or give the other "
-        f"checkpoints themselves: {command}"
+        f"{names} {are}, which could run any code; give the other checkpoints themselves, or convert each where "
+        f"PyTorch is installed: {command}"
     )

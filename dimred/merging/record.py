@@ -17,7 +17,7 @@ from dimred.io.checksums import sample_digest
 from dimred.io.file_format import MERGE
 from dimred.merging.saved_network import SavedNetwork
 
-MERGE_FOLDER = ".merge"  # ends the name of the folder that a merge works in
+MERGE_FOLDER = ".merge"  # suffix of the folder that a merge works in
 CARD = "README.md"  # a model's card, named as hubs expect
 INPUT_CARD = "README.input.md"  # a copy of the last input's card
 _LIBRARIES = ("dimred", "numpy", "safetensors")
@@ -127,7 +127,7 @@ def describe(result: Path, out: Path, record: dict[str, Any]) -> None:
     """Write the record of a result, and for a folder its model card.
 
     Args:
-        result: the file or folder as long as it has a temporary name.
+        result: the file or folder, under its temporary name.
         out: the name that it will get; the record goes beside it.
         record: see ``record_of``.
 
@@ -190,7 +190,7 @@ def _write_card(folder: Path, title: str, record: Mapping[str, Any]) -> None:
         parts.append(f"{error}; {record['better']} is better. The metric: `{record['metric']}`.")
     parts.append(f"The call, as a command:\n\n```sh\n{record['command']}\n```")
     if (folder / INPUT_CARD).exists():
-        parts.append(f"[{INPUT_CARD}]({INPUT_CARD}) is the last input's card; what it measured is not this network.")
+        parts.append(f"[{INPUT_CARD}]({INPUT_CARD}) is the last input's card; its figures are not of this network.")
     (folder / CARD).write_text("\n\n".join(parts) + "\n", encoding="utf-8", errors="backslashreplace")
 
 

@@ -1,4 +1,4 @@
-"""A checkpoint whose entries are told apart: weights, running statistics, integers."""
+"""A checkpoint with its entries sorted into weights, running statistics and integers."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +16,7 @@ class SavedNetwork(Checkpoint):
 
     Attributes:
         step: its step of training; 0 if it isn't known.
-        given_layout: which entries are weights, if the user says it.
+        given_layout: which entries are weights, if the user says so.
     """
 
     step: int = 0

@@ -50,7 +50,7 @@ class Trial(NamedTuple):
     Attributes:
         average: the average.
         split: ``search``, ``select`` or ``test``.
-        reestimate: whether BatchNorm statistics were re-estimated before, if the metric can do that.
+        reestimate: whether BatchNorm statistics were re-estimated first, if the metric can do that.
         score: the score.
     """
 
@@ -72,8 +72,8 @@ class ScoreLog:
         resume: whether to take over the scores of an earlier call.
 
     Raises:
-        RunError: there are scores of an earlier call, and ``resume`` is not set; or it is, and the file is damaged, of
-            another version, or of another merge.
+        RunError: there are scores of an earlier call and ``resume`` is not set; or ``resume`` is set, and the file is
+            damaged, of another version, or of another merge.
         OSError: the file can't be written.
     """
 
@@ -93,7 +93,7 @@ class ScoreLog:
         *lines, half = path.read_bytes().split(b"\n") if path.exists() else [b""]
         if not resume and len(lines) > 1:
             raise RunError(
-                f"{path} has {len(lines) - 1} scores of an earlier call; go on with them by resume=True, or remove it"
+                f"{path} has {len(lines) - 1} scores of an earlier call; go on with resume=True, or remove it"
             )
         self._header = SCORES.marked(about)
         if resume and lines:
@@ -130,7 +130,7 @@ class ScoreLog:
         Args:
             average: the average.
             split: ``search``, ``select`` or ``test``.
-            reestimate: whether BatchNorm statistics are re-estimated before, if the metric can do that.
+            reestimate: whether BatchNorm statistics are re-estimated first, if the metric can do that.
 
         Raises:
             BudgetSpentError: the budget allows no further evaluation on ``search``.
@@ -162,7 +162,7 @@ class ScoreLog:
         return trial
 
     def _check_samples(self, score: Score, split: str) -> None:
-        """Raise SearchError for another number of samples than before: their means can't be compared."""
+        """Raise SearchError if the number of samples differs from an earlier one: the means could not be compared."""
         n_samples = len(score.samples or ())
         for n_before in {len(trial.score.samples or ()) for trial in self._on(split)} - {n_samples}:
             raise SearchError(

@@ -205,8 +205,8 @@ def _as_score(value: Any) -> Score:
         return Score(float(array[0]), abs(float(array[1])))
     if len(array) == 2:
         raise MetricError(
-            f"it returned {shown(value)}, two numbers that are no tuple; return (score, standard error), or one number "
-            "for each of more than two samples"
+            f"it returned {shown(value)}, two numbers that are not a tuple; return (score, standard error), or one "
+            "number for each of more than two samples"
         )
     error = float(array.std(ddof=1) / math.sqrt(len(array))) if len(array) > 1 else None
     return Score(float(array.mean()), error, tuple(array.tolist()))
@@ -239,7 +239,7 @@ def _serve(connection: Connection, file: str, name: str) -> None:
 
     An answer is [why it failed, None] or [None, result].
     """
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # for a metric that never frees the interpreter's lock
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # for a metric that never releases the GIL
     threading.Thread(target=_end_with, args=[connection], daemon=True).start()
 
     def answer(failure: str | None, result: Any = None) -> None:

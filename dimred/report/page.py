@@ -21,7 +21,7 @@ class Picture(NamedTuple):
 
     Attributes:
         name: name of its files, without an ending.
-        figure: what it shows.
+        figure: the picture itself.
         description: text for readers who can't see it.
         caption: text below it.
     """

@@ -166,7 +166,7 @@ class PlanePoints(NamedTuple):
 
 
 class PlaneView(NamedTuple):
-    """The loss in the plane through three points, and where the others lie.
+    """The loss in the plane through three points, and the positions of other points.
 
     The plane's origin is stage 2's start; its first direction leads to stage 2's last weights.
     """

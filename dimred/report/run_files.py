@@ -56,7 +56,7 @@ class StageOneRecord:
         return [record for record in self.epochs if "averaged_loss" in record]
 
     def stopping_passes(self, until_epoch: int) -> float:
-        """Return what ``stop: averaged`` spent on measuring until an epoch, in passes as ``StageTwoResult.passes``."""
+        """Return the cost of ``stop: averaged`` until an epoch, in passes as ``StageTwoResult.passes``."""
         until = [record for record in self.epochs if record["epoch"] <= until_epoch]
         return FORWARD * sum(record.get("averaged_forward_passes", 0.0) for record in until)
 
@@ -66,7 +66,7 @@ class StageOneRecord:
         return self.seconds_until(self.last_epoch)
 
     def seconds_until(self, epoch: int) -> float:
-        """Return the same until the end of an epoch."""
+        """Return the seconds, as ``seconds`` counts them, until the end of an epoch."""
         until = [record for record in self.epochs if record["epoch"] <= epoch]
         return float(sum(record.get(part) or 0.0 for record in until for part in _SECONDS))
 
@@ -85,7 +85,7 @@ class StageOneRecord:
         """Return the fraction of the variance along each principal direction, (N - 1,) for N snapshots.
 
         None if there are fewer than two snapshots, if all of them are equal, or, with a warning in the log, if one
-        can't be read, because a run that is at work has removed it.
+        can't be read, because stage 1 is still running and has removed it.
         """
         if self.snapshots is None or len(self.snapshots) < 2:
             return None
@@ -121,7 +121,7 @@ class StageTwoRecord:
             kind: with which BatchNorm statistics it was measured, ``AS_TRAINED`` or ``REESTIMATED``.
 
         Raises:
-            KeyError: it was not measured with these.
+            KeyError: it was not measured with these statistics.
         """
         points = {0: self.result.main.by_point[START]} | self.result.by_epoch
         return {epoch: values[kind] for epoch, values in points.items() if values[kind] is not None}
@@ -222,7 +222,7 @@ def read_stage_2(folder: Path) -> StageTwoRecord:
     """
     path = folder / RESULT
     if not path.is_file():
-        remedy = "finish stage 2 by its --resume"
+        remedy = "finish stage 2 with --resume"
         if not (folder / STAGE_2_CHECKPOINTS).is_dir():
             remedy = "give the folder of a stage 1 or stage 2 run"
         raise ConfigError(f"RUN is {str(folder)!r}, which has no {RESULT}; {remedy}")

@@ -29,10 +29,10 @@ PAGE = "report.html"
 
 
 def make_report_folder(out: Path) -> None:
-    """Make the folder of a report, or take that of an earlier one, which the files of the new one replace.
+    """Make the folder of a report, or take that of an earlier report, whose files the new ones replace.
 
     Raises:
-        ConfigError: the folder holds something, but no report, or can't be made.
+        ConfigError: the folder holds files but no report, or can't be made.
     """
     with writable("--out", out):
         make_folder(out)
@@ -40,7 +40,7 @@ def make_report_folder(out: Path) -> None:
         if not (out / PAGE).exists():
             if other := next((path for path in out.iterdir() if not is_temporary(path.name)), None):
                 raise ConfigError(f"--out is {str(out)!r}, which holds {other.name} and no report; name another folder")
-            # The page marks pictures as a report's, even if this one is killed before it is whole.
+            # The page marks the folder as a report's, even if this process is killed before the report is complete.
             atomic_write(out / PAGE, "This report was not finished; run the same command again.\n")
 
 
@@ -168,8 +168,9 @@ def _add_choices(page: Page, result: StageTwoResult) -> None:
     if parts:
         rules = [
             "The val split chooses the network with the lowest value of the loss that was trained; its row is bold.",
-            "The last column says by how much a loss exceeds the lowest. After ± stands the standard error of that "
-            "difference over the samples of val: two networks that differ by less than twice as much are equally good.",
+            "The last column says by how much a loss exceeds the lowest. The number after ± is the standard error of "
+            "that difference over the samples of val: two networks that differ by less than twice as much are equally "
+            "good.",
             "The effective number says how many networks with equal weights would average out as much noise.",
         ]
         page.add("What was compared", [], sentences(rules) + "".join(parts))
@@ -189,7 +190,7 @@ def _add_curves(page: Page, run: StageOneRecord | None, metric: Metric, stage_2:
     ]
     caption = "Training loss of single batches."
     if stage_2 is not None and stage_2.result.basis:
-        caption += f" Stage 2's is that before each step. {trend_in_words(len(losses_2[1]))}"
+        caption += f" In stage 2, it is the loss before each step. {trend_in_words(len(losses_2[1]))}"
     description = f"Training loss over epochs: {'; '.join(courses)}."
     pictures.append(Picture("loss", plots.plot_losses(losses_1, losses_2), description, caption))
     page.add("Curves", pictures, after="" if run is None else _averages_table(run))
@@ -237,13 +238,13 @@ def _add_spectrum(page: Page, fractions: np.ndarray | None) -> None:
         "spectrum", plots.plot_spectrum(fractions),
         f"Fraction of the snapshots' variance along each of {k} directions: the first has {100 * fractions[0]:.2f} %, "
         f"all together {100 * fractions.sum():.2f} %.",
-        f"How much of the snapshots' variance each direction holds. The first {n_most} hold nine tenths of what all "
-        f"{k} hold.",
+        f"Fraction of the snapshots' variance along each direction. The first {n_most} hold nine tenths of the sum of "
+        f"all {k}.",
     )])  # fmt: skip
 
 
 def _add_plane(page: Page, plane: PlaneView) -> None:
-    statistics = ", with BatchNorm statistics of these" if plane.batch_norm else ""
+    statistics = ", with their own BatchNorm statistics" if plane.batch_norm else ""
     third, off = in_words(plane.third), distances(plane.snapshots.off)
     page.add("The loss surface", [Picture(
         "plane", plot_plane(plane),
@@ -251,7 +252,7 @@ def _add_plane(page: Page, plane: PlaneView) -> None:
         f"{np.nanmin(plane.loss):.3g}. The snapshots lie {off} off the plane.",
         f"The true loss in the plane through the start of stage 2, its last weights and {third}, at {plane.loss.size} "
         f"points, on the same {plane.n_images:,} training samples{statistics}. Distances are those of the weights. "
-        "Hollow points lie off the plane: their own loss is not that of the place where they are drawn.",
+        "Hollow points lie off the plane: their own loss differs from that of the surface where they are drawn.",
     )])  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from dimred.report.trend import column, mean_width, running_mean, trend_in_words
 
 
 def add_search(page: Page, run: StageTwoRecord) -> None:
-    """Add a section with the pictures of the search's steps to a page; nothing if stage 2 had no search."""
+    """Add a section with the pictures of the search's steps to a page; do nothing if stage 2 had no search."""
     result, steps = run.result, run.steps
     if not result.basis:
         return
@@ -31,9 +31,9 @@ def add_search(page: Page, run: StageTwoRecord) -> None:
     page.add("The search, step by step", [
         Picture(
             "gains", search_plots.plot_gains(steps),
-            f"Gain of each step, {first:.3g} on average at first and {last:.3g} at last; {outcome}, with "
+            f"Gain of each step, {first:.3g} on average at first and {last:.3g} at the end; {outcome}, with "
             f"{result.totals['trials']} trials.",
-            f"What each step inside the subspace gained on its own batch, the accepted t, and the trials it took. "
+            "Gain of each step inside the subspace on its own batch, accepted t, and number of trials. "
             f"{outcome[0].upper()}{outcome[1:]}. {words}",
         ),
         Picture(

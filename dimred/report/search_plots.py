@@ -1,4 +1,4 @@
-"""Draw the pictures of a search: what each step gained, how far it moved, and where it is in the subspace."""
+"""Draw the pictures of a search: each step's gain, the distance it moved, and its position in the subspace."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -66,7 +66,7 @@ def plot_movement(steps: Steps, coordinates: np.ndarray) -> Figure:
         draw_trend(upper, numbers, _positive(distances), colour)
         lines.append((np.nancumsum(distances), "-", colour, f"path {label} the subspace"))
     for values, style, colour, label in lines:
-        if (values > 0).any():  # not for the path outside with alpha = 0
+        if (values > 0).any():  # false for the path outside if alpha is 0
             lower.plot(numbers[places], _positive(values)[places], style, color=colour, lw=1.6, label=label)
     for axes in (upper, lower):
         if any(np.isfinite(line.get_ydata()).any() for line in axes.lines):

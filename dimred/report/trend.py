@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-MOST_POINTS = 300  # that are drawn one by one; more make a cloud, and a large file
+MOST_POINTS = 300  # drawn one by one; more make a cloud, and a large file
 _N_WINDOWS = 150  # of a band
 _BAND = (10, 90)  # percentiles
 
@@ -82,6 +82,6 @@ def draw_trend(axes: Any, numbers: np.ndarray, values: np.ndarray, colour: str, 
 
 
 def trend_in_words(n_values: int) -> str:
-    """Explain what ``draw_trend`` has drawn of n values, for a caption."""
+    """Explain the marks that ``draw_trend`` draws for n values, for a caption."""
     marks = "Points: each step" if n_values <= MOST_POINTS else "Band: the middle 80 % of neighbouring steps"
     return f"{marks}; line: mean of {mean_width(n_values)} steps."

@@ -1,4 +1,4 @@
-"""Sum up in a few sentences what a run achieved, and name what it made."""
+"""Sum up a run's result in a few sentences, and name its weights."""
 
 from dimred.averaging.choice import in_words
 from dimred.io.metric import REESTIMATED

@@ -100,7 +100,7 @@ def test_the_exit_statuses_are_documented() -> None:
         (("eval", ".", ".", "--config", "digits"), "WEIGHTS is '.', which is no run's folder; give a checkpoint"),
         (
             ("eval", ".", "here.txt"),
-            "--config is missing, and WEIGHTS 'here.txt' are of no run whose config.yaml could",
+            "--config is missing, and WEIGHTS 'here.txt' are not in a run whose config.yaml could",
         ),
         (("merge", "nowhere", "--out", "x", "--metric", "gone.py:f", "--minimize"), "nowhere"),
         (("show", "here.txt"), "FILE is 'here.txt', which is not a basis; give the pca_mat.npy"),
@@ -170,7 +170,7 @@ def test_debug_prints_the_traceback(tmp_path: Path) -> None:
 
 def test_a_path_that_the_output_can_not_spell_is_written_in_ascii(tmp_path: Path) -> None:
     process = dimred("init", "é.yaml", cwd=tmp_path, environment={"PYTHONIOENCODING": "ascii"}, status=0)
-    assert process.stdout.startswith(r"\xe9.yaml: the keys that one sets first")
+    assert process.stdout.startswith(r"\xe9.yaml: the keys to set first")
 
 
 def test_a_command_imports_no_other_command() -> None:

@@ -71,7 +71,7 @@ def test_finished_methods_are_not_run_again(
     before = {path: path.stat().st_mtime_ns for path in place.glob("*.json")}
     assert len(before) == 3
     call = ("nowhere", [folder / "run_3"], folder / "two.yaml", folder / "out", "last,stage_2,average")
-    with pytest.raises(ConfigError, match="holds an earlier comparison of 3 rows; go on with it by --resume, or name"):
+    with pytest.raises(ConfigError, match="holds an earlier comparison of 3 rows; go on with --resume, or name"):
         compare(*call)
     assert {path: path.stat().st_mtime_ns for path in place.glob("*.json")} == before
     compare(*call, resume=True)
@@ -92,12 +92,12 @@ def test_a_curve_over_epochs_tells_who_lacks_the_snapshots_of_a_budget(
     assert row["n_seeds"] == 2
     assert row["test_reestimated"]["spread"] is not None
     page = (folder / "out" / "compare.html").read_text()
-    assert "After 4 epochs of stage 1 the val split takes: " in page
+    assert "After 4 epochs of stage 1 the val split chooses: " in page
     assert str(folder / "run_4") in page
     assert (folder / "out" / "curve.png").exists()
     text = (folder / "out" / "compare.md").read_text()
     assert text.index("Stage 1 to epoch 2:") < text.index("Stage 1 to epoch 4:")
-    assert caplog.text.count("has 1 of the 4 snapshots that it would have had, had it ended at epoch 2") == 1
+    assert caplog.text.count("has 1 of the 4 snapshots that it would have had if it had ended at epoch 2") == 1
 
 
 def test_what_does_not_go_together_is_refused_before_anything_is_run(folder: Path, tmp_path: Path) -> None:
@@ -107,11 +107,11 @@ def test_what_does_not_go_together_is_refused_before_anything_is_run(folder: Pat
     constant = {"name": "constant", "peak": 1.0}
     free = copied(folder / "run_3", tmp_path / "free", optimizer={"name": "schedule_free"}, schedule=constant)
     cases: list[tuple[dict[str, Any], type[Exception], str]] = [
-        ({"runs": [folder / "run_3", again]}, ConfigError, r"of seed 3, which .* has too; give one run"),
+        ({"runs": [folder / "run_3", again]}, ConfigError, r"of seed 3, as .* is; give one run"),
         ({"runs": [tmp_path / "stage_2"]}, ConfigError, "a run of stage 2; give the folder of a finished stage 1"),
         ({"runs": [free]}, ConfigError, "trained with schedule_free, which leaves stage 2 nothing to do"),
         ({"methods": ["cooldown"]}, ConfigError, "--methods has 'cooldown', which takes the place of a search"),
-        ({"at": [3]}, ConfigError, r"no full checkpoint of epoch 3 \(of these epochs: 2, 4\); finish stage 1"),
+        ({"at": [3]}, ConfigError, r"no full checkpoint of epoch 3 \(it has these: 2, 4\); finish stage 1"),
         (
             {"overrides": ["method=search", "search.n_components=9"]},
             SeriesError,
@@ -180,7 +180,7 @@ def test_a_signal_is_told_with_what_to_do(folder: Path, tmp_path: Path) -> None:
     threading.Thread(target=interrupt).start()
     with pytest.raises(StoppedError) as stopped:
         compare("nowhere", [folder / "run_3"], folder / "two.yaml", out, methods="stage_2")
-    assert str(stopped.value) == f"stopped by SIGTERM; what is finished is in {out}; go on by --resume"
+    assert str(stopped.value) == f"stopped by SIGTERM; the finished rows are in {out}; go on with --resume"
     assert stopped.value.exit_status == 143
     assert soon(lambda: nothing_is_left(out))
 

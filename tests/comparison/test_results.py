@@ -48,9 +48,9 @@ def test_the_verdict_is_what_val_takes_with_paired_gains_and_costs(tmp_path: Pat
         write_compared(tmp_path, seed, "last", 0.5, at=20)
     verdict, text = verdict_and_page(tmp_path)
     assert verdict == (
-        "After 70 epochs of stage 1 the val split takes: stage 2, which has 88.00 ± 2.83 % on "
+        "After 70 epochs of stage 1 the val split chooses: stage 2, which has 88.00 ± 2.83 % on "
         "test over 2 seeds, BatchNorm re-estimated. That is 9.00 ± 1.41 points above last weights of stage 1 and 3.00 "
-        "± 2.83 points below best average of its snapshots. It took 72.0 passes in all, and 10 s beside stage 1. The "
+        "± 2.83 points below best average of its snapshots. It took 72.0 passes in all, and 10 s besides stage 1. The "
         "best on test would have been: best average of its snapshots, 91.00 %."
     )
     assert set(re.findall(r'<figure id="figure-(\w+)"', text)) == {"curve"}
@@ -64,7 +64,7 @@ def test_one_seed_says_what_it_is_worth(tmp_path: Path) -> None:
     write_compared(tmp_path, 1, "last", 0.80, passes=70)
     assert verdict_and_page(tmp_path)[0].endswith(
         "has 80.00 % on test of one seed, BatchNorm re-estimated. It took 70.0 passes in all, and "
-        "10 s beside stage 1. With one seed, differences below half a point mean nothing."
+        "10 s besides stage 1. With one seed, differences below half a point mean nothing."
     )
 
 

@@ -96,11 +96,11 @@ def test_a_file_is_refused_with_every_mistake_in_either_section(tmp_path: Path) 
     )
     assert refusal(str(file), stage=StageOneConfig).splitlines() == [
         "unknown key 'label_smoothin'; did you mean 'label_smoothing'?",
-        "epochs is no shared key; write it below stage_1 or stage_2",
-        "schedule is no shared key; write it below stage_1",
-        "boost_level is no key: leave it out; stage_2.method says what stage 2 does",
-        "dim_reduce.rho is no key: set search.rho of stage_2",
-        "dim_reduce.timeout is no key: use dimred train --stall-timeout",
+        "epochs is not a shared key; write it below stage_1 or stage_2",
+        "schedule is not a shared key; write it below stage_1",
+        "boost_level is not a key: leave it out; stage_2.method says what stage 2 does",
+        "dim_reduce.rho is not a key: set search.rho of stage_2",
+        "dim_reduce.timeout is not a key: use dimred train --stall-timeout",
         "unknown key 'data.batchsize'; did you mean 'data.batch_size'?",
         "unknown key 'epoch'; did you mean 'epochs'?",
         "stage_2: unknown key 'serach'; did you mean 'search'?",
@@ -140,16 +140,16 @@ def test_a_file_is_refused_with_every_mistake_in_either_section(tmp_path: Path) 
         ("ema.decay=off", "ema.decay is False; it must be a valid number"),
         ("tensorboard=perhaps", "tensorboard is 'perhaps'; it must be a valid boolean"),
         ("search.learning_rate=[0.1]", "search.learning_rate is [0.1]; it must be a valid number"),
-        ("data.mean=[true, 1, 2]", "data.mean is [True, 1, 2]; true and false are no entries of this list"),
-        ("all_reduce_split=[on]", "all_reduce_split is [True]; true and false are no entries"),
-        ("dim_reduce.rho=0.5", "dim_reduce.rho is no key: set search.rho of stage_2"),
-        ("dim_reduce={n_component: 8}", "dim_reduce.n_component is no key: set search.n_component of stage_2"),
-        ("boost={mode: manual, dim_reduce: true}", "boost is no key: leave it out; stage_2.method says"),
-        ("search={dim_reduce: {n_components: 8}}", "dim_reduce.n_components is no key: set search.n_components"),
-        ("boost_config_dict={dim_reduce: {sigma: 0.4}}", "dim_reduce.sigma is no key: set search.sigma of stage_2"),
-        ("search.pca_mat_path=a.npy", "search.pca_mat_path is no key: give the argument PCA_MAT of dimred train stag"),
-        ("dim_reduce.weight_load_dir=a", "dim_reduce.weight_load_dir is no key: give it to dimred pca --ckpt-dir"),
-        ("device_number=8", "device_number is no key: use dimred train --devices"),
+        ("data.mean=[true, 1, 2]", "data.mean is [True, 1, 2]; true and false can't be in this list"),
+        ("all_reduce_split=[on]", "all_reduce_split is [True]; true and false can't be"),
+        ("dim_reduce.rho=0.5", "dim_reduce.rho is not a key: set search.rho of stage_2"),
+        ("dim_reduce={n_component: 8}", "dim_reduce.n_component is not a key: set search.n_component of stage_2"),
+        ("boost={mode: manual, dim_reduce: true}", "boost is not a key: leave it out; stage_2.method says"),
+        ("search={dim_reduce: {n_components: 8}}", "dim_reduce.n_components is not a key: set search.n_components"),
+        ("boost_config_dict={dim_reduce: {sigma: 0.4}}", "dim_reduce.sigma is not a key: set search.sigma of stage_2"),
+        ("search.pca_mat_path=a.npy", "search.pca_mat_path is not a key: give the argument PCA_MAT of dimred train"),
+        ("dim_reduce.weight_load_dir=a", "dim_reduce.weight_load_dir is not a key: give it to dimred pca --ckpt-dir"),
+        ("device_number=8", "device_number is not a key: use dimred train --devices"),
         ("dat={batch_size: 3}", "unknown key 'dat'; did you mean 'data'?"),
         ("search.n_component=0", "search.n_components is 0; it must be greater than or equal to 1"),
         ("data.mean=[1, 2]", "data.mean is [1, 2]; the list must be longer"),
@@ -258,7 +258,7 @@ def test_the_rule_that_ends_stage_1_is_a_name_or_a_section_that_any_of_its_keys_
 def test_a_key_that_is_there_twice_is_refused_but_not_one_that_an_anchor_gives(tmp_path: Path) -> None:
     file = tmp_path / "twice.yaml"
     file.write_text("ema: {decay: 0.9}\nseed: 2\nema: {ramp: true}\n")
-    with pytest.raises(ConfigError, match=r"the key 'ema' is there twice .*line 3"):
+    with pytest.raises(ConfigError, match=r"the key 'ema' is given twice .*line 3"):
         load_config(StageOneConfig, file)
     file.write_text("stage_1: {checkpoints: &b {<<: {keep: 3, every_epochs: 1}, keep: 2}}\n")
     assert load_config(StageOneConfig, file).checkpoints.keep == 2

@@ -185,7 +185,7 @@ def test_samples_of_a_disk_that_comes_back_are_read_again() -> None:
     ],
 )
 def test_what_can_not_be_classified_is_said_before_training(label: object, split: str, fits: bool) -> None:
-    said = rf"shape .* for the split '{split}', which can't be classified; give the class"
+    said = rf"shape .* for the split '{split}', which is not a class; give the class"
     with nullcontext() if fits else pytest.raises(DataError, match=said):
         made([(0, label)], split).check_classes(3)
 

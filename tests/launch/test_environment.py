@@ -94,7 +94,7 @@ def test_without_a_driver_it_is_the_cpu_and_one_rank_for_each_host(caplog: pytes
     assert choose_devices(None, None, nodes=3) == ("CPU", 3)
     assert choose_devices(None, 4) == ("CPU", 4)
     assert choose_devices("CPU", None) == ("CPU", 1)
-    said = "device: CPU, 1 rank (MindSpore sees no Ascend device here; --device-target and --devices choose otherwise)"
+    said = "device: CPU, 1 rank (MindSpore sees no Ascend device here; --device-target and --devices change this)"
     assert caplog.messages[0] == said
     assert len(caplog.messages) == 4
     assert choose_devices("Ascend", 2) == ("Ascend", 2)

@@ -168,7 +168,7 @@ def test_the_rank_saves_though_nobody_reads_what_the_launcher_shows(tmp_path, nu
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"devices": 3, "nodes": 2}, r"--devices is 3, all nodes together; it must be a multiple of --nodes 2"),
+        ({"devices": 3, "nodes": 2}, r"--devices is 3, for all nodes together; it must be a multiple of --nodes 2"),
         ({"devices": 4, "nodes": 2, "master_addr": "10.0.0.1"}, r"--node-rank is missing: with 2 nodes"),
         ({"devices": 4, "nodes": 2, "node_rank": 1}, r"--master-addr is missing"),
         ({"devices": 4, "nodes": 2, "node_rank": 2, "master_addr": "a"}, r"--node-rank is 2; .* must be 0 to 1"),

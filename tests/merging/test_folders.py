@@ -70,7 +70,7 @@ def test_pickles_of_a_series_are_refused_and_others_passed_over(tmp_path: Path) 
     (tmp_path / "epoch_3.pt").write_bytes(PICKLE)
     with pytest.raises(CheckpointError, match=r"epoch_3\.pt is a pickle, which could run any code") as error:
         open_checkpoints(tmp_path)
-    command = shlex.split(str(error.value).partition("themselves: ")[2])
+    command = shlex.split(str(error.value).partition("installed: ")[2])
     assert command == ["dimred", "convert", str(tmp_path / "epoch_3.pt")]
 
 
@@ -81,7 +81,7 @@ def test_folders_of_pickles_are_refused_and_their_files_named(tmp_path: Path) ->
         (tmp_path / "checkpoint-3000" / name).write_bytes(PICKLE)
     with pytest.raises(CheckpointError, match=r"it's\.bin, .*optimizer\.bin are pickles") as error:
         open_checkpoints(tmp_path)
-    command = shlex.split(str(error.value).partition("themselves: ")[2])
+    command = shlex.split(str(error.value).partition("installed: ")[2])
     assert command == ["dimred", "convert", str(tmp_path / "checkpoint-3000" / "it's.bin")]
     assert len(open_checkpoints(tmp_path, to_step=2000)) == 2
 

@@ -160,7 +160,7 @@ def damaged_ckpt(folder: Path) -> None:
         (lambda folder: write_run(folder, 1), "is one checkpoint; give two or more"),
         (only_counters, "has no trainable weights"),
         (shards(cut_the_last_shard), "model-00002-of-00002.safetensors is not a whole safetensors file"),
-        (shards(lambda folder: next(folder.glob("*1-of*")).unlink()), "00001-of-00002.safetensors, which is not there"),
+        (shards(lambda folder: next(folder.glob("*1-of*")).unlink()), "00001-of-00002.safetensors, which is missing"),
         (shards(lead_outside), "names no file beside it"),
         (
             lambda folder: write_named(folder, "m-00001-of-00002.safetensors"),
@@ -168,7 +168,7 @@ def damaged_ckpt(folder: Path) -> None:
         ),
         (lambda folder: write_named(folder / "at-1", "a.safetensors", "b.safetensors"), "at-1/*.safetensors"),
         (damaged_ckpt, "is damaged: its checksum does not match"),
-        (only_pickles, "are pickles, which could run any code; convert each where PyTorch is installed"),
+        (only_pickles, "are pickles, which could run any code; give the other checkpoints themselves, or convert"),
     ],
 )
 def test_unusable_checkpoints_are_refused(tmp_path: Path, make, words: str) -> None:

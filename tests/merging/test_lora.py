@@ -128,7 +128,7 @@ def test_a_metric_chooses_among_adapters(tmp_path: Path, rank: int | None) -> No
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"r": 8}, "r is 8 in {0} and 4 in {1}; only adapters that agree in it have a mean"),
+        ({"r": 8}, "r is 8 in {0} and 4 in {1}; only adapters that agree in it can be averaged"),
         ({"lora_alpha": 16}, "lora_alpha is 16 in {0} and 6 in {1}"),
         ({"use_rslora": True}, "use_rslora is True in {0} and None in {1}"),
         ({"target_modules": ["dense"]}, "target_modules is ['dense'] in {0} and ['dense', 'embed'] in {1}"),

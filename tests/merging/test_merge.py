@@ -101,7 +101,7 @@ def test_a_failure_ends_the_merge_and_resume_goes_on_with_the_scores_before_it(
     with pytest.raises(SearchError, match=words):
         dimred.merge(workspace / "run", out, **options)
     assert not out.exists()
-    with pytest.raises(RunError, match=r"scores\.jsonl has 3 scores of an earlier call; .* by resume=True"):
+    with pytest.raises(RunError, match=r"scores\.jsonl has 3 scores of an earlier call; .* with resume=True"):
         dimred.merge(workspace / "run", out, **options)
     caplog.clear()
     record = dimred.merge(workspace / "run", out, **options, resume=True)
@@ -213,7 +213,7 @@ def test_the_table_and_the_json(workspace: Path) -> None:
         ({"minimize": True}, "minimize=, maximize= and resume= need metric="),
         ({"metric": score_zero}, "say which is better"),
         ({"metric": score_zero, "minimize": True, "maximize": True}, "say which is better"),
-        ({"metric": score_zero, "minimize": True, "profile": "uniform"}, "profile is 'uniform'; with a metric"),
+        ({"metric": score_zero, "minimize": True, "profile": "uniform"}, "profile is 'uniform', but the metric"),
         ({"metric": score_zero, "minimize": True, "budget": 0}, "budget is 0"),
         ({"metric": score_zero, "minimize": True, "timeout": 0}, "timeout is 0"),
         ({"metric": score_zero, "minimize": True, "last": 1}, "is the only checkpoint that is left; to choose, a"),

@@ -79,7 +79,8 @@ def test_ctrl_c_keeps_the_scores_and_says_how_to_go_on(workspace: Path) -> None:
     with pytest.raises(StoppedError) as info:
         dimred.merge(workspace / "run", out, metric=score, minimize=True)
     assert str(info.value) == (
-        f"stopped by ctrl-C; 11 scores are in {out}.merge; resume=True goes on, and with budget=11 chooses among these"
+        f"stopped by ctrl-C; 11 scores are in {out}.merge; resume=True goes on, and with budget=11 it chooses among "
+        "these"
     )
     assert not out.exists()
     record = dimred.merge(workspace / "run", out, metric=score, minimize=True, budget=11, resume=True)

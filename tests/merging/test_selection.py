@@ -24,7 +24,7 @@ def test_checkpoints_are_selected_by_number_and_step(tmp_path: Path, caplog: pyt
     assert select(1, None, 3000) == [3000]
     assert not caplog.messages
     assert select(9, 4000, None) == [4000, 5000]
-    assert caplog.messages == ["there are only 2 checkpoints, and not 9; all of them are taken"]
+    assert caplog.messages == ["there are only 2 checkpoints, not 9; all of them are taken"]
     for arguments, words in (
         ((None, 5001, None), "steps are 1000 to 5000"),
         *(((last, None, None), f"last is {last!r}; it must be a whole number") for last in (0, True, 2.0, "2")),

@@ -1,4 +1,4 @@
-"""``dimred train --fast-dev-run`` makes one step and all that surrounds it, on the user's data and network."""
+"""``dimred train --fast-dev-run`` makes one step and everything around it, on the user's data and network."""
 
 import shutil
 from concurrent.futures import ThreadPoolExecutor
@@ -49,7 +49,7 @@ def test_stage_2_fits_a_basis_and_makes_one_step(tmp_path: Path, weights: Path) 
     done = dimred(*command, "--set=epochs=9", cwd=tmp_path, status=0)
     assert "\n9 epochs of 4 steps, 36 in all; snapshots, checkpoints and states take up to " in f"\n{done.stdout}"
     assert "epoch 1/1  step 1" in done.stdout
-    assert "a step and all that surrounds it went well on 1 rank in" in done.stdout
+    assert "a step and everything around it went well on 1 rank in" in done.stdout
     assert "stage 1 made" not in done.stdout + done.stderr  # a whole stage 2 makes 4 steps an epoch, too
     assert sorted(tmp_path.rglob("*")) == before
 

@@ -95,7 +95,7 @@ def test_weights_that_are_not_finite_are_not_measured_in_silence(
     name = next(name for name, value in arrays.items() if value.ndim > 1)
     write_checkpoint(tmp_path / "net.ckpt", arrays | {name: np.full_like(arrays[name], np.nan)})
     call = ("eval", few_digits, tmp_path / "net.ckpt", "--config", two_stages.stage_1 / "config.yaml")
-    said = f"net.ckpt', which has '{name}' with an infinite number or NaN; what is measured with it means nothing"
+    said = f"net.ckpt', which has '{name}' with an infinite number or NaN; a metric measured with it means nothing"
     assert said in dimred_here(*call, cwd=tmp_path, status=0).stderr
     write_checkpoint(tmp_path / "int.ckpt", arrays | {name: np.ones(arrays[name].shape, np.int8)})
     done = dimred_here(*call[:2], tmp_path / "int.ckpt", *call[3:], cwd=tmp_path, status=2)

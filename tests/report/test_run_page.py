@@ -139,16 +139,14 @@ def test_the_page_says_what_to_use_why_at_which_cost_and_what_the_search_did(run
         assert f"<td>{row}</td>" in page
     assert '<th scope="col">effective number</th>' in page
     assert "The effective number says how many networks with equal weights would average out as much noise." in page
-    assert "After ± stands the standard error of that difference over the samples of val" in page
+    assert "The number after ± is the standard error of that difference over the samples of val" in page
     headings = re.findall(r"<h2>(.*?)</h2>", page)
     assert headings[:3] == ["Curves", "Subspace", "The search, step by step"]
     assert headings[-2:] == ["What was compared", "Configuration and versions"]
     assert "2 networks were measured: 0.9 forward passes over the training split, 1 s." in page
     assert "snapshots were taken in epochs 21 to 50" in described(path)[0]
     says = " ".join(described(path))
-    assert (
-        "Gain of each step, 0.1 on average at first and 0.1 at last; 2 of 2 steps were accepted, with 4 trials." in says
-    )
+    assert "Gain of each step, 0.1 on average at first and 0.1 at the end; 2 of 2 steps were accepted, with 4" in says
     assert "0.447 in all inside the subspace, which led 0.447 away from the start, and 0.002 outside it." in says
     assert "Movement along each of the 2 directions; the farthest is direction 2, 0.4." in says
     assert "Training loss over epochs: stage 1 from 2 to 0.04; stage 2 from 1 to 1." in says

@@ -167,11 +167,11 @@ def test_a_basis_of_another_network_is_refused(batch_norm_net):
 
 OF_BOOST = {
     "optimizer": r"SGD\(learning_rate=1\) of boost's tutorial adds the update as it is, .* leave optimizer out",
-    "pca_mat_path": "pca_mat_path is no key: give the argument basis",
-    "weight_load_dir": "weight_load_dir is no key: make the basis by dimred.fit_basis",
-    "timeout": "timeout is no key: leave it out",
-    "boost_level": "boost_level is no key: leave it out",
-    "device_num": "device_num is no key: give the argument ranks",
+    "pca_mat_path": "pca_mat_path is not a key: give the argument basis",
+    "weight_load_dir": "weight_load_dir is not a key: make the basis by dimred.fit_basis",
+    "timeout": "timeout is not a key: leave it out",
+    "boost_level": "boost_level is not a key: leave it out",
+    "device_num": "device_num is not a key: give the argument ranks",
 }
 
 

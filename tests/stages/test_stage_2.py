@@ -123,7 +123,7 @@ def test_a_search_that_was_made_longer_has_no_result_before_it_has_the_one_of_al
     one(out, False)
     with dying(StageTwo, "after_epoch"):
         longer(out, True)
-    with pytest.raises(ConfigError, match=r"has no result\.json; finish stage 2 by its --resume"):
+    with pytest.raises(ConfigError, match=r"has no result\.json; finish stage 2 with --resume"):
         read_stage_2(out)
     longer(out, True)
     result = StageTwoResult.read(out / "result.json")
