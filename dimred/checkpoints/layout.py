@@ -7,7 +7,7 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, zip_longest
@@ -209,6 +209,23 @@ def vector_digest(vector: np.ndarray) -> str:
     """Compute the digest, 64 hexadecimal digits, of a vector (M,) or of rows (k, M)."""
     digest = hashlib.sha256()
     hash_columns(digest, vector)
+    return digest.hexdigest()
+
+
+def weights_digest(weights: Iterable[np.ndarray]) -> str:
+    """Compute ``vector_digest`` of the vector of these weights, in their order, without making the vector."""
+    digest, chunk, left = hashlib.sha256(), hashlib.sha256(), CHUNK
+    for weight in weights:
+        row = np.ascontiguousarray(weight, "<f4").reshape(-1)
+        while row.size:
+            part, row = row[:left], row[left:]
+            chunk.update(part.data)
+            left -= part.size
+            if left == 0:
+                digest.update(chunk.digest())
+                chunk, left = hashlib.sha256(), CHUNK
+    if left < CHUNK:
+        digest.update(chunk.digest())
     return digest.hexdigest()
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dimred.checkpoints.checkpoint_io import SUFFIXES, write_checkpoint
-from dimred.checkpoints.layout import WeightLayout, as_weight, vector_digest
+from dimred.checkpoints.layout import WeightLayout, as_weight, weights_digest
 from dimred.checkpoints.stored_tensor import reading
 from dimred.errors import BasisMismatchError, ConfigError, SeriesError, check_choice, check_number, check_type, shown
 from dimred.io.atomic import make_folder, remove_leftovers
@@ -180,7 +180,7 @@ class CheckpointSeries:
         if any(path.name == entry.file for entry in self.entries):
             raise SeriesError(f"{path} is a snapshot already; give each its own epoch and step.")
         write_checkpoint(path, arrays)
-        digest = vector_digest(layout.flatten(arrays))
+        digest = weights_digest(arrays.values())
         entry = SnapshotEntry(path.name, int(step), int(epoch), path.stat().st_size, digest)
         entries = (*self.entries, entry)
         self._replace(layout, entries if self.keep is None else entries[-self.keep :])

@@ -1,6 +1,7 @@
 """Read the files of a run for a report."""
 
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from dimred.checkpoints.matrix import WeightMatrix
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.errors import CheckpointError, ConfigError, RunError, shown
 from dimred.io.metric import AS_TRAINED, REESTIMATED, Metric
-from dimred.io.metrics_file import read_metrics
+from dimred.io.metrics_file import each_record
 from dimred.io.run_names import (
     METRICS,
     RESULT,
@@ -23,6 +24,7 @@ from dimred.io.run_names import (
     epochs_of_checkpoint,
 )
 from dimred.io.stage_two_result import FINAL, FORWARD, START, StageTwoResult
+from dimred.report.search_steps import SearchSteps, collect_steps
 from dimred.report.trend import column
 from dimred.subspace.basis import SubspaceBasis, load_basis
 from dimred.subspace.gram_and_rows import gram_pass
@@ -104,7 +106,8 @@ class StageTwoRecord:
 
     folder: Path
     result: StageTwoResult  # of result.json
-    steps: list[dict[str, Any]]  # its metrics, with a search one record a step, else one an epoch; at least one
+    epochs: list[dict[str, Any]]  # its metrics, one record an epoch; with a search none
+    steps: SearchSteps | None  # of the search
     basis: SubspaceBasis | None  # of the search; None without a search, or if its file no longer exists
     stage_1: StageOneRecord | None  # the run that it began from; None if that no longer exists
     missing_sources: tuple[str, ...]  # of data, weights and basis; a report adds checkpoints of the run itself
@@ -157,18 +160,9 @@ class StageTwoRecord:
         Returns:
             Epochs and losses, float64 (n,) each.
         """
-        per_epoch = self.result.steps / self.result.epochs if self.result.basis else 1
-        key = "step" if self.result.basis else "epoch"
-        return self.stage_1_epochs + column(self.steps, key) / per_epoch, column(self.steps, "loss")
-
-    def coordinates(self) -> np.ndarray:
-        """Return the subspace coordinates at the start and after each step of a search, relative to the start.
-
-        Returns:
-            (n_steps + 1, k) float64.
-        """
-        moves = np.array([step["subspace_step"] for step in self.steps], np.float64)
-        return np.concatenate([np.zeros_like(moves[:1]), moves.cumsum(0)])
+        if self.steps is None:
+            return self.stage_1_epochs + column(self.epochs, "epoch"), column(self.epochs, "loss")
+        return self.stage_1_epochs + self.steps["step"] * self.result.epochs / self.result.steps, self.steps["loss"]
 
 
 def on_equal_terms(
@@ -205,7 +199,7 @@ def read_stage_1(checkpoints: Path) -> StageOneRecord:
         SeriesError: its snapshots are not a readable series.
     """
     folder, snapshots = checkpoints.parent, checkpoints / SNAPSHOTS
-    epochs = _numbered(folder / METRICS, "epoch")
+    epochs = list(_numbered(folder / METRICS, "epoch"))
     if not epochs:
         raise ConfigError(f"{str(folder)!r} has not finished an epoch; there is nothing to report")
     has_snapshots = any(snapshots.glob("*-*_*.*"))  # the folder exists before its first snapshot
@@ -227,8 +221,10 @@ def read_stage_2(folder: Path) -> StageTwoRecord:
             remedy = "give the folder of a stage 1 or stage 2 run"
         raise ConfigError(f"RUN is {str(folder)!r}, which has no {RESULT}; {remedy}")
     result = StageTwoResult.read(path)
-    steps = _numbered(folder / METRICS, "step" if result.basis else "epoch")
-    if not steps:
+    is_search = bool(result.basis)
+    epochs = [] if is_search else list(_numbered(folder / METRICS, "epoch"))
+    steps = _steps_of(folder / METRICS, result.steps) if is_search else None
+    if not (epochs or steps):
         raise ConfigError(f"RUN is {str(folder)!r}, whose stage 2 took no step; there is nothing to report")
     sources = {name: Path(source) for name, source in result.sources.items() if source}
     there = {name: source for name, source in sources.items() if source.exists()}
@@ -242,19 +238,34 @@ def read_stage_2(folder: Path) -> StageTwoRecord:
     checkpoints = sources["weights"].parent
     has_stage_1 = checkpoints.name == STAGE_1_CHECKPOINTS and (checkpoints.parent / METRICS).is_file()
     stage_1 = read_stage_1(checkpoints) if has_stage_1 and "weights" in there else None
-    return StageTwoRecord(folder, result, steps, basis, stage_1, tuple(name for name in sources if name not in there))
+    return StageTwoRecord(
+        folder, result, epochs, steps, basis, stage_1, tuple(name for name in sources if name not in there)
+    )
 
 
-def _numbered(path: Path, key: str) -> list[dict[str, Any]]:
-    """Read the records of a run, each of which must have a number: its step or its epoch.
+def _steps_of(path: Path, n_steps: int) -> SearchSteps:
+    """Read the records of a finished search.
+
+    Raises:
+        RunError: the file can't be read, or does not have the records of all steps.
+    """
+    steps = collect_steps(_numbered(path, "step"), n_steps)
+    if len(steps) != n_steps:
+        raise RunError(
+            f"{path} has {len(steps):,} records, but by {RESULT} the search took {n_steps:,} steps; restore the file"
+        )
+    return steps
+
+
+def _numbered(path: Path, key: str) -> Iterator[dict[str, Any]]:
+    """Yield the records of a run, each of which must have a number: its step or its epoch.
 
     Raises:
         RunError: the file can't be read, or a record has no such number.
     """
-    records = read_metrics(path)
-    for line, record in enumerate(records, start=1):
+    for line, record in enumerate(each_record(path), start=1):
         number = record.get(key)
         if type(number) is not int or number < 1:
             why = f"its {key} is {shown(number)}; it must be a whole number above 0"
             raise RunError(f"{path} is damaged in line {line} ({why}); remove the line")
-    return records
+        yield record

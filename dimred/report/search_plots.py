@@ -1,15 +1,11 @@
 """Draw the pictures of a search: each step's gain, the distance it moved, and its position in the subspace."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 import numpy as np
 from matplotlib.figure import Figure
 
 from dimred.report.plots import AVERAGE, LIGHT, PLAIN, REJECTED, STAGE_2, legend_below, new_figure, whole_numbers
-from dimred.report.trend import MOST_POINTS, column, draw_trend, places_to_draw
-
-Steps = Sequence[Mapping[str, Any]]
+from dimred.report.search_steps import SearchSteps
+from dimred.report.trend import MOST_POINTS, draw_trend, places_to_draw
 
 # Outcome of a step without an accepted trial -> marker, colour, label.
 _FAILURES = {
@@ -20,29 +16,20 @@ _FARTHEST = (STAGE_2, AVERAGE, "#009E73", REJECTED)  # colours of the directions
 _STEP = "step of stage 2"
 
 
-def gains(steps: Steps) -> np.ndarray:
-    """Return f(w) - f(w + t d) of each step on its own batch, (n,); 0 if no trial was accepted, NaN if not finite."""
-    return column(steps, "loss") - column(steps, "loss_after")
-
-
-def plot_gains(steps: Steps) -> Figure:
-    """Draw the gain of each step, the accepted t, and the number of trials; failed steps are marked at t = 0.
-
-    Args:
-        steps: the steps' records, see ``SearchResult.record``.
-    """
+def plot_gains(steps: SearchSteps) -> Figure:
+    """Draw the gain of each step, the accepted t, and the number of trials; failed steps are marked at t = 0."""
     figure, (upper, middle, lower) = new_figure((4.8, 5.6), ratios=(1.6, 1.2, 1))
-    numbers, sizes = column(steps, "step"), column(steps, "step_size")
-    draw_trend(upper, numbers, gains(steps), STAGE_2)
+    numbers, sizes = steps["step"], steps["step_size"]
+    draw_trend(upper, numbers, steps.gains, STAGE_2)
     draw_trend(middle, numbers, sizes, STAGE_2)
-    draw_trend(lower, numbers, column(steps, "n_trials"), AVERAGE)
+    draw_trend(lower, numbers, steps["n_trials"], AVERAGE)
     for outcome, (marker, colour, label) in _FAILURES.items():
-        is_failure = np.array([step["outcome"] == outcome for step in steps])
+        is_failure = steps[outcome] > 0
         if 0 < is_failure.sum() <= MOST_POINTS:
             middle.plot(numbers[is_failure], 0 * numbers[is_failure], marker, color=colour, ms=4, label=label)
     upper.axhline(0, color="#666666", lw=0.6)
     upper.set(ylabel="gain, f(w) - f(w + t d)")
-    middle.set(ylabel="accepted t", ylim=(-0.06 * np.nanmax([1e-9, *sizes]), None))
+    middle.set(ylabel="accepted t", ylim=(-0.06 * np.fmax.reduce(sizes, initial=1e-9), None))
     lower.set(xlabel=_STEP, ylabel="trials", ylim=(0, None))
     whole_numbers(lower.xaxis, lower.yaxis)
     if middle.get_legend_handles_labels()[1]:
@@ -50,24 +37,20 @@ def plot_gains(steps: Steps) -> Figure:
     return figure
 
 
-def plot_movement(steps: Steps, coordinates: np.ndarray) -> Figure:
-    """Draw how far each step moves inside and outside the subspace, and the distances up to each step.
-
-    Args:
-        steps: the n steps' records, see ``SearchResult.record``.
-        coordinates: points of the search relative to its start, (n + 1, k).
-    """
+def plot_movement(steps: SearchSteps) -> Figure:
+    """Draw how far each step moves inside and outside the subspace, and the distances up to each step."""
     figure, (upper, lower) = new_figure((4.8, 4.8), ratios=(1, 1.2))
-    numbers, places = column(steps, "step"), places_to_draw(len(steps))
-    away = np.linalg.norm(coordinates[1:], axis=1)
-    lines = [(away, "--", STAGE_2, "distance from the start, inside")]
+    numbers, places = steps["step"], places_to_draw(len(steps))
+    away = np.linalg.norm(steps.coordinates[1:], axis=1)
+    lines = [(steps.points[1:], away, "--", STAGE_2, "distance from the start, inside")]
     for key, colour, label in (("moved_inside", STAGE_2, "inside"), ("moved_outside", AVERAGE, "outside")):
-        distances = column(steps, key)
+        distances = steps[key]
         draw_trend(upper, numbers, _positive(distances), colour)
-        lines.append((np.nancumsum(distances), "-", colour, f"path {label} the subspace"))
-    for values, style, colour, label in lines:
+        path = np.nancumsum(distances)
+        lines.append((numbers[places], path[places], "-", colour, f"path {label} the subspace"))
+    for at, values, style, colour, label in lines:
         if (values > 0).any():  # false for the path outside if alpha is 0
-            lower.plot(numbers[places], _positive(values)[places], style, color=colour, lw=1.6, label=label)
+            lower.plot(at, _positive(values), style, color=colour, lw=1.6, label=label)
     for axes in (upper, lower):
         if any(np.isfinite(line.get_ydata()).any() for line in axes.lines):
             axes.set(yscale="log")
@@ -83,20 +66,17 @@ def _positive(values: np.ndarray) -> np.ndarray:
     return np.where(values > 0, values, np.nan)
 
 
-def plot_coordinates(coordinates: np.ndarray) -> Figure:
-    """Draw how far the search has moved along each direction; the directions along which it ends farthest are named.
-
-    Args:
-        coordinates: points of the search relative to its start, (n + 1, k).
-    """
+def plot_coordinates(steps: SearchSteps) -> Figure:
+    """Draw how far the search has moved along each direction; the directions along which it ends farthest are named."""
     figure, axes = new_figure()
-    places = places_to_draw(len(coordinates))
-    farthest = np.argsort(-np.abs(coordinates[-1]), kind="stable")[: len(_FARTHEST)]
-    others = np.delete(coordinates, farthest, axis=1)[places]
+    farthest = np.argsort(-np.abs(steps.coordinates[-1]), kind="stable")[: len(_FARTHEST)]
+    others = np.delete(steps.coordinates, farthest, axis=1)
     for number, line in enumerate(others.T):
-        axes.plot(places, line, color=LIGHT, lw=0.6, label=f"the other {others.shape[1]}" if number == 0 else "")
+        axes.plot(steps.points, line, color=LIGHT, lw=0.6, label=f"the other {others.shape[1]}" if number == 0 else "")
     for direction, colour in zip(farthest, _FARTHEST, strict=False):
-        axes.plot(places, coordinates[places, direction], color=colour, lw=1.5, label=f"direction {direction + 1}")
+        axes.plot(
+            steps.points, steps.coordinates[:, direction], color=colour, lw=1.5, label=f"direction {direction + 1}"
+        )
     axes.axhline(0, color="#666666", lw=0.6)
     axes.set(xlabel=_STEP, ylabel="moved along the direction")
     whole_numbers(axes.xaxis)
@@ -104,10 +84,10 @@ def plot_coordinates(coordinates: np.ndarray) -> Figure:
     return figure
 
 
-def plot_captured(steps: Steps) -> Figure:
+def plot_captured(steps: SearchSteps) -> Figure:
     """Draw the percentage of the gradient's squared length that lies inside the subspace, for each step."""
     figure, axes = new_figure()
-    draw_trend(axes, column(steps, "step"), 100 * column(steps, "captured_fraction"), STAGE_2)
+    draw_trend(axes, steps["step"], 100 * steps["captured_fraction"], STAGE_2)
     axes.set(xlabel=_STEP, ylabel="gradient inside, %", ylim=(0, None))
     whole_numbers(axes.xaxis)
     return figure

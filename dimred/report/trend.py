@@ -10,9 +10,9 @@ _N_WINDOWS = 150  # of a band
 _BAND = (10, 90)  # percentiles
 
 
-def column(steps: Sequence[Mapping[str, Any]], key: str) -> np.ndarray:
+def column(records: Sequence[Mapping[str, Any]], key: str) -> np.ndarray:
     """Return the values of one key in records of metrics, float64 (n,), with NaN for None."""
-    return np.array([np.nan if step[key] is None else step[key] for step in steps], np.float64)
+    return np.array([np.nan if record[key] is None else record[key] for record in records], np.float64)
 
 
 def mean_width(n_values: int) -> int:
@@ -30,7 +30,9 @@ def running_mean(values: np.ndarray, width: int) -> np.ndarray:
         width: an odd number.
     """
     is_finite = np.isfinite(values)
-    sums, counts = (np.cumsum([0.0, *numbers]) for numbers in (np.where(is_finite, values, 0.0), is_finite))
+    sums, counts = (
+        np.cumsum(np.concatenate([[0.0], numbers])) for numbers in (np.where(is_finite, values, 0.0), is_finite)
+    )
     places = np.arange(len(values))
     first, end = np.maximum(places - width // 2, 0), np.minimum(places + width // 2 + 1, len(values))
     n_finite = counts[end] - counts[first]

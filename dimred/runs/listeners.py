@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,16 +34,16 @@ class TensorBoard:
 
     Args:
         folder: folder of the files.
-        records: the run's records so far; events of later steps, which a killed run has left, are hidden.
+        last_record: the run's last record, or None; events of later steps, which a killed run left, are hidden.
     """
 
-    def __init__(self, folder: Path, records: Sequence[Record]):
+    def __init__(self, folder: Path, last_record: Record | None):
         from tensorboardX.event_file_writer import EventsWriter  # MindSpore's own forks, and can wait for ever, too
         from tensorboardX.proto.event_pb2 import Event, SessionLog
         from tensorboardX.summary import scalar
 
         self._event, self._scalar, self._flushed_at = Event, scalar, -math.inf
-        first = int(records[-1]["step"]) + 1 if records else 0
+        first = 0 if last_record is None else int(last_record["step"]) + 1
         # The suffix distinguishes two files that are begun within the same second.
         folder.mkdir(exist_ok=True)
         self._events = EventsWriter(str(folder / "events"), f".{first}")

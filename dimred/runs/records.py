@@ -3,7 +3,7 @@
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import RunError
-from dimred.io.atomic import atomic_write, flush_to_disk, retry
+from dimred.io.atomic import flush_to_disk, open_atomic, retry
 from dimred.io.metrics_file import finite
 
 _log = logging.getLogger(__name__)
@@ -19,7 +19,31 @@ _log = logging.getLogger(__name__)
 Record = dict[str, Any]
 Mark = dict[str, Any]
 """The length in ``bytes`` that a metrics file had when a state was saved, and the ``sha256`` of these bytes."""
+_PART = 1 << 24  # bytes that are read as one
 _LONGEST_RECORD = 1 << 20  # bytes that are written in one piece
+
+
+class Content:
+    """The size of a metrics file and the digest of its bytes, updated as the file grows."""
+
+    def __init__(self) -> None:
+        self._n_bytes, self._digest = 0, hashlib.sha256()
+
+    def add(self, part: bytes) -> None:
+        """Include the next bytes of the file."""
+        self._n_bytes += len(part)
+        self._digest.update(part)
+
+    def mark(self) -> Mark:
+        """Return the mark of a file with this content."""
+        return {"bytes": self._n_bytes, "sha256": self._digest.hexdigest()}
+
+    def check(self, path: Path, mark: Mark) -> None:
+        """Raise RunError unless a file with this content has the mark."""
+        if mark != self.mark():
+            raise RunError(
+                f"{path} was cut or changed after the run wrote it; restore it, or begin a new run with another --out"
+            )
 
 
 class MetricsLog:
@@ -29,15 +53,15 @@ class MetricsLog:
         path: the file.
         listeners: called with each record, as ``read_metrics`` will return it; at the end their ``close`` is called, if
             they have one. One that fails is not called again, and the run goes on.
-        beginning: the present content of the file.
+        beginning: the size and the digest of the file's present content; None for a new file.
     """
 
     def __init__(
-        self, path: Path, listeners: Sequence[Callable[[Record], object]] = (), beginning: bytes = b""
+        self, path: Path, listeners: Sequence[Callable[[Record], object]] = (), beginning: Content | None = None
     ) -> None:
         self._path = path
         # Updated at each write: reading the file for each mark would take a time quadratic in the length of the run.
-        self._n_bytes, self._digest = len(beginning), hashlib.sha256(beginning)
+        self._content = Content() if beginning is None else beginning
         self._file = path.open("ab", buffering=_LONGEST_RECORD)
         self._listeners = list(listeners)
 
@@ -50,8 +74,7 @@ class MetricsLog:
         finite_record = {key: finite(value) for key, value in record.items()}
         line = json.dumps(finite_record, allow_nan=False).encode() + b"\n"
         self._file.write(line)
-        self._n_bytes += len(line)
-        self._digest.update(line)
+        self._content.add(line)
         retry(self._flush)
         for listener in list(self._listeners):
             self._call(listener, listener, deepcopy(finite_record))  # the listener may change its copy
@@ -76,7 +99,7 @@ class MetricsLog:
         """Flush to disk, and return the mark of the present content, for ``cut_metrics``."""
         self._flush()
         flush_to_disk(self._file.fileno(), self._path)
-        return {"bytes": self._n_bytes, "sha256": self._digest.hexdigest()}
+        return self._content.mark()
 
     def __enter__(self) -> Self:
         return self
@@ -88,32 +111,47 @@ class MetricsLog:
             self._call(listener, getattr(listener, "close", lambda: None))
 
 
-def read_beginning(path: Path, mark: Mark) -> bytes:
-    """Read the beginning of a metrics file, which need not exist, up to a mark.
+def check_beginning(path: Path, mark: Mark) -> None:
+    """Check that a metrics file, which need not exist, begins as it did at a mark.
 
     Raises:
-        RunError: the file is shorter, or has changed.
+        RunError: the file is shorter, or another byte is in it.
     """
-    content = path.read_bytes()[: mark["bytes"]] if path.exists() else b""
-    if mark != {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}:
-        raise RunError(
-            f"{path} was cut or changed after the run wrote it; restore it, or begin a new run with another --out"
-        )
-    return content
+    content = Content()
+    for part in _parts(path, mark):
+        content.add(part)
+    content.check(path, mark)
 
 
-def cut_metrics(path: Path, mark: Mark | None, ranks: Ranks = ALONE) -> bytes:
-    """Truncate a metrics file to its length at a mark, and return its content; the run writes the rest again.
+def cut_metrics(path: Path, mark: Mark | None, ranks: Ranks = ALONE) -> Content:
+    """Truncate a metrics file to its length at a mark; the run writes the rest again.
 
     Args:
         path: the file.
         mark: see ``MetricsLog.mark``; None for a new run, whose file is empty.
         ranks: rank 0's file is cut, and every other rank gets a copy of it, because its host may be new.
 
+    Returns:
+        The size and the digest of the content, for ``MetricsLog``.
+
     Raises:
-        RunError: rank 0's file was cut or changed, see ``read_beginning``; the other ranks raise a DimredError.
+        RunError: rank 0's file was cut or changed, see ``check_beginning``.
     """
-    of_rank_zero = None if mark is None else ranks.run_on_rank_zero(lambda: read_beginning(path, mark))
-    beginning = ranks.broadcast_bytes(of_rank_zero or b"")
-    atomic_write(path, beginning)
-    return beginning
+    parts, content = iter(() if mark is None else _parts(path, mark)), Content()
+    with open_atomic(path) as file:
+        while part := ranks.broadcast_bytes(ranks.run_on_rank_zero(lambda: next(parts, b"")) or b""):
+            file.write(part)
+            content.add(part)
+        if mark is not None:
+            content.check(path, mark)
+    return content
+
+
+def _parts(path: Path, mark: Mark) -> Iterator[bytes]:
+    """Yield the beginning of a file up to a mark, in parts: the records of a long search take some GB."""
+    if path.exists():
+        left = mark["bytes"]
+        with path.open("rb") as file:
+            while part := file.read(min(left, _PART)):
+                left -= len(part)
+                yield part

@@ -14,7 +14,7 @@ from dimred.config import StageOneConfig, config_text
 from dimred.errors import ConfigError
 from dimred.io.atomic import atomic_write, retry
 from dimred.io.file_format import CONFIGURATION
-from dimred.io.metrics_file import loss_text, read_metrics
+from dimred.io.metrics_file import last_record, loss_text
 from dimred.io.run_names import CONFIG, METRICS, MINDSPORE_LOG, PROFILE, TENSORBOARD
 from dimred.launch.channel import tell_position
 from dimred.launch.signals import StopSignals
@@ -22,7 +22,7 @@ from dimred.runs.begun import Begun, Pin, pins_of_data, write_pins
 from dimred.runs.faults import DivergenceDetector, translate_errors
 from dimred.runs.figures import RunFigures
 from dimred.runs.loop import EpochLoop, Progress
-from dimred.runs.records import Mark, MetricsLog, Record, cut_metrics, read_beginning
+from dimred.runs.records import Mark, MetricsLog, Record, check_beginning, cut_metrics
 from dimred.runs.run_folder import run_folder, write_versions
 from dimred.runs.task import Settings, Task
 from dimred.train_step.optimizer_state import last_rate
@@ -132,7 +132,7 @@ class Run(Generic[Settings]):
             return None
         self.begun.check(self.pins)
         state = self.states.newest(_log.info)
-        read_beginning(self.folder / METRICS, state.values["metrics"])
+        check_beginning(self.folder / METRICS, state.values["metrics"])
         return state
 
     def save(self, arrays: Mapping[str, np.ndarray], **values: Any) -> None:
@@ -203,7 +203,7 @@ class Run(Generic[Settings]):
 
         listeners = list[Callable[[Record], object]]()
         if self.settings.tensorboard:
-            listeners.append(TensorBoard(self.folder / TENSORBOARD, read_metrics(self.folder / METRICS)))
+            listeners.append(TensorBoard(self.folder / TENSORBOARD, last_record(self.folder / METRICS)))
         if self.settings.callback is not None:
             listeners.append(make_callback(self.settings.callback, self.folder))
         return listeners

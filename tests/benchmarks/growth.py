@@ -87,6 +87,10 @@ def _ratio(value: float | None, of: float | None) -> str:
     return f"{value / of:.2f}" if value is not None and of else ""
 
 
+def trials(own: Figures, peer: Figures) -> str:
+    return f"{own['trials']:.0f}" if "trials" in own else ""
+
+
 MEMORY = {"peak, MB": lambda own, _: f"{own['peak'] / 1e6:,.0f}"}
 PEER: dict[str, Callable[[Figures, Figures], str]] = {"of its peer's": times("seconds")}
 ONCE = "reading and writing once"
@@ -108,7 +112,7 @@ SUBJECTS = {
         PEER | MEMORY | {"read, of its peer's": times("read"), "written": times("written")}, rounds=3,
     ),
     "search": Subject(
-        "A step of a search", "ResNet-18 of four widths, 32 images of 32 pixels, two trials, k "
+        "A step of a search", "ResNet-18 of four widths, 32 images of 32 pixels, at most two trials, k "
         "directions. The peer is a plain step of MindSpore's `TrainOneStepCell` with momentum. The necessary parts are "
         "a gradient, the trials' losses, and three passes over the basis.", "step_engine",
         [{"weights": m, "k": 32} for m in (270_000, 3_000_000, 11_200_000, 25_000_000)]
@@ -118,11 +122,11 @@ SUBJECTS = {
             Engine("MindSpore boost's step", "a plain step", lambda p: p["k"] == 32),
         ],
         [Panel("weights", {"k": 32}), Panel("k", {"weights": 11_200_000})],
-        PEER | {"of its parts": times("seconds", "parts")} | MEMORY,
+        PEER | {"of its parts": times("seconds", "parts"), "trials": trials} | MEMORY,
     ),
     "merge": Subject(
         "A merge", "The mean of bfloat16 checkpoints, from the page cache. The peer reads each once, and writes and "
-        "flushes one.", "merge_engine",
+        "flushes one. mergekit is measured with its imports.", "merge_engine",
         [{"megabytes": m, "files": n} for m, n in ((100, 20), (800, 5), (800, 20), (800, 80), (8000, 20))],
         [
             Engine(ONCE), Engine("dimred merge", ONCE), Engine("dimred merge, ema=0.1", ONCE),

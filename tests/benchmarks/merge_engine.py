@@ -37,6 +37,8 @@ def prepare(folder: Path, point: Point) -> Cost:
     for number in range(1, point["files"] + 1):
         path = folder / "run" / f"checkpoint-{number}000" / "model.safetensors"
         path.parent.mkdir(parents=True)
+        # mergekit asks for a kind of network that transformers knows; it finds the layers of any by itself.
+        (path.parent / "config.json").write_text('{"model_type": "vit", "architectures": ["Layers"]}')
         with path.open("wb") as file:
             file.write(len(head).to_bytes(8, "little") + head)
             for first in firsts:
@@ -86,6 +88,7 @@ def mergekit(folder: Path, point: Point) -> Cost:
     recipe = {"merge_method": "linear", "models": models, "dtype": "float32", "out_dtype": "bfloat16"}
     (folder / "mergekit.yaml").write_text(yaml.safe_dump(recipe))
     command = [peers() / "mergekit-yaml", folder / "mergekit.yaml", folder / "mergekit"]
+    command.append("--no-copy-tokenizer")
     return cost_of(lambda: subprocess.run(command, check=True, capture_output=True))
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dimred
-from dimred.checkpoints.layout import CHUNK, WeightLayout, hash_columns, vector_digest
+from dimred.checkpoints.layout import CHUNK, WeightLayout, hash_columns, vector_digest, weights_digest
 from dimred.errors import BasisMismatchError, CheckpointError, ConfigError
 
 WEIGHTS = {
@@ -92,6 +92,13 @@ def test_digests_are_those_of_the_first_version():
     for start in range(0, rows.shape[1], 2 * CHUNK):
         hash_columns(block_by_block, rows[:, start : start + 2 * CHUNK])
     assert block_by_block.hexdigest() == vector_digest(rows)
+
+
+@given(st.lists(st.sampled_from([0, 1, 7, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 3]), max_size=6))
+def test_the_digest_of_weights_is_that_of_their_vector(sizes):
+    vector = np.arange(sum(sizes), dtype=np.float32)
+    weights = np.split(vector, np.cumsum(sizes)[:-1]) if sizes else []
+    assert weights_digest(weight[::-1].astype(float)[::-1] for weight in weights) == vector_digest(vector)
 
 
 @pytest.mark.parametrize("make", [WeightLayout.from_weights, WeightLayout.from_network, dimred.merge])

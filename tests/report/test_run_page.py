@@ -204,7 +204,7 @@ def test_the_losses_of_both_stages_lie_on_one_axis_of_epochs(run: RunFiles) -> N
     record = read_stage_2(run.stage_2)
     assert [list(values) for values in record.losses()] == [[50.5, 51.0], [1.0, 1.0]]
     epochs = [{"epoch": 1, "loss": 0.5}, {"epoch": 2, "loss": 0.25}]
-    cooled = replace(record, steps=epochs, result=replace(record.result, basis=None, epochs=2, steps=8))
+    cooled = replace(record, steps=None, epochs=epochs, result=replace(record.result, basis=None, epochs=2, steps=8))
     assert [list(values) for values in cooled.losses()] == [[51, 52], [0.5, 0.25]]
 
 

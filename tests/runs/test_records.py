@@ -10,9 +10,9 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 
 from dimred.errors import ConfigError
 from dimred.io.atomic import stop_waiting
-from dimred.io.metrics_file import read_metrics
+from dimred.io.metrics_file import last_record, read_metrics
 from dimred.runs.listeners import TensorBoard, make_callback
-from dimred.runs.records import MetricsLog, cut_metrics, read_beginning
+from dimred.runs.records import MetricsLog, check_beginning, cut_metrics
 
 
 def test_records_are_appended_across_openings_and_no_number_breaks_the_format(tmp_path: Path) -> None:
@@ -20,20 +20,22 @@ def test_records_are_appended_across_openings_and_no_number_breaks_the_format(tm
     with MetricsLog(path) as log:
         log.write(step=1, loss=float("nan"), seconds={"gradient": float("inf"), "trials": 0.5})
         assert read_metrics(path) == [{"step": 1, "loss": None, "seconds": {"gradient": None, "trials": 0.5}}]
-    with MetricsLog(path, beginning=path.read_bytes()) as log:
+        mark = log.mark()
+    with MetricsLog(path, beginning=cut_metrics(path, mark)) as log:
         log.write(step=2, loss=0.25)
-        assert read_beginning(path, log.mark()) == path.read_bytes()
+        check_beginning(path, log.mark())
+        assert log.mark()["bytes"] == path.stat().st_size
     assert [record["step"] for record in read_metrics(path)] == [1, 2]
 
 
 def test_tensorboard_gets_the_numbers_and_hides_what_a_killed_run_wrote_too_far(tmp_path: Path) -> None:
     path, folder = tmp_path / "metrics.jsonl", tmp_path / "tensorboard"
-    with MetricsLog(path, [TensorBoard(folder, [])]) as log:
+    with MetricsLog(path, [TensorBoard(folder, None)]) as log:
         log.write(step=1, loss=0.5, kept=True, parts={"a": 1.0})
         mark = log.mark()
         log.write(step=2, loss=0.4)
     cut_metrics(path, mark)
-    with MetricsLog(path, [TensorBoard(folder, read_metrics(path))]) as log:
+    with MetricsLog(path, [TensorBoard(folder, last_record(path))]) as log:
         log.write(step=2, loss=0.25, metrics={"accuracy": {"as_trained": 0.5}})
     first, second = (_events(file) for file in sorted(folder.iterdir()))
     assert [(e.step, e.summary.value[0].simple_value) for e in first if e.summary.value][:2] == [(1, 1.0), (1, 0.5)]
@@ -102,7 +104,7 @@ def test_a_full_disk_is_waited_for_and_told_with_the_file(caplog: pytest.LogCapt
 
 def test_a_full_disk_ends_tensorboard_alone(tmp_path: Path) -> None:
     """It raises, and ``MetricsLog`` drops a listener that fails; a limit on files' size stands for the full disk."""
-    board = TensorBoard(tmp_path, [])
+    board = TensorBoard(tmp_path, None)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (300, before[1]))
     try:
