@@ -144,7 +144,7 @@ def build_for_images() -> nn.Cell:
 @pytest.mark.parametrize(
     ("precision", "said"),
     [
-        ({"casts": {"nothing": "float32"}}, "precision.casts has 'nothing', which fits no cell"),
+        ({"casts": {"nothing": "float32"}}, "precision.casts has 'nothing', which matches no cell"),
         ({"level": "O2", "dtype": "bfloat16"}, "precision.dtype is 'bfloat16', in which the device CPU can't"),
     ],
 )
