@@ -75,7 +75,7 @@ OTHER_PARTS: list[tuple[Any, str]] = [
     ([1.0], r"parts has 1\.0; each must be dimred\.Clipping"),
     ([dimred.Clipping(1.0), dimred.Clipping(2.0)], "parts has two named 'clipping'; give one"),
     ([Misnamed()], "the part 'own' has a parameter named 'count'.*begin it with 'own.'"),
-    ([dimred.EMA(NETWORK, 0.9)], "ema follows 'hidden.weight', which is not of this network"),
+    ([dimred.EMA(NETWORK, 0.9)], "ema follows 'hidden.weight', which is not in this network"),
 ]
 
 
