@@ -94,7 +94,7 @@ class Child:
                 yield json.loads(packet)
 
     def status(self, wait_seconds: float = 0.0) -> int | None:
-        """Wait up to ``wait_seconds`` for the end; return the status: -n after signal n, None while it runs."""
+        """Wait up to ``wait_seconds`` for the end; return the status (-n after a kill by signal n), None if it runs."""
         with suppress(subprocess.TimeoutExpired):
             return self._process.wait(wait_seconds)
         return None

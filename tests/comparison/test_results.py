@@ -83,7 +83,7 @@ def test_another_metric_is_told_as_it_is_and_chosen_by_the_loss(tmp_path: Path) 
     write_compared(tmp_path, 1, "last", 0.5, passes=70, val_loss=0.30, test_loss=0.31, **own)
     write_compared(tmp_path, 1, "average", 0.25, passes=70, val_loss=0.10, test_loss=0.11, **own)
     verdict, text = verdict_and_page(tmp_path)
-    assert "takes: best average of its snapshots, which has 0.25 (rmse) on test of one seed. " in verdict
+    assert "chooses: best average of its snapshots, which has 0.25 (rmse) on test of one seed. " in verdict
     assert "That is against 0.5 for last weights of stage 1. " in verdict
     assert "BatchNorm" not in text
     assert "<td><b>0.25</b></td>" in text
