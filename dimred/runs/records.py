@@ -38,13 +38,6 @@ class Content:
         """Return the mark of a file with this content."""
         return {"bytes": self._n_bytes, "sha256": self._digest.hexdigest()}
 
-    def check(self, path: Path, mark: Mark) -> None:
-        """Raise RunError unless a file with this content has the mark."""
-        if mark != self.mark():
-            raise RunError(
-                f"{path} was cut or changed after the run wrote it; restore it, or begin a new run with another --out"
-            )
-
 
 class MetricsLog:
     """A ``.jsonl`` file of records, each flushed at once; numbers that are not finite are written as null.
@@ -111,16 +104,23 @@ class MetricsLog:
             self._call(listener, getattr(listener, "close", lambda: None))
 
 
-def check_beginning(path: Path, mark: Mark) -> None:
-    """Check that a metrics file, which need not exist, begins as it did at a mark.
+def read_beginning(path: Path, mark: Mark) -> Iterator[bytes]:
+    """Yield the beginning of a metrics file, which need not exist, up to a mark, in parts; it may be some GB.
 
     Raises:
-        RunError: the file is shorter, or another byte is in it.
+        RunError: after the last part, if the file is shorter, or another byte was in it.
     """
-    content = Content()
-    for part in _parts(path, mark):
-        content.add(part)
-    content.check(path, mark)
+    content, left = Content(), mark["bytes"]
+    if path.exists():
+        with path.open("rb") as file:
+            while part := file.read(min(left, _PART)):
+                content.add(part)
+                left -= len(part)
+                yield part
+    if mark != content.mark():
+        raise RunError(
+            f"{path} was cut or changed after the run wrote it; restore it, or begin a new run with another --out"
+        )
 
 
 def cut_metrics(path: Path, mark: Mark | None, ranks: Ranks = ALONE) -> Content:
@@ -135,23 +135,11 @@ def cut_metrics(path: Path, mark: Mark | None, ranks: Ranks = ALONE) -> Content:
         The size and the digest of the content, for ``MetricsLog``.
 
     Raises:
-        RunError: rank 0's file was cut or changed, see ``check_beginning``.
+        RunError: rank 0's file was cut or changed, see ``read_beginning``; the other ranks raise a DimredError.
     """
-    parts, content = iter(() if mark is None else _parts(path, mark)), Content()
+    content, parts = Content(), iter(() if mark is None else read_beginning(path, mark))
     with open_atomic(path) as file:
         while part := ranks.broadcast_bytes(ranks.run_on_rank_zero(lambda: next(parts, b"")) or b""):
             file.write(part)
             content.add(part)
-        if mark is not None:
-            content.check(path, mark)
     return content
-
-
-def _parts(path: Path, mark: Mark) -> Iterator[bytes]:
-    """Yield the beginning of a file up to a mark, in parts: the records of a long search take some GB."""
-    if path.exists():
-        left = mark["bytes"]
-        with path.open("rb") as file:
-            while part := file.read(min(left, _PART)):
-                left -= len(part)
-                yield part

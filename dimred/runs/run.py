@@ -22,7 +22,7 @@ from dimred.runs.begun import Begun, Pin, pins_of_data, write_pins
 from dimred.runs.faults import DivergenceDetector, translate_errors
 from dimred.runs.figures import RunFigures
 from dimred.runs.loop import EpochLoop, Progress
-from dimred.runs.records import Mark, MetricsLog, Record, check_beginning, cut_metrics
+from dimred.runs.records import Mark, MetricsLog, Record, cut_metrics, read_beginning
 from dimred.runs.run_folder import run_folder, write_versions
 from dimred.runs.task import Settings, Task
 from dimred.train_step.optimizer_state import last_rate
@@ -132,7 +132,8 @@ class Run(Generic[Settings]):
             return None
         self.begun.check(self.pins)
         state = self.states.newest(_log.info)
-        check_beginning(self.folder / METRICS, state.values["metrics"])
+        for _ in read_beginning(self.folder / METRICS, state.values["metrics"]):
+            pass  # only to check it, before anything else is done
         return state
 
     def save(self, arrays: Mapping[str, np.ndarray], **values: Any) -> None:
