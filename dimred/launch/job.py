@@ -247,12 +247,13 @@ def _free_port() -> int:
 
 
 def _check_port(address: str, port: int) -> None:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port that a job has just left counts as free
-        try:
-            probe.bind((address, port))
-        except OSError as error:
-            raise ConfigError(
-                f"port {port} of --master-addr {address} can't be used on this host ({error.strerror}); end the "
-                "program that has it, name another --master-port, or this host's own address"
-            ) from error
+    try:
+        family, *_, place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port that was just left is free
+            probe.bind(place)
+    except OSError as error:
+        raise ConfigError(
+            f"port {port} of --master-addr {address} can't be used on this host ({error.strerror}); end the "
+            "program that has it, name another --master-port, or this host's own address"
+        ) from error

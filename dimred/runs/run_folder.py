@@ -48,7 +48,7 @@ def check_run_folder(out: Path, *, resume: bool) -> None:
         raise ConfigError(f"--out is {str(out)!r}, which is not a folder; name another one")
     if results_in(out) and not resume:
         raise ConfigError(
-            f"--out is {str(out)!r}, which holds earlier results; go on with them by --resume, name another folder, or "
+            f"--out is {str(out)!r}, which holds earlier results; go on with --resume, name another folder, or "
             "move them away"
         )
     if results_in(out) and not any((out / name).exists() for name in _BEGINNINGS):

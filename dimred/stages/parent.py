@@ -96,7 +96,7 @@ class StageOneRun:
         """Open the snapshots beside WEIGHTS, up to the epoch of WEIGHTS if it is known: stage 1 may have gone on.
 
         Raises:
-            SeriesError: there are no snapshots, they can't be read, or all are later.
+            SeriesError: there is no series of snapshots, it can't be read, or all of its snapshots are later.
         """
         series = CheckpointSeries.open(self.path.parent / SNAPSHOTS)
         return series if self.epoch is None or not len(series) else series.select(until_epoch=self.epoch)

@@ -3,7 +3,9 @@
 import os
 import shlex
 import signal
+import socket
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -14,6 +16,8 @@ from dimred.launch.launcher import RankFailedError, launch
 from dimred.launch.processes import LogTail, remove_folders
 from tests.helpers.processes import held, nothing_is_left, soon
 from tests.launch.jobs import Launcher, job
+
+WITH_IPV6 = pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="this machine has no IPv6")
 
 
 def test_one_rank_needs_no_scheduler(tmp_path, capfd):
@@ -39,6 +43,17 @@ def test_a_failed_rank_is_named_with_the_end_of_the_log_of_this_attempt(tmp_path
     assert str(log) in str(failed.value)
     assert "the first reason" in log.read_text()
     assert failed.value.exit_status == 3
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", pytest.param("::1", marks=WITH_IPV6)])
+def test_a_port_that_another_program_has_is_refused_and_a_free_one_is_not(tmp_path, address):
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.create_server((address, 0), family=family) as other:
+        port = other.getsockname()[1]
+        of_ranks = job(tmp_path, "fine", devices=2, nodes=2, node_rank=0, master_addr=address, master_port=port)
+        with pytest.raises(ConfigError, match=rf"port {port} of --master-addr {address} .*\(Address already in use\)"):
+            of_ranks.check(resume=False)
+    of_ranks.check(resume=False)
 
 
 def test_logs_alone_are_no_earlier_results_and_are_kept(tmp_path):
