@@ -84,6 +84,6 @@ install() {
         python=$(find_python) || return
         "$python" -m venv "$REPOSITORY/.venv" || return
     fi
-    "$PYTHON" -m pip install --quiet --disable-pip-version-check --editable "$REPOSITORY[test]" || return
+    "$PYTHON" -m pip install --quiet --no-compile --disable-pip-version-check --editable "$REPOSITORY[test]" || return
     echo "$wanted" >"$mark"
 }

@@ -12,6 +12,7 @@ import os
 import shlex
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +101,6 @@ def merge(
     command = _command(locals())
     check_type("out", out, (str, os.PathLike), "the path of the new file or folder")
     target = Path(out)
-    better = "lower" if minimize else "higher"
     if metric is None and (minimize or maximize or resume):
         raise ConfigError("minimize=, maximize= and resume= need metric=")
     if metric is not None and profile is not None:
@@ -115,21 +115,12 @@ def merge(
     check_is_new(target)
     layout = None if names_from is None else layout_from(Path(names_from))
     inputs = open_checkpoints(checkpoints, order, last=last, from_step=from_step, to_step=to_step, layout=layout)
-    check_integers(inputs)
-    is_lora = adapter_config(inputs[-1]) is not None
-    if rest is not None and is_lora:
-        raise ConfigError(f"rest is {str(rest)!r}, but LoRA adapters have nothing else to copy; leave it out")
-    if lora_rank is not None and not is_lora:
-        raise ConfigError(f"lora_rank is {lora_rank}, but the checkpoints are not LoRA adapters; leave it out")
-    template = inputs[-1] if rest is None else _open_rest(Path(rest), inputs)
-    if misfit := template.misfit(inputs[-1].layout):
-        raise ConfigError(f"rest is {str(rest)!r}, which is not of the checkpoints' network: {misfit}")
+    template = _template_of(inputs, rest, lora_rank)
     check_target(target, template, dtype)
     log_copied(template, inputs[-1].layout.names)
-    steps = [checkpoint.step for checkpoint in inputs]
     if metric is None:
         profile = "uniform" if profile is None else profile
-        coefficients = profile_coefficients(profile, steps)
+        coefficients = profile_coefficients(profile, [checkpoint.step for checkpoint in inputs])
     elif len(inputs) < 2:
         raise SeriesError(
             f"{inputs[0].path} is the only checkpoint that is left; to choose, a metric needs two or more"
@@ -143,65 +134,13 @@ def merge(
         remove_leftovers(work, is_only_writer=True)
         for leftover in work.glob("candidate-*"):
             remove(leftover)
-
-        def make(coefficients: np.ndarray) -> tuple[Path, dict[str, Any]]:
-            """Write an average under a new name, and return its path and entries to add to the record.
-
-            The path is absolute and new each time, because a metric may change the current folder, and may cache
-            results by path.
-            """
-            candidate = work.absolute() / f"candidate-{uuid.uuid4().hex[:8]}{target.suffix}"
-            stack.callback(discard, candidate)
-            return candidate, write_network(inputs, coefficients, candidate, template, dtype, lora_rank=lora_rank)
-
+        averages = _Averages(inputs, template, dtype, lora_rank, work, target.suffix, stack)
         if metric is None:
-            result, notes = make(coefficients)
+            result, notes = averages.write(coefficients)
             notes |= {"profile": profile}
         else:
-            judge: FunctionMetric | ProcessMetric
-
-            def evaluate(average: Average, split: str, reestimate: bool) -> Score:
-                candidate, _ = make(np.array(average.coefficients))
-                if reestimate and judge.reestimates:
-                    judge.reestimate(candidate)
-                score = judge.score(candidate, split)
-                remove(candidate)
-                return score
-
-            about = {
-                "metric": _name_of(metric),  # the name only: a user may mend the metric's file and resume
-                "better": better,
-                "dtype": dtype,
-                "lora_rank": lora_rank,
-                "digest of the checkpoints": _digest_of([*inputs, template]),
-                "layout of the weights": inputs[-1].layout.fingerprint,
-            }
-            scores = ScoreLog(work / "scores.jsonl", about, evaluate, better, budget, resume=resume)
-            if callable(metric):
-                judge = FunctionMetric(metric)
-            else:
-                judge = ProcessMetric(metric, timeout, work / "metric.log")
-                stack.callback(judge.close)
-            names = ", ".join(f"{one.step} ({'/'.join(one.path.parts[-2:])})" for one in inputs)
-            _log.info(f"{len(inputs)} checkpoints, the oldest first: {names}")
-            try:
-                why_ended = score_candidates(scores, steps)
-                winner, finalists, why = choose_winner(scores, steps, judge.has_splits)
-                rows = table(scores, winner, finalists, judge)
-            except SearchError as error:
-                raise SearchError(str(error) if callable(metric) else f"{error} (see {work / 'metric.log'})") from None
-            except KeyboardInterrupt:
-                n = len(scores)
-                then = f"; resume=True goes on, and with budget={n} it chooses among these" if n else ""
-                raise StoppedError(2, f"{n} scores are in {work}{then}") from None
-            coefficients = np.array(winner.coefficients)
-            result, notes = make(coefficients)
-            notes |= {"metric": _name_of(metric), "better": better}
-            if judge.reestimates:
-                judge.reestimate(result)
-                notes["batch_norm"] = "statistics re-estimated by the metric's hook"
-            notes |= {"kept": winner._asdict(), "why": why, "ended": why_ended}
-            notes |= {"evaluations": len(scores), "table": rows}
+            better = "lower" if minimize else "higher"
+            coefficients, result, notes = _choose(averages, metric, better, budget, timeout, resume)
         for checkpoint in (*inputs, template):
             checkpoint.check_unchanged()
         record = record_of(inputs, coefficients, template, order, dtype, command) | notes
@@ -209,6 +148,102 @@ def merge(
         describe(result, target, record)
         rename(result, target)  # last, so that a call that was killed before it can be repeated
     return record
+
+
+def _template_of(inputs: Sequence[SavedNetwork], rest: str | Path | None, lora_rank: int | None) -> SavedNetwork:
+    """Return the checkpoint to copy everything but the weights from, after checking that it and the inputs fit."""
+    check_integers(inputs)
+    is_lora = adapter_config(inputs[-1]) is not None
+    if rest is not None and is_lora:
+        raise ConfigError(f"rest is {str(rest)!r}, but LoRA adapters have nothing else to copy; leave it out")
+    if lora_rank is not None and not is_lora:
+        raise ConfigError(f"lora_rank is {lora_rank}, but the checkpoints are not LoRA adapters; leave it out")
+    template = inputs[-1] if rest is None else _open_rest(Path(rest), inputs)
+    if misfit := template.misfit(inputs[-1].layout):
+        raise ConfigError(f"rest is {str(rest)!r}, which is not of the checkpoints' network: {misfit}")
+    return template
+
+
+@dataclass(frozen=True)
+class _Averages:
+    """Averages of the inputs, which are files or folders in the folder ``work`` until ``stack`` is closed."""
+
+    inputs: Sequence[SavedNetwork]
+    template: SavedNetwork
+    dtype: str | None
+    lora_rank: int | None
+    work: Path
+    suffix: str
+    stack: contextlib.ExitStack
+
+    def write(self, coefficients: np.ndarray) -> tuple[Path, dict[str, Any]]:
+        """Write an average under a new name, and return its path and entries to add to the record.
+
+        The path is absolute and new each time, because a metric may change the current folder, and may cache
+        results by path.
+        """
+        path = self.work.absolute() / f"candidate-{uuid.uuid4().hex[:8]}{self.suffix}"
+        self.stack.callback(discard, path)
+        notes = write_network(self.inputs, coefficients, path, self.template, self.dtype, lora_rank=self.lora_rank)
+        return path, notes
+
+
+def _choose(
+    averages: _Averages,
+    metric: str | Callable[..., Any],
+    better: str,
+    budget: int | None,
+    timeout: float,
+    resume: bool,
+) -> tuple[np.ndarray, Path, dict[str, Any]]:
+    """Score averages by the metric; return the best one's coefficients, its path, and entries to add to the record."""
+    inputs, work = averages.inputs, averages.work
+    steps = [checkpoint.step for checkpoint in inputs]
+
+    def evaluate(average: Average, split: str, reestimate: bool) -> Score:
+        candidate, _ = averages.write(np.array(average.coefficients))
+        if reestimate and judge.reestimates:
+            judge.reestimate(candidate)
+        score = judge.score(candidate, split)
+        remove(candidate)
+        return score
+
+    about = {
+        "metric": _name_of(metric),  # the name only: a user may mend the metric's file and resume
+        "better": better,
+        "dtype": averages.dtype,
+        "lora_rank": averages.lora_rank,
+        "digest of the checkpoints": _digest_of([*inputs, averages.template]),
+        "layout of the weights": inputs[-1].layout.fingerprint,
+    }
+    scores = ScoreLog(work / "scores.jsonl", about, evaluate, better, budget, resume=resume)
+    judge: FunctionMetric | ProcessMetric
+    if callable(metric):
+        judge = FunctionMetric(metric)
+    else:
+        judge = ProcessMetric(metric, timeout, work / "metric.log")
+        averages.stack.callback(judge.close)
+    names = ", ".join(f"{one.step} ({'/'.join(one.path.parts[-2:])})" for one in inputs)
+    _log.info(f"{len(inputs)} checkpoints, the oldest first: {names}")
+    try:
+        why_ended = score_candidates(scores, steps)
+        winner, finalists, why = choose_winner(scores, steps, judge.has_splits)
+        rows = table(scores, winner, finalists, judge)
+    except SearchError as error:
+        raise SearchError(str(error) if callable(metric) else f"{error} (see {work / 'metric.log'})") from None
+    except KeyboardInterrupt:
+        n = len(scores)
+        then = f"; resume=True goes on, and with budget={n} it chooses among these" if n else ""
+        raise StoppedError(2, f"{n} scores are in {work}{then}") from None
+    coefficients = np.array(winner.coefficients)
+    result, notes = averages.write(coefficients)
+    notes |= {"metric": _name_of(metric), "better": better}
+    if judge.reestimates:
+        judge.reestimate(result)
+        notes["batch_norm"] = "statistics re-estimated by the metric's hook"
+    notes |= {"kept": winner._asdict(), "why": why, "ended": why_ended}
+    notes |= {"evaluations": len(scores), "table": rows}
+    return coefficients, result, notes
 
 
 def _command(arguments: Mapping[str, Any]) -> str:

@@ -1,6 +1,7 @@
 """Average a folder of bfloat16 checkpoints in one way, in a process of its own; see ``measured``."""
 
 import json
+import resource
 import subprocess
 from pathlib import Path
 
@@ -89,7 +90,8 @@ def mergekit(folder: Path, point: Point) -> Cost:
     (folder / "mergekit.yaml").write_text(yaml.safe_dump(recipe))
     command = [peers() / "mergekit-yaml", folder / "mergekit.yaml", folder / "mergekit"]
     command.append("--no-copy-tokenizer")
-    return cost_of(lambda: subprocess.run(command, check=True, capture_output=True))
+    seconds = cost_of(lambda: subprocess.run(command, check=True, capture_output=True))["seconds"]
+    return {"seconds": seconds, "peak": 1024 * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss}
 
 
 ENGINES: dict[str, Engine] = {

@@ -141,7 +141,7 @@ def test_ranks_with_b_rows_give_what_one_gives_with_all_rows(answers):
     assert len({each["digest"] for each in found}) == 1
 
 
-def test_ranks_are_weighed_by_their_labels_that_count(answers) -> None:
+def test_ranks_are_weighted_by_their_labels_that_count(answers) -> None:
     found = answers["counted_labels"]
     assert max(error for each in found for error in each["errors"]) < 1e-6, found
     assert len({each["digest"] for each in found}) == 1

@@ -1,4 +1,4 @@
-"""Micro-batches are weighed by the labels that count, so that a step is that of the whole batch."""
+"""Micro-batches are weighted by the labels that count, so that a step is that of the whole batch."""
 
 import mindspore as ms
 import numpy as np
