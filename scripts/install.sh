@@ -85,7 +85,5 @@ install() {
         "$python" -m venv "$REPOSITORY/.venv" || return
     fi
     "$PYTHON" -m pip install --quiet --no-compile --disable-pip-version-check --editable "$REPOSITORY[test]" || return
-    # pip compiles on one core, which takes half of the installation. A few files of MindSpore are no valid Python.
-    "$PYTHON" -m compileall -qq -j 0 "$REPOSITORY/.venv/lib" || true
     echo "$wanted" >"$mark"
 }
