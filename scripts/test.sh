@@ -8,7 +8,6 @@ set -euo pipefail
 . "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/install.sh"
 install
 cd "$REPOSITORY"
-unset PYTHONDONTWRITEBYTECODE # or each of some hundred processes compiles dimred again
 case "$*" in
     "" | "-m quick"*)
         "$PYTHON" -m ruff check .
