@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,18 +29,6 @@ def each_record(path: Path) -> Iterator[dict[str, Any]]:
                     yield _record(line, f"{path} is damaged in line {number}")
     except OSError as error:
         raise RunError(f"{path} can't be read ({error.strerror or error}); name the metrics.jsonl of a run") from None
-
-
-def last_record(path: Path) -> dict[str, Any] | None:
-    """Return the last whole record of a metrics file, without decoding the others; None if it has none.
-
-    Raises:
-        RunError: the line is not a record.
-        OSError: the file can't be read.
-    """
-    with path.open("rb") as file:
-        last = deque((line for line in file if line.endswith(b"\n")), maxlen=1)
-    return _record(last[0], f"{path} is damaged in its last line") if last else None
 
 
 def _record(line: bytes, fault: str) -> dict[str, Any]:

@@ -12,7 +12,6 @@ import os
 import shlex
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -134,13 +133,30 @@ def merge(
         remove_leftovers(work, is_only_writer=True)
         for leftover in work.glob("candidate-*"):
             remove(leftover)
-        averages = _Averages(inputs, template, dtype, lora_rank, work, target.suffix, stack)
+
+        def write(coefficients: np.ndarray) -> tuple[Path, dict[str, Any]]:
+            """Write an average under a new name, and return its path and entries to add to the record.
+
+            The path is absolute and new each time, because a metric may change the current folder, and may cache
+            results by path.
+            """
+            candidate = work.absolute() / f"candidate-{uuid.uuid4().hex[:8]}{target.suffix}"
+            stack.callback(discard, candidate)
+            return candidate, write_network(inputs, coefficients, candidate, template, dtype, lora_rank=lora_rank)
+
         if metric is None:
-            result, notes = averages.write(coefficients)
+            result, notes = write(coefficients)
             notes |= {"profile": profile}
         else:
-            better = "lower" if minimize else "higher"
-            coefficients, result, notes = _choose(averages, metric, better, budget, timeout, resume)
+            about = {
+                "metric": _name_of(metric),  # the name only: a user may mend the metric's file and resume
+                "better": "lower" if minimize else "higher",
+                "dtype": dtype,
+                "lora_rank": lora_rank,
+                "digest of the checkpoints": _digest_of([*inputs, template]),
+                "layout of the weights": inputs[-1].layout.fingerprint,
+            }
+            coefficients, result, notes = _choose(inputs, write, metric, timeout, about, work, budget, resume)
         for checkpoint in (*inputs, template):
             checkpoint.check_unchanged()
         record = record_of(inputs, coefficients, template, order, dtype, command) | notes
@@ -164,83 +180,49 @@ def _template_of(inputs: Sequence[SavedNetwork], rest: str | Path | None, lora_r
     return template
 
 
-@dataclass(frozen=True)
-class _Averages:
-    """Averages of the inputs, which are files or folders in the folder ``work`` until ``stack`` is closed."""
-
-    inputs: Sequence[SavedNetwork]
-    template: SavedNetwork
-    dtype: str | None
-    lora_rank: int | None
-    work: Path
-    suffix: str
-    stack: contextlib.ExitStack
-
-    def write(self, coefficients: np.ndarray) -> tuple[Path, dict[str, Any]]:
-        """Write an average under a new name, and return its path and entries to add to the record.
-
-        The path is absolute and new each time, because a metric may change the current folder, and may cache
-        results by path.
-        """
-        path = self.work.absolute() / f"candidate-{uuid.uuid4().hex[:8]}{self.suffix}"
-        self.stack.callback(discard, path)
-        notes = write_network(self.inputs, coefficients, path, self.template, self.dtype, lora_rank=self.lora_rank)
-        return path, notes
-
-
 def _choose(
-    averages: _Averages,
+    inputs: Sequence[SavedNetwork],
+    write: Callable[[np.ndarray], tuple[Path, dict[str, Any]]],
     metric: str | Callable[..., Any],
-    better: str,
-    budget: int | None,
     timeout: float,
+    about: dict[str, Any],
+    work: Path,
+    budget: int | None,
     resume: bool,
 ) -> tuple[np.ndarray, Path, dict[str, Any]]:
     """Score averages by the metric; return the best one's coefficients, its path, and entries to add to the record."""
-    inputs, work = averages.inputs, averages.work
     steps = [checkpoint.step for checkpoint in inputs]
 
     def evaluate(average: Average, split: str, reestimate: bool) -> Score:
-        candidate, _ = averages.write(np.array(average.coefficients))
+        candidate, _ = write(np.array(average.coefficients))
         if reestimate and judge.reestimates:
             judge.reestimate(candidate)
         score = judge.score(candidate, split)
         remove(candidate)
         return score
 
-    about = {
-        "metric": _name_of(metric),  # the name only: a user may mend the metric's file and resume
-        "better": better,
-        "dtype": averages.dtype,
-        "lora_rank": averages.lora_rank,
-        "digest of the checkpoints": _digest_of([*inputs, averages.template]),
-        "layout of the weights": inputs[-1].layout.fingerprint,
-    }
-    scores = ScoreLog(work / "scores.jsonl", about, evaluate, better, budget, resume=resume)
-    judge: FunctionMetric | ProcessMetric
-    if callable(metric):
-        judge = FunctionMetric(metric)
-    else:
-        judge = ProcessMetric(metric, timeout, work / "metric.log")
-        averages.stack.callback(judge.close)
-    names = ", ".join(f"{one.step} ({'/'.join(one.path.parts[-2:])})" for one in inputs)
-    _log.info(f"{len(inputs)} checkpoints, the oldest first: {names}")
-    try:
-        why_ended = score_candidates(scores, steps)
-        winner, finalists, why = choose_winner(scores, steps, judge.has_splits)
-        rows = table(scores, winner, finalists, judge)
-    except SearchError as error:
-        raise SearchError(str(error) if callable(metric) else f"{error} (see {work / 'metric.log'})") from None
-    except KeyboardInterrupt:
-        n = len(scores)
-        then = f"; resume=True goes on, and with budget={n} it chooses among these" if n else ""
-        raise StoppedError(2, f"{n} scores are in {work}{then}") from None
-    coefficients = np.array(winner.coefficients)
-    result, notes = averages.write(coefficients)
-    notes |= {"metric": _name_of(metric), "better": better}
-    if judge.reestimates:
-        judge.reestimate(result)
-        notes["batch_norm"] = "statistics re-estimated by the metric's hook"
+    scores = ScoreLog(work / "scores.jsonl", about, evaluate, about["better"], budget, resume=resume)
+    log = work / "metric.log"
+    judge = FunctionMetric(metric) if callable(metric) else ProcessMetric(metric, timeout, log)
+    with contextlib.closing(judge):
+        names = ", ".join(f"{one.step} ({'/'.join(one.path.parts[-2:])})" for one in inputs)
+        _log.info(f"{len(inputs)} checkpoints, the oldest first: {names}")
+        try:
+            why_ended = score_candidates(scores, steps)
+            winner, finalists, why = choose_winner(scores, steps, judge.has_splits)
+            rows = table(scores, winner, finalists, judge)
+        except SearchError as error:
+            raise SearchError(str(error) if callable(metric) else f"{error} (see {log})") from None
+        except KeyboardInterrupt:
+            n = len(scores)
+            then = f"; resume=True goes on, and with budget={n} it chooses among these" if n else ""
+            raise StoppedError(2, f"{n} scores are in {work}{then}") from None
+        coefficients = np.array(winner.coefficients)
+        result, notes = write(coefficients)
+        notes |= {"metric": about["metric"], "better": about["better"]}
+        if judge.reestimates:
+            judge.reestimate(result)
+            notes["batch_norm"] = "statistics re-estimated by the metric's hook"
     notes |= {"kept": winner._asdict(), "why": why, "ended": why_ended}
     notes |= {"evaluations": len(scores), "table": rows}
     return coefficients, result, notes

@@ -88,6 +88,9 @@ class FunctionMetric:
                 argument = {name: checkpoint.read(name) for name in checkpoint.tensors}
             return _as_score(self._function(argument, *([split] if self.has_splits else [])))
 
+    def close(self) -> None:
+        """Do nothing: the function runs in this process."""
+
 
 class ProcessMetric:
     """A metric in a process of its own, which is ended when a question fails.

@@ -23,22 +23,6 @@ _PART = 1 << 24  # bytes that are read as one
 _LONGEST_RECORD = 1 << 20  # bytes that are written in one piece
 
 
-class Content:
-    """The size of a metrics file and the digest of its bytes, updated as the file grows."""
-
-    def __init__(self) -> None:
-        self._n_bytes, self._digest = 0, hashlib.sha256()
-
-    def add(self, part: bytes) -> None:
-        """Include the next bytes of the file."""
-        self._n_bytes += len(part)
-        self._digest.update(part)
-
-    def mark(self) -> Mark:
-        """Return the mark of a file with this content."""
-        return {"bytes": self._n_bytes, "sha256": self._digest.hexdigest()}
-
-
 class MetricsLog:
     """A ``.jsonl`` file of records, each flushed at once; numbers that are not finite are written as null.
 
@@ -46,15 +30,14 @@ class MetricsLog:
         path: the file.
         listeners: called with each record, as ``read_metrics`` will return it; at the end their ``close`` is called, if
             they have one. One that fails is not called again, and the run goes on.
-        beginning: the size and the digest of the file's present content; None for a new file.
     """
 
-    def __init__(
-        self, path: Path, listeners: Sequence[Callable[[Record], object]] = (), beginning: Content | None = None
-    ) -> None:
+    def __init__(self, path: Path, listeners: Sequence[Callable[[Record], object]] = ()) -> None:
         self._path = path
         # Updated at each write: reading the file for each mark would take a time quadratic in the length of the run.
-        self._content = Content() if beginning is None else beginning
+        self._n_bytes, self._digest = 0, hashlib.sha256()
+        for part in _parts(path):
+            self._count(part)
         self._file = path.open("ab", buffering=_LONGEST_RECORD)
         self._listeners = list(listeners)
 
@@ -67,11 +50,15 @@ class MetricsLog:
         finite_record = {key: finite(value) for key, value in record.items()}
         line = json.dumps(finite_record, allow_nan=False).encode() + b"\n"
         self._file.write(line)
-        self._content.add(line)
+        self._count(line)
         retry(self._flush)
         for listener in list(self._listeners):
             self._call(listener, listener, deepcopy(finite_record))  # the listener may change its copy
         return finite_record
+
+    def _count(self, part: bytes) -> None:
+        self._n_bytes += len(part)
+        self._digest.update(part)
 
     def _flush(self) -> None:
         """Write the buffer to the file; what does not fit on a full disk stays in the buffer."""
@@ -92,7 +79,7 @@ class MetricsLog:
         """Flush to disk, and return the mark of the present content, for ``cut_metrics``."""
         self._flush()
         flush_to_disk(self._file.fileno(), self._path)
-        return self._content.mark()
+        return {"bytes": self._n_bytes, "sha256": self._digest.hexdigest()}
 
     def __enter__(self) -> Self:
         return self
@@ -110,20 +97,18 @@ def read_beginning(path: Path, mark: Mark) -> Iterator[bytes]:
     Raises:
         RunError: after the last part, if the file is shorter, or another byte was in it.
     """
-    content, left = Content(), mark["bytes"]
-    if path.exists():
-        with path.open("rb") as file:
-            while part := file.read(min(left, _PART)):
-                content.add(part)
-                left -= len(part)
-                yield part
-    if mark != content.mark():
+    n_bytes, digest = 0, hashlib.sha256()
+    for part in _parts(path, mark["bytes"]):
+        n_bytes += len(part)
+        digest.update(part)
+        yield part
+    if mark != {"bytes": n_bytes, "sha256": digest.hexdigest()}:
         raise RunError(
             f"{path} was cut or changed after the run wrote it; restore it, or begin a new run with another --out"
         )
 
 
-def cut_metrics(path: Path, mark: Mark | None, ranks: Ranks = ALONE) -> Content:
+def cut_metrics(path: Path, mark: Mark | None, ranks: Ranks = ALONE) -> None:
     """Truncate a metrics file to its length at a mark; the run writes the rest again.
 
     Args:
@@ -131,15 +116,20 @@ def cut_metrics(path: Path, mark: Mark | None, ranks: Ranks = ALONE) -> Content:
         mark: see ``MetricsLog.mark``; None for a new run, whose file is empty.
         ranks: rank 0's file is cut, and every other rank gets a copy of it, because its host may be new.
 
-    Returns:
-        The size and the digest of the content, for ``MetricsLog``.
-
     Raises:
         RunError: rank 0's file was cut or changed, see ``read_beginning``; the other ranks raise a DimredError.
     """
-    content, parts = Content(), iter(() if mark is None else read_beginning(path, mark))
+    parts = iter(() if mark is None else read_beginning(path, mark))
     with open_atomic(path) as file:
         while part := ranks.broadcast_bytes(ranks.run_on_rank_zero(lambda: next(parts, b"")) or b""):
             file.write(part)
-            content.add(part)
-    return content
+
+
+def _parts(path: Path, n_bytes: int | None = None) -> Iterator[bytes]:
+    """Yield the file up to a number of bytes, by default all that it has now; nothing if it does not exist."""
+    if path.exists():
+        left = path.stat().st_size if n_bytes is None else n_bytes
+        with path.open("rb") as file:
+            while part := file.read(min(left, _PART)):
+                left -= len(part)
+                yield part

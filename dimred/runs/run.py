@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -14,7 +15,7 @@ from dimred.config import StageOneConfig, config_text
 from dimred.errors import ConfigError
 from dimred.io.atomic import atomic_write, retry
 from dimred.io.file_format import CONFIGURATION
-from dimred.io.metrics_file import last_record, loss_text
+from dimred.io.metrics_file import each_record, loss_text
 from dimred.io.run_names import CONFIG, METRICS, MINDSPORE_LOG, PROFILE, TENSORBOARD
 from dimred.launch.channel import tell_position
 from dimred.launch.signals import StopSignals
@@ -193,10 +194,10 @@ class Run(Generic[Settings]):
         A new run begins with an empty file.
         """
         file = self.folder / METRICS
-        beginning = cut_metrics(file, self._records_mark, self.ranks)
+        cut_metrics(file, self._records_mark, self.ranks)
         is_heard = self.settings.tensorboard or self.settings.callback is not None
         listeners = self._listeners() if is_heard and self.ranks.is_rank_zero else ()
-        with MetricsLog(file, listeners, beginning) as self.records:
+        with MetricsLog(file, listeners) as self.records:
             yield
 
     def _listeners(self) -> list[Callable[[Record], object]]:
@@ -204,7 +205,8 @@ class Run(Generic[Settings]):
 
         listeners = list[Callable[[Record], object]]()
         if self.settings.tensorboard:
-            listeners.append(TensorBoard(self.folder / TENSORBOARD, last_record(self.folder / METRICS)))
+            last = next(iter(deque(each_record(self.folder / METRICS), maxlen=1)), None)
+            listeners.append(TensorBoard(self.folder / TENSORBOARD, last))
         if self.settings.callback is not None:
             listeners.append(make_callback(self.settings.callback, self.folder))
         return listeners

@@ -19,7 +19,7 @@ from dimred.config import StageOneConfig, StageTwoConfig
 from dimred.io.metrics_file import read_metrics
 from dimred.io.run_names import METRICS, RESULT
 from dimred.io.stage_two_result import StageTwoResult
-from dimred.runs.records import Content, MetricsLog
+from dimred.runs.records import MetricsLog
 from dimred.subspace.fit import fit_basis
 from tests.benchmarks import measured
 from tests.benchmarks.measured import Engine, Point, cost_of, read_and_write
@@ -70,7 +70,8 @@ def prepare(folder: Path, point: Point) -> Cost:
     with (two / METRICS).open("w") as file:
         for step, record in enumerate(islice(cycle(records), n_steps), 1):
             file.write(json.dumps(record | {"step": step, "epoch": (step - 1) // PER_EPOCH + 1}) + "\n")
-    mark = content_of(two / METRICS).mark()
+    with MetricsLog(two / METRICS) as log:
+        mark = log.mark()
     states, result = RunStates(two), StageTwoResult.read(two / RESULT)
     state = states.newest(print)
     done = {"epoch": n_steps // PER_EPOCH, "done": PER_EPOCH, "metrics": mark}
@@ -78,14 +79,6 @@ def prepare(folder: Path, point: Point) -> Cost:
     replace(result, steps=n_steps, epochs=n_steps / PER_EPOCH).write(two / RESULT)
     shutil.copytree(two, folder / "finished")  # a run that is resumed takes its result away
     return {}
-
-
-def content_of(path: Path) -> Content:
-    content = Content()
-    with path.open("rb") as file:
-        for line in file:
-            content.add(line)
-    return content
 
 
 def resume(folder: Path, point: Point) -> Cost:
@@ -102,7 +95,7 @@ def report(folder: Path, point: Point) -> Cost:
 
 def mark(folder: Path, point: Point) -> Cost:
     path = folder / "two" / METRICS
-    with MetricsLog(path, beginning=content_of(path)) as log:
+    with MetricsLog(path) as log:
         return cost_of(log.mark)
 
 
