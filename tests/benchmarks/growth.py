@@ -1,7 +1,7 @@
 """Measure how cost grows with work, and write ``growth.md`` and its pictures: ``python -m tests.benchmarks.growth``.
 
-Give names of subjects to measure only these: pca, search, merge, files, records, ranks. All of them take about 15
-minutes of an idle machine with two cores, and 20 GB of disk meanwhile.
+Give names of subjects to measure only these: pca, search, merge, files, records, ranks. All of them take half an hour
+of an idle machine with two cores, and 20 GB of disk meanwhile.
 
 Each measurement is a process of its own, in turns with its peers, three times or until it has taken ten seconds in all;
 once, where the process itself takes the median of several. The figures are added to ``growth.jsonl`` as they come, and

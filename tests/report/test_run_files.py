@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from dimred.checkpoints.series import CheckpointSeries
+from dimred.errors import RunError
 from dimred.io.metric import ACCURACY, AS_TRAINED
 from dimred.io.stage_two_result import MetricResult
 from dimred.report.run_files import on_equal_terms, read_stage_1, read_stage_2
@@ -32,6 +33,16 @@ def test_a_basis_that_was_written_in_the_place_of_the_search_s_is_not_taken_for_
     fit_basis(series, 3, out=before.basis.path, overwrite=True)
     after = read_stage_2(run.stage_2)
     assert (after.basis, after.missing_sources) == (None, ("basis",))
+
+
+def test_a_finished_search_that_has_lost_a_record_is_refused(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, epochs=50, per_epoch=2, first_epoch=21).stage_2
+    lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (folder / "metrics.jsonl").write_text("".join(lines[:-1]))
+    with pytest.raises(
+        RunError, match=rf"has {len(lines) - 1} records, but by result.json the search took {len(lines)}"
+    ):
+        read_stage_2(folder)
 
 
 def test_the_spectrum_is_left_out_if_a_run_at_work_has_removed_a_snapshot(
