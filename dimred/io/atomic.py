@@ -341,21 +341,16 @@ def retry(action: Callable[[], _Result]) -> _Result:
         try:
             return action()
         except OSError as error:
-            since_line = _pause_after(error, pauses, since_line)
-
-
-def _pause_after(error: OSError, pauses: Iterator[float], since_line: float) -> float:
-    """Pause, or raise the error again if it will not pass; return the seconds since the last line in the log."""
-    is_full = error.errno in _FULL
-    pause = SECONDS_UNTIL_ROOM if is_full else next(pauses, None) if error.errno in _TRANSIENT else None
-    if pause is None or (is_full and stop_waiting.is_set()):
-        raise error
-    if not is_full or since_line >= _SECONDS_BETWEEN_LINES:
-        then = "waiting until there is room" if is_full else f"trying again in {pause:.0f} s"
-        _log.warning(f"{describe_os_error(error)}; {then}")
-        since_line = 0.0
-    (stop_waiting.wait if is_full else time.sleep)(pause)
-    return since_line + pause
+            is_full = error.errno in _FULL
+            pause = SECONDS_UNTIL_ROOM if is_full else next(pauses, None) if error.errno in _TRANSIENT else None
+            if pause is None or (is_full and stop_waiting.is_set()):
+                raise
+            if not is_full or since_line >= _SECONDS_BETWEEN_LINES:
+                then = "waiting until there is room" if is_full else f"trying again in {pause:.0f} s"
+                _log.warning(f"{describe_os_error(error)}; {then}")
+                since_line = 0.0
+        (stop_waiting.wait if is_full else time.sleep)(pause)
+        since_line += pause
 
 
 def describe_os_error(error: OSError) -> str:
