@@ -5,7 +5,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
-from pydantic.fields import FieldInfo
 
 from dimred.errors import shown
 
@@ -50,26 +49,22 @@ def _in_words(model: type[BaseModel], keys: Sequence[str], values: Any, problem:
 def lines_of_unknown(unknown: str, value: Any, keys: Sequence[str], new_keys: Mapping[str, str]) -> Iterator[str]:
     """Yield a line about an unknown dotted key; if it is a section that resembles no known key, about each key in it.
 
-    ``new_keys`` maps a dotted key, or its last parts, to what to do instead.
+    The line says what to do instead, suggests a similar key, or lists the allowed ones. ``new_keys`` maps a dotted key,
+    or its last parts, to what to do instead.
     """
     parts = unknown.split(".")
     if new := next(filter(None, (new_keys.get(".".join(parts[n:])) for n in range(len(parts)))), None):
         yield f"{unknown} is not a key: {new}"
-    elif isinstance(value, Mapping) and value and not _similar_keys(unknown, keys):
+    elif near := _similar_keys(unknown, keys):
+        yield f"unknown key {shown(unknown)}; did you mean {' or '.join(map(repr, near))}?"
+    elif isinstance(value, Mapping) and value:
         for name, inner in value.items():
             yield from lines_of_unknown(f"{unknown}.{name}", inner, keys, new_keys)
     else:
-        yield unknown_key(unknown, keys)
-
-
-def unknown_key(unknown: str, keys: Sequence[str]) -> str:
-    """Return a message about an unknown dotted key, which suggests a similar one, or else lists the allowed ones."""
-    if near := _similar_keys(unknown, keys):
-        return f"unknown key {shown(unknown)}; did you mean {' or '.join(map(repr, near))}?"
-    section = unknown[:80].rpartition(".")[0]
-    beside = [key.rpartition(".")[2] for key in keys if key.rpartition(".")[0] == section]
-    where = f" in {section}" if section and beside else ""
-    return f"unknown key {shown(unknown)}; allowed{where}: {', '.join(beside or keys)}"
+        section = unknown[:80].rpartition(".")[0]
+        beside = [key.rpartition(".")[2] for key in keys if key.rpartition(".")[0] == section]
+        where = f" in {section}" if section and beside else ""
+        yield f"unknown key {shown(unknown)}; allowed{where}: {', '.join(beside or keys)}"
 
 
 def _similar_keys(unknown: str, keys: Sequence[str]) -> list[str]:
@@ -85,16 +80,10 @@ def _similar_keys(unknown: str, keys: Sequence[str]) -> list[str]:
     return [f"{place}.{name}".lstrip(".") for name in elsewhere for place in places[name]]
 
 
-def _section(field: FieldInfo) -> type[BaseModel] | None:
-    """Return the model of the section that a key holds, or None if it holds a value."""
-    kinds = (field.annotation, *get_args(field.annotation))
-    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
-
-
 def keys_of(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
     """Yield the dotted name of every key of a model."""
     for name, field in model.model_fields.items():
         yield prefix + name
-        section = _section(field)
-        if section is not None:
-            yield from keys_of(section, f"{prefix}{name}.")
+        for kind in (field.annotation, *get_args(field.annotation)):
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                yield from keys_of(kind, f"{prefix}{name}.")
