@@ -249,17 +249,13 @@ class StageTwoConfig(StageConfig):
         """
         if isinstance(self.epochs, int):
             return self
-        return self.model_copy(update={"epochs": _epochs_of(self.epochs, stage_1_epochs)})
-
-
-def _epochs_of(fraction: str, stage_1_epochs: int | None) -> int:
-    """Return how many epochs are a fraction of the epochs of both stages."""
-    if not stage_1_epochs:
-        unknown = "the name of WEIGHTS does not say how many stage 1 made"
-        none = "WEIGHTS are of epoch 0, before stage 1's first pass"
-        raise ConfigError(
-            f"epochs is {fraction!r} of all passes, but {unknown if stage_1_epochs is None else none}; name one of "
-            "stage 1's later full checkpoints, NAME-EPOCH_STEPS.ckpt, or set epochs to a number"
-        )
-    percent = ExactFraction(fraction.rstrip("%"))
-    return max(1, math.ceil(percent / (100 - percent) * stage_1_epochs))
+        if not stage_1_epochs:
+            unknown = "the name of WEIGHTS does not say how many stage 1 made"
+            none = "WEIGHTS are of epoch 0, before stage 1's first pass"
+            raise ConfigError(
+                f"epochs is {self.epochs!r} of all passes, but {unknown if stage_1_epochs is None else none}; name one "
+                "of stage 1's later full checkpoints, NAME-EPOCH_STEPS.ckpt, or set epochs to a number"
+            )
+        percent = ExactFraction(self.epochs.rstrip("%"))
+        epochs = max(1, math.ceil(percent / (100 - percent) * stage_1_epochs))
+        return self.model_copy(update={"epochs": epochs})
