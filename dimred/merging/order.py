@@ -6,7 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from dimred.checkpoints.checkpoint_io import SUFFIXES
-from dimred.errors import ConfigError, check_choice
+from dimred.errors import ConfigError
 from dimred.io.run_names import epochs_and_steps, network_of
 from dimred.merging.folder import NUMBER
 
@@ -20,15 +20,14 @@ def steps_of(files: Mapping[Path, Sequence[Path]], order: str = "step") -> list[
 
     Args:
         files: path of each checkpoint, a file or a folder -> the files of its weights.
-        order: ``step``, from the names; ``name``, sorted with 9 before 10, or ``mtime``: the steps are then 1, 2, 3 and
-            so on.
+        order: one of ``ORDERS``: ``step``, from the names; ``name``, sorted with 9 before 10, or ``mtime``: the steps
+            are then 1, 2, 3 and so on.
 
     Raises:
-        ConfigError: ``order`` is unknown, or leaves in doubt which checkpoint is older.
+        ConfigError: ``order`` leaves in doubt which checkpoint is older.
         SeriesError: the names show that the checkpoints are of several runs.
         OSError: the time of a file can't be read.
     """
-    check_choice("order", order, ORDERS)
     if order == "step":
         return _from_names(list(files))
     if order == "name":
