@@ -1,6 +1,7 @@
 """``dimred merge``: make one network out of checkpoints, without MindSpore."""
 
 import json
+from inspect import signature
 from pathlib import Path
 from typing import Annotated
 
@@ -9,12 +10,6 @@ import typer
 from dimred.averaging.windows import PROFILES
 from dimred.cli.options import options_in_errors
 from dimred.console import AsJson, print_table
-
-_ARGUMENTS = (
-    "out", "metric", "minimize", "maximize", "budget", "timeout", "resume", "profile", "last",
-    "from_step", "to_step", "order", "names_from", "dtype", "rest", "lora_rank",
-)  # fmt: skip
-"""Arguments of ``merging.merge``; an error that names one is shown with the option's name."""
 
 
 def merge(
@@ -80,7 +75,7 @@ def merge(
     from dimred.merging.merge import merge as run
     from dimred.merging.record import sentences_of, tables_of
 
-    with options_in_errors(*_ARGUMENTS):
+    with options_in_errors(*signature(run).parameters):
         record = run(
             checkpoints, out, last=last, from_step=from_step, to_step=to_step, order=order, profile=profile,
             names_from=names_from, dtype=dtype, rest=rest, lora_rank=lora_rank, metric=metric,
