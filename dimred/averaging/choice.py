@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -130,10 +130,8 @@ class Choice:
         """Measure a network, add it as a candidate, and return the candidate.
 
         Args:
-            name: the candidate's name in logs and results.
-            effective_size: how many equally weighted snapshots the network is worth.
+            name, effective_size, source: as in ``Candidate``.
             measure: measures the network on ``val``; called once.
-            source: where its weights are; None if the caller knows.
         """
         _log.debug(f"measuring on 'val': {name}, candidate {len(self.candidates) + 1}")
         start = time.perf_counter()
@@ -152,19 +150,6 @@ class Choice:
         self.candidates.append(candidate._replace(name=name, source=source))
         self.n_added += 1
 
-    def records(self) -> list[dict[str, Any]]:
-        """Return each candidate's name, size and measurements, and how far its loss is behind the lowest.
-
-        Raises:
-            FaultError: no loss is finite.
-        """
-        best = choose(self.candidates)
-        return [
-            {"name": one.name, "effective_size": one.effective_size, "loss": one.loss, "metric": one.metric}
-            | dict(zip(("behind", "standard_error"), behind(one, best), strict=True))
-            for one in self.candidates
-        ]
-
     @property
     def n_measured(self) -> int:
         """Return the number of networks measured here."""
@@ -176,15 +161,18 @@ class Choice:
         return self.n_measured * self._passes_each
 
     def result(self) -> ChoiceResult:
-        """Return the choice as ``result.json`` has it: all candidates, and what measuring them cost.
+        """Return the choice as ``result.json`` has it: all candidates, how far each is behind the best, and the cost.
 
         Raises:
             FaultError: no loss is finite.
         """
         best = choose(self.candidates)
-        return ChoiceResult(
-            best.name, best.effective_size, self.records(), self.n_measured, self.forward_passes, self.seconds
-        )
+        records = [
+            {"name": one.name, "effective_size": one.effective_size, "loss": one.loss, "metric": one.metric}
+            | dict(zip(("behind", "standard_error"), behind(one, best), strict=True))
+            for one in self.candidates
+        ]
+        return ChoiceResult(best.name, best.effective_size, records, self.n_measured, self.forward_passes, self.seconds)
 
     def log_choice(self, what: str) -> None:
         """Log which candidate is chosen, and by how much it is better than the next.
