@@ -145,9 +145,12 @@ def train(
         out=out, devices=devices, device_target=device_target, rank_table=rank_table,
         nodes=nodes, node_rank=node_rank, master_addr=master_addr, master_port=master_port,
     )  # fmt: skip
-    if dry_run or not fast_dev_run:
-        sys.exit(launch(job, resume=resume, dry_run=dry_run, stall_timeout_seconds=stall_timeout))
-    sys.exit(_try_out(job, stall_timeout))
+    if dry_run:
+        print("\n".join(job.describe()))
+    elif fast_dev_run:
+        sys.exit(_try_out(job, stall_timeout))
+    else:
+        sys.exit(launch(job, resume=resume, stall_timeout_seconds=stall_timeout))
 
 
 def _check_paths(data: Path, weights: Path | None, pca_mat: Path | None) -> None:

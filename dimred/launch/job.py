@@ -32,12 +32,12 @@ class Job:
     program: str  # module that each rank runs with ``arguments`` and ``--out FOLDER``
     stage: str  # suffix of the ranks' folders, out/device{rank}_{stage}
     arguments: tuple[str, ...]
-    out: Path
+    out: Path  # folder of the ranks' folders
     devices: int  # number of ranks on all hosts together, R
     nodes: int  # number of hosts; each has R / nodes ranks
     node_rank: int  # number of this host
     master_addr: str  # address of host 0, where the ranks find each other
-    master_port: int
+    master_port: int  # the port there
     device_target: Target
     rank_table: Path | None = None
     table: "tuple[Device, ...]" = ()  # the rank table's rows by rank; empty without one
@@ -169,20 +169,10 @@ def make_job(
     master_addr: str | None = None,
     master_port: int | None = None,
 ) -> Job:
-    """Make a job from the options of a command (see ``Job``); None stands for an option that was not given.
+    """Make a job from the fields of ``Job``, of which None stands for an option that was not given.
 
     A rank table gives the devices, the hosts and, unless ``master_addr`` does, host 0's address, if that is in it.
     The default port is a free one for one host, and 8118 for several, because they have to agree on it.
-
-    Args:
-        program: module that each rank runs.
-        stage: suffix of the ranks' folders.
-        arguments: the program's arguments, all but ``--out``.
-        out: folder for the ranks' folders.
-        devices, device_target: number of ranks on all hosts, and the kind of device.
-        rank_table: path of a rank table.
-        nodes, node_rank: number of hosts, and the number of this one.
-        master_addr, master_port: address of host 0, and the port there through which the ranks find each other.
 
     Raises:
         ConfigError: a number is out of range or missing, the rank table is wrong or contradicts an option, or there are
@@ -193,7 +183,10 @@ def make_job(
         from dimred.launch.rank_table import read_rank_table
 
         table = read_rank_table(rank_table, devices)
-        devices, nodes, master_addr = len(table), _servers(table, nodes), master_addr or table[0].host
+        n_servers = len({device.server_id for device in table})
+        if nodes not in (None, n_servers):
+            raise ConfigError(f"--nodes is {nodes}, but --rank-table has {n_servers} servers")
+        devices, nodes, master_addr = len(table), n_servers, master_addr or table[0].host
     if devices is None:
         raise ConfigError("--devices is missing, and no --rank-table lists the devices; give one of them")
     nodes = nodes or 1
@@ -213,14 +206,6 @@ def make_job(
         rank_table=None if rank_table is None else rank_table.absolute(),
         table=tuple(table),
     )
-
-
-def _servers(table: "list[Device]", nodes: int | None) -> int:
-    """Return the number of servers in a rank table; refuse a different number of nodes."""
-    n_servers = len({device.server_id for device in table})
-    if nodes not in (None, n_servers):
-        raise ConfigError(f"--nodes is {nodes}, but --rank-table has {n_servers} servers")
-    return n_servers
 
 
 def _check_hosts(devices: int, nodes: int, node_rank: int | None, master_addr: str | None) -> None:

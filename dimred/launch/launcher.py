@@ -47,7 +47,7 @@ class RankFailedError(DimredError):
         self.is_refusal = is_refusal
 
 
-def launch(job: Job, *, resume: bool = False, dry_run: bool = False, stall_timeout_seconds: float = 0) -> int:
+def launch(job: Job, *, resume: bool = False, stall_timeout_seconds: float = 0) -> int:
     """Run this host's part of a job to its end.
 
     The log of its first rank is copied to standard output as it is written; its progress bar is shown in a terminal.
@@ -55,7 +55,6 @@ def launch(job: Job, *, resume: bool = False, dry_run: bool = False, stall_timeo
     Args:
         job: see ``make_job``.
         resume: whether to go on with the earlier results in the folders.
-        dry_run: only print what each rank would run.
         stall_timeout_seconds: silence of all ranks after which the job is ended; 0 turns that off.
 
     Returns:
@@ -67,9 +66,6 @@ def launch(job: Job, *, resume: bool = False, dry_run: bool = False, stall_timeo
         RankFailedError: a rank refused its input before it began, and new folders are removed again; or a rank or the
             scheduler failed, or no rank moved, and the message has the end of the log concerned. All ranks were ended.
     """
-    if dry_run:
-        print("\n".join(job.describe()))
-        return 0
     job.check(resume)
     new_folders = make_folders(job)
     try:
