@@ -18,27 +18,19 @@ import numpy as np
 
 from dimred.checkpoints.checkpoint_io import Checkpoint, open_checkpoint
 from dimred.checkpoints.layout import WeightLayout
-from dimred.checkpoints.stored_tensor import BFLOAT16, StoredTensor
+from dimred.checkpoints.stored_tensor import BFLOAT16
 from dimred.errors import CheckpointError
 
 BLOCK = 524_288
 _THREADS = min(4, len(os.sched_getaffinity(0)))
 Write = Callable[[str, int, np.ndarray], None]  # name of a tensor, number of the first entry, float64 values (n,)
-
-
-class _Source(NamedTuple):
-    """A tensor of one checkpoint."""
-
-    checkpoint: Checkpoint
-    tensor: StoredTensor
-    coefficient: float
+_Terms = Sequence[tuple[Checkpoint, float]]  # the checkpoints that count, each with its coefficient
 
 
 class _Block(NamedTuple):
-    """Some entries of a tensor, in each checkpoint."""
+    """Some entries of a tensor, which each checkpoint has."""
 
     name: str
-    sources: Sequence[_Source]
     start: int
     size: int
 
@@ -70,18 +62,17 @@ def stream_mean(
     constant = cache(lambda name: is_constant(checkpoints, name))
 
     def run(block: _Block) -> None:
-        mean = _mean(block)
+        mean = _mean(terms, block)
         if refuse_not_finite and not np.isfinite(mean).all():
             if not constant(block.name):
-                raise _not_finite(block)
-            np.copyto(mean, _load(block.sources[-1], block.start, block.size))
+                raise _not_finite(terms, block)
+            np.copyto(mean, _load(terms[-1][0], block))
         write(block.name, block.start, mean)
 
     blocks = []
     for name in names:
-        sources = [_Source(checkpoint, checkpoint.tensors[name], coefficient) for checkpoint, coefficient in terms]
-        size = math.prod(sources[0].tensor.shape)
-        blocks += [_Block(name, sources, start, min(BLOCK, size - start)) for start in range(0, size, BLOCK)]
+        size = math.prod(checkpoints[0].tensors[name].shape)
+        blocks += [_Block(name, start, min(BLOCK, size - start)) for start in range(0, size, BLOCK)]
     with ThreadPoolExecutor(_THREADS, "mean") as pool:
         for _ in pool.map(run, blocks):  # an error cancels the blocks that have not begun
             pass
@@ -159,44 +150,43 @@ def buffer(name: str, size: int, dtype: Any = np.float64) -> np.ndarray:
     return array
 
 
-def _mean(block: _Block) -> np.ndarray:
+def _mean(terms: _Terms, block: _Block) -> np.ndarray:
     """Compute sum(c_i x_i) / sum(c_i) of a block, float64 (n,), in a buffer."""
     total = buffer("total", BLOCK)[: block.size]
     with np.errstate(invalid="ignore", over="ignore"):  # the caller checks that the mean is finite
-        for number, source in enumerate(block.sources):
-            values = _load(source, block.start, block.size)
+        for number, (checkpoint, coefficient) in enumerate(terms):
+            values = _load(checkpoint, block)
             if number == 0:  # not added to 0, which would turn -0 into 0
-                np.multiply(values, source.coefficient, out=total, dtype=np.float64)
-            elif source.coefficient == 1:
+                np.multiply(values, coefficient, out=total, dtype=np.float64)
+            elif coefficient == 1:
                 total += values
             else:
                 product = buffer("product", BLOCK)[: block.size]
-                total += np.multiply(values, source.coefficient, out=product, dtype=np.float64)
-        divisor = sum(source.coefficient for source in block.sources)
+                total += np.multiply(values, coefficient, out=product, dtype=np.float64)
+        divisor = sum(coefficient for _, coefficient in terms)
         if divisor != 1:
             total /= divisor
     return total
 
 
-def _load(source: _Source, start: int, count: int) -> np.ndarray:
-    """Read entries of a tensor as floats, into a buffer that the next call overwrites.
+def _load(checkpoint: Checkpoint, block: _Block) -> np.ndarray:
+    """Read a block of one checkpoint as floats, into a buffer that the next call overwrites.
 
     The file is open only during the call, because there may be more checkpoints than a process may have open files.
     """
-    tensor = source.tensor
-    raw = buffer("raw", 8 * BLOCK, np.uint8)[: count * tensor.storage.itemsize]
+    tensor = checkpoint.tensors[block.name]
+    raw = buffer("raw", 8 * BLOCK, np.uint8)[: block.size * tensor.storage.itemsize]
     with open_checkpoint(tensor.file) as file:
-        tensor.read_bytes(file.fileno(), start * tensor.storage.itemsize, raw)
+        tensor.read_bytes(file.fileno(), block.start * tensor.storage.itemsize, raw)
     values = raw.view(tensor.storage)
     if tensor.dtype != BFLOAT16:
         return values
-    wide = buffer("wide", BLOCK, np.uint32)[:count]
+    wide = buffer("wide", BLOCK, np.uint32)[: block.size]
     return np.left_shift(values, 16, out=wide, dtype=np.uint32).view(np.float32)
 
 
-def _not_finite(block: _Block) -> CheckpointError:
-    for source in block.sources:
-        if not np.isfinite(_load(source, block.start, block.size)).all():
-            path = source.checkpoint.path
-            return CheckpointError(f"{path}: {block.name!r} holds an infinite number or NaN; leave it out")
+def _not_finite(terms: _Terms, block: _Block) -> CheckpointError:
+    for checkpoint, _ in terms:
+        if not np.isfinite(_load(checkpoint, block)).all():
+            return CheckpointError(f"{checkpoint.path}: {block.name!r} holds an infinite number or NaN; leave it out")
     return CheckpointError(f"The mean is not finite in {block.name!r}; its coefficients are too large")
