@@ -89,16 +89,11 @@ def _values(stage: type[StageConfig], whole: Mapping[str, Any], overrides: Seque
     section = next((of_stage.get(name, {}) for name, of in SECTIONS.items() if of is stage), {})
     if stage is StageTwoConfig and _has_other_method(section, overrides):
         section = {}
-    values = _copy(lay_over(shared, section))
+    values = lay_over(shared, section)
     if stage is StageOneConfig and "stage_2" in of_stage:
         values["stage_2"] = dict(of_stage["stage_2"])
     _override(stage, values, overrides)
     return values
-
-
-def _copy(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Copy sections, so that overrides don't change the values that were read."""
-    return {key: _copy(value) if isinstance(value, Mapping) else value for key, value in values.items()}
 
 
 def _has_other_method(section: Mapping[str, Any], overrides: Sequence[str]) -> bool:
@@ -232,12 +227,13 @@ def _apply(values: dict[str, Any], override: str) -> None:
         raise ConfigError(f"--set is {override!r}; expected key=value, such as epochs=2 or data.batch_size=64")
     *parents, name = key.split(".")
     for parent in parents:
-        values[parent] = {} if values.get(parent) is None else values[parent]  # null stands for a section that is off
-        if parent == "stop" and isinstance(values[parent], str):  # a name alone may stand for the section
-            values[parent] = {"name": values[parent]}
-        values = values[parent]
-        if not isinstance(values, dict):
+        section = {} if values.get(parent) is None else values[parent]  # null stands for a section that is off
+        if parent == "stop" and isinstance(section, str):  # a name alone may stand for the section
+            section = {"name": section}
+        if not isinstance(section, dict):
             raise ConfigError(f"--set {override!r}: {parent!r} is a value and has no keys below it")
+        values[parent] = dict(section)  # a copy, so that the values that were read stay as they are
+        values = values[parent]
     if name in N_COMPONENTS_NAMES:  # the file may have it by its other name
         for either in N_COMPONENTS_NAMES:
             values.pop(either, None)
