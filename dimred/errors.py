@@ -174,8 +174,7 @@ def check_type(name: str, value: Any, kind: type | tuple[type, ...], wanted: str
     """Check the type of an argument; raise ConfigError if it is a different one.
 
     Args:
-        name: the argument, as the user typed it.
-        value: its value.
+        name, value: as for ``check_number``.
         kind: the type, or the types, that it must have.
         wanted: what to give, in words.
     """
@@ -184,12 +183,6 @@ def check_type(name: str, value: Any, kind: type | tuple[type, ...], wanted: str
 
 
 def check_choice(name: str, value: Any, choices: Collection[str]) -> None:
-    """Check that an argument is one of some words; raise ConfigError that lists them if it is not.
-
-    Args:
-        name: the argument, as the user typed it.
-        value: its value.
-        choices: the words.
-    """
+    """Check that the value of an argument is one of ``choices``; raise ConfigError that lists them if it is not."""
     if not (isinstance(value, str) and value in choices):
         raise ConfigError(f"{name} is {shown(value)}; allowed: {', '.join(choices)}")

@@ -94,8 +94,7 @@ def mean_vector(checkpoints: Sequence[Checkpoint], coefficients: np.ndarray, lay
     """Compute the mean of the weights of ``layout`` as one vector, float32 (M,), which need not be finite.
 
     Args:
-        checkpoints: N checkpoints that hold these weights.
-        coefficients: c, float64 (N,), at least 0 and not all 0.
+        checkpoints, coefficients: as for ``stream_mean``; the checkpoints hold these weights.
         layout: the layout of the vector.
 
     Raises:

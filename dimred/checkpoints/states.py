@@ -75,8 +75,7 @@ class RunStates(_NumberedFiles):
 
         Args:
             step: number of steps that the run has made.
-            arrays: name -> value of every parameter, and of everything else that is an array.
-            values: the rest, as plain JSON values.
+            arrays, values: as in ``RunState``.
 
         Raises:
             OSError: the file can't be written; the newest earlier state is still there.

@@ -128,9 +128,7 @@ class ScoreLog:
         """Return the trial of an average on a split; evaluate it unless this or a resumed call has done that.
 
         Args:
-            average: the average.
-            split: ``search``, ``select`` or ``test``.
-            reestimate: whether BatchNorm statistics are re-estimated first, if the metric can do that.
+            average, split, reestimate: as in ``Trial``.
 
         Raises:
             BudgetSpentError: the budget allows no further evaluation on ``search``.

@@ -120,19 +120,11 @@ class ProcessMetric:
             raise ConfigError(f"metric is {source!r}, which can't be used: {error} (see {log})") from None
 
     def reestimate(self, candidate: Path) -> None:
-        """Re-estimate the statistics, as ``FunctionMetric.reestimate`` does.
-
-        Raises:
-            MetricError: the metric failed, or its process hangs or has died.
-        """
+        """Do the same as ``FunctionMetric.reestimate``; MetricError also if the process hangs or has died."""
         self._ask(str(candidate), None)
 
     def score(self, candidate: Path, split: str) -> Score:
-        """Score a candidate, as ``FunctionMetric.score`` does.
-
-        Raises:
-            MetricError: the metric failed, or its process hangs or has died.
-        """
+        """Do the same as ``FunctionMetric.score``; MetricError also if the process hangs or has died."""
         value, error, samples = self._ask(str(candidate), split)
         return Score(value, error, samples and tuple(samples))
 
