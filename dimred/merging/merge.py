@@ -201,7 +201,7 @@ def _choose(
         remove(candidate)
         return score
 
-    scores = ScoreLog(work / "scores.jsonl", about, evaluate, about["better"], budget, resume=resume)
+    scores = ScoreLog(work / "scores.jsonl", about, evaluate, budget, resume=resume)
     log = work / "metric.log"
     judge = FunctionMetric(metric) if callable(metric) else ProcessMetric(metric, timeout, log)
     with contextlib.closing(judge):

@@ -65,9 +65,9 @@ class ScoreLog:
 
     Args:
         path: the file that keeps them.
-        about: what is scored and how; must be the same when a later call resumes the merge.
+        about: what is scored and how; must be the same when a later call resumes the merge. Under ``better`` it says
+            whether a ``lower`` or a ``higher`` score is better.
         evaluate: scores an average on a split, with or without re-estimated statistics.
-        better: ``lower`` or ``higher``.
         budget: limit on evaluations on ``search``; None for no limit.
         resume: whether to take over the scores of an earlier call.
 
@@ -82,13 +82,12 @@ class ScoreLog:
         path: Path,
         about: Mapping[str, Any],
         evaluate: Callable[[Average, str, bool], Score],
-        better: str,
         budget: int | None,
         *,
         resume: bool,
     ) -> None:
         self._path, self._evaluate, self._budget = path, evaluate, math.inf if budget is None else budget
-        self._sign = 1 if better == "lower" else -1
+        self._sign = 1 if about["better"] == "lower" else -1
         self._trials: dict[tuple[Any, ...], Trial] = {}
         *lines, half = path.read_bytes().split(b"\n") if path.exists() else [b""]
         if not resume and len(lines) > 1:
@@ -177,9 +176,9 @@ class ScoreLog:
             file.flush()
             flush_to_disk(file.fileno(), self._path, is_growing=True)  # a score may have taken an hour
 
-    def ranking(self, split: str) -> list[tuple[Average, Candidate]]:
-        """Return a pair (average, candidate made from it) for each average with a score on a split, the best first."""
-        pairs = [(trial.average, self.candidate(trial)) for trial in self._on(split)]
+    def ranking(self) -> list[tuple[Average, Candidate]]:
+        """Return a pair (average, candidate made from it) for each average scored on ``search``, the best first."""
+        pairs = [(trial.average, self.candidate(trial)) for trial in self._on("search")]
         return sorted(pairs, key=lambda pair: pair[1].loss)
 
     def candidate(self, trial: Trial) -> Candidate:
@@ -246,7 +245,7 @@ def choose_winner(scores: ScoreLog, steps: Sequence[int], has_splits: bool) -> t
     Raises:
         SearchError: the metric failed.
     """
-    ranking = scores.ranking("search")
+    ranking = scores.ranking()
     losses = {candidate.loss for _, candidate in ranking}
     if len(losses) == 1 < len(ranking):
         _log.warning(f"all {len(ranking)} candidates have the same score: does the metric read the candidate?")
