@@ -24,6 +24,7 @@ from dimred.io.file_format import BASIS
 
 KINDS = ("pca", "snapshots")
 CHECKSUM_BYTES = 512
+_PLAIN = ("kind", "digest", "deviation")
 _PER_ROW = ("singular_values", "explained_variance", "explained_variance_ratio")
 
 
@@ -60,9 +61,7 @@ def write_metadata(path: Path, fields: Mapping[str, Any]) -> None:
         OSError: the file can't be written.
     """
     about = {
-        "kind": fields["kind"],
-        "digest": fields["digest"],
-        "deviation": fields["deviation"],
+        **{name: fields[name] for name in _PLAIN},
         "fingerprint": fields["layout"].fingerprint,
         "layout": fields["layout"].to_json(),
         "snapshots": [astuple(source) for source in fields["snapshots"]],
@@ -122,9 +121,7 @@ def read_metadata(path: Path) -> dict[str, Any]:
                 if not (np.isfinite(values) & (np.asarray(values) >= 0)).all():
                     raise ValueError(f"{name} is {shown(values)}; it must be finite and at least 0")
             return {
-                "kind": about["kind"],
-                "digest": about["digest"],
-                "deviation": about["deviation"],
+                **{name: about[name] for name in _PLAIN},
                 "layout": WeightLayout.from_json(about["layout"]),
                 "snapshots": tuple(Source(*source) for source in about["snapshots"]),
                 "mean": np.memmap(path, "<f4", "r", mean.id.get_offset(), mean.shape),
