@@ -39,7 +39,8 @@ class FileFormat(NamedTuple):
 
     def sealed(self, text: str) -> str:
         """Return a text with a last line that has its format, its version, and the SHA-256 of all before that line."""
-        return f"{text}{self._seal}{self.version}, SHA-256 of the lines above: {_sha256(text.encode())}\n"
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        return f"{text}{self._seal}{self.version}, SHA-256 of the lines above: {digest}\n"
 
     def check_seal(self, path: Path) -> None:
         """Check a file with a text that ``sealed`` returned.
@@ -53,7 +54,7 @@ class FileFormat(NamedTuple):
         if not seal or not version.isdecimal():
             raise ValueError("its last line, with its version and checksum, is missing")
         self._check_version(int(version))
-        if digest != f"{_sha256(text)}\n":
+        if digest != f"{hashlib.sha256(text).hexdigest()}\n":
             raise ValueError("it was changed after it was written: its checksum does not match")
 
     @property
@@ -66,10 +67,6 @@ class FileFormat(NamedTuple):
                 f"it has version {shown(version)} of its format, and this dimred reads version {self.version}; use a "
                 "dimred that is as new as the one that wrote it"
             )
-
-
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
 
 
 # Of every run. metrics.jsonl states no version; the version of the pins beside it holds for it too.
