@@ -215,7 +215,8 @@ for _kind in ("int", "float"):
 
 def _parse(text: str, source: str) -> Any:
     try:
-        return _Loader(text).get_single_data()
+        node = (loader := _Loader(text)).get_single_node()
+        return None if node is None else loader.construct_object(node, deep=True)  # refuses what contains itself
     except (yaml.YAMLError, *_CONSTRUCTOR_ERRORS) as error:
         where = " ".join(str(error).split())[:200]
         raise ConfigError(f"{source} is not valid YAML: {where}") from error

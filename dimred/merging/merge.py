@@ -100,8 +100,8 @@ def merge(
     command = _command(locals())
     check_type("out", out, (str, os.PathLike), "the path of the new file or folder")
     target = Path(out)
-    if metric is None and (minimize or maximize or resume):
-        raise ConfigError("minimize=, maximize= and resume= need metric=")
+    if metric is None and (minimize or maximize or resume or budget is not None):
+        raise ConfigError("minimize=, maximize=, budget= and resume= need metric=")
     if metric is not None and profile is not None:
         raise ConfigError(f"profile is {profile!r}, but the metric chooses windows and profiles; leave it out")
     if metric is not None and minimize == maximize:

@@ -264,6 +264,13 @@ def test_a_key_that_is_there_twice_is_refused_but_not_one_that_an_anchor_gives(t
     assert load_config(StageOneConfig, file).checkpoints.keep == 2
 
 
+@pytest.mark.parametrize("text", ["data: &d {workers: 2, x: *d}", "&a {data: *a}", "data: &d [*d]", "[" * 10_000])
+def test_a_value_that_contains_itself_or_never_ends_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "one.yaml").write_text(text)
+    with pytest.raises(ConfigError, match="not valid YAML"):
+        load_config(StageOneConfig, tmp_path / "one.yaml")
+
+
 @pytest.mark.parametrize(("text", "number"), [("010", 10), ("08", 8), ("0_100", 100), ("0x10", 16), ("0b11", 3)])
 def test_a_whole_number_is_read_as_it_looks(text: str, number: int, tmp_path: Path) -> None:
     (tmp_path / "seed.yaml").write_text(f"seed: {text}\n")

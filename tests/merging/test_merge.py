@@ -209,8 +209,9 @@ def test_the_table_and_the_json(workspace: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"resume": True}, "minimize=, maximize= and resume= need metric="),
-        ({"minimize": True}, "minimize=, maximize= and resume= need metric="),
+        ({"resume": True}, "minimize=, maximize=, budget= and resume= need metric="),
+        ({"budget": 3}, "minimize=, maximize=, budget= and resume= need metric="),
+        ({"minimize": True}, "minimize=, maximize=, budget= and resume= need metric="),
         ({"metric": score_zero}, "say which is better"),
         ({"metric": score_zero, "minimize": True, "maximize": True}, "say which is better"),
         ({"metric": score_zero, "minimize": True, "profile": "uniform"}, "profile is 'uniform', but the metric"),
