@@ -35,6 +35,7 @@ def test_two_ranks_give_a_table_of_one_row(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["one.yaml"]
 
 
+@pytest.mark.slow
 def test_the_last_step_of_an_epoch_counts_with_its_own_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 24 samples in micro-batches of 6, a step has three, 18 rows, and the last of an epoch has one."""
     (tmp_path / "one.yaml").write_text(yaml.safe_dump(TASK | {"accumulation": 3}))

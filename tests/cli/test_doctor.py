@@ -38,6 +38,7 @@ def test_a_machine_where_all_is_well(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_taken_port_fails_the_collective_but_not_the_step(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

@@ -185,6 +185,7 @@ def test_a_signal_is_told_with_what_to_do(folder: Path, tmp_path: Path) -> None:
     assert soon(lambda: nothing_is_left(out))
 
 
+@pytest.mark.slow
 def test_plain_training_to_the_end_is_stage_1_uninterrupted(
     folder: Path, compared: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -195,6 +196,7 @@ def test_plain_training_to_the_end_is_stage_1_uninterrupted(
     assert {name for name in expected if not np.array_equal(network[name], expected[name])} == set()
 
 
+@pytest.mark.slow
 def test_a_training_that_did_not_run_is_not_left_out_of_the_choice(
     folder: Path, compared: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -205,6 +207,7 @@ def test_a_training_that_did_not_run_is_not_left_out_of_the_choice(
         library.compare(*call, methods=["plain_for_total"], resume=True)
 
 
+@pytest.mark.slow
 def test_the_passes_of_a_stop_s_measurements_count_and_stage_2_is_that_in_the_folder_of_the_first_run(
     folder: Path, tmp_path: Path
 ) -> None:
@@ -224,6 +227,7 @@ def test_the_passes_of_a_stop_s_measurements_count_and_stage_2_is_that_in_the_fo
     assert (two.method, two.epochs, two.search.n_components) == ("search", 2, 2)
 
 
+@pytest.mark.slow
 def test_the_average_beside_stage_2_is_one_of_snapshots(folder: Path, tmp_path: Path) -> None:
     """Stage 1's last weights are the worst here."""
     run = copied(folder / "run_3", tmp_path / "run")

@@ -355,6 +355,7 @@ def test_a_cut_image_is_replaced(jpegs: Path) -> None:
     assert len(images) == 9
 
 
+@pytest.mark.slow
 def test_what_pillow_alone_takes_for_an_attack_is_read_in_training_and_in_a_check(tmp_path: Path) -> None:
     """More than 179 million pixels, and more than a million characters."""
     text, in_class = PngInfo(), tmp_path / "train" / "a"

@@ -32,6 +32,7 @@ def left_over(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
+@pytest.mark.slow
 def test_a_command_inside_another_job_is_alone(left_over: None, tmp_path: Path) -> None:
     (tmp_path / "one.yaml").write_text(yaml.safe_dump(tiny_task.TASK))
     save_checkpoint(tiny_task.network(3), str(tmp_path / "one.ckpt"))

@@ -88,6 +88,7 @@ def test_the_output_can_have_another_type(tmp_path: Path, sharded: bool) -> None
         assert json.loads((out / INDEX).read_text())["metadata"] == {"total_size": sizes}
 
 
+@pytest.mark.slow
 def test_large_shards_are_not_taken_into_memory(tmp_path: Path) -> None:
     for number in (1, 2):
         shards = [{f"w.{part}": np.full((4_000, 4_000), number, np.float32)} for part in range(2)]
@@ -303,7 +304,7 @@ def test_mindspores_checkpoints_keep_their_texts_and_counters(tmp_path: Path) ->
     np.testing.assert_array_equal(parameters["w"].asnumpy(), result["w"])
 
 
-@pytest.mark.parametrize("sharded", [False, True])
+@pytest.mark.parametrize("sharded", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_more_checkpoints_than_a_process_may_have_open_files(tmp_path: Path, sharded: bool) -> None:
     for number in range(1, 81):
         arrays = [{f"{name}.w": np.full((2, 3), number, np.float32)} for name in "ab"]

@@ -97,6 +97,7 @@ def test_a_metric_that_never_returns(start_metric, candidate: Path) -> None:
         metric.score(candidate, "search")
 
 
+@pytest.mark.slow
 def test_a_metric_that_hangs_ends_with_a_merge_that_is_killed(tmp_path: Path) -> None:
     """The kernel must end it, because a metric that keeps the interpreter's lock runs no thread of ours."""
     for number in (1, 2):

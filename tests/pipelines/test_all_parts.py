@@ -61,6 +61,7 @@ def test_stage_1_reports_what_its_parts_did(run: Path) -> None:
     assert all(np.isfinite(value).all() for value in saved.values())
 
 
+@pytest.mark.slow
 def test_stage_1_begun_with_a_checkpoint_goes_on_as_if_it_had_not_stopped(run: Path, tmp_path: Path) -> None:
     stage_1(run, run / "one.yaml", tmp_path, checkpoint(run, 2))
     found = read_checkpoint(tmp_path / "checkpoint_stage_1" / checkpoint(run).name)

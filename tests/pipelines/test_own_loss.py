@@ -131,6 +131,7 @@ def test_another_loss_than_stage_1_s_is_refused_by_stage_2_and_the_comparison(sh
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_methods_are_chosen_by_their_loss(shown: Shown, capsys: pytest.CaptureFixture[str]) -> None:
     out = shown.folder / "compared"
     methods = "last,average,stage_2"

@@ -88,6 +88,7 @@ def test_a_run_is_measured_as_its_checkpoint_is_by_either_configuration(
     assert last["split"] == "test"
 
 
+@pytest.mark.slow
 def test_weights_that_are_not_finite_are_not_measured_in_silence(
     two_stages: TwoStages, few_digits: Path, tmp_path: Path
 ) -> None:

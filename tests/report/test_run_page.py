@@ -107,6 +107,7 @@ def test_a_folder_with_anything_but_a_report_or_a_file_is_left_alone(run: RunFil
     assert (out / "notes.txt").read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_a_basis_from_elsewhere_says_neither_epochs_nor_spectrum(
     run: RunFiles, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -152,6 +153,7 @@ def test_the_page_says_what_to_use_why_at_which_cost_and_what_the_search_did(run
     assert "Training loss over epochs: stage 1 from 2 to 0.04; stage 2 from 1 to 1." in says
 
 
+@pytest.mark.slow
 def test_top5_and_what_is_likely_too_good_are_on_the_pages_of_both_stages(run: RunFiles, tmp_path: Path) -> None:
     result = read_stage_2(run.stage_2).result
     top5 = MetricResult(TOP5, {"start": {"as_trained": 0.9}, "final": {"as_trained": 0.94, "reestimated": 0.95}})

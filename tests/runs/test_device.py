@@ -60,6 +60,7 @@ print(ms.get_context("deterministic"), ms.context.get_jit_config())
     ]
 
 
+@pytest.mark.slow
 def test_a_profile_records_the_steps_that_were_asked_for(tmp_path: Path) -> None:
     settings = StageOneConfig.checked(TASK | {"epochs": 1, "profile": {"first_step": 2, "steps": 2}})
     stage_1_run(settings)(tmp_path, False)

@@ -68,6 +68,7 @@ def test_model_train_with_callbacks(mode, tmp_path, capsys):
         np.testing.assert_array_equal(saved[parameter.name].asnumpy(), parameter.asnumpy())
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_callbacks_that_look_for_an_optimizer_find_one(tmp_path, caplog):
     """mindcv's StateMonitor reads a rate and a count of updates from it, and saves it; so does OnRequestExit its count.

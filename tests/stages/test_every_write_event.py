@@ -89,7 +89,7 @@ def die_at(event: int, run: RunStage, out: Path, dead_pid: int) -> None:
 
 @pytest.mark.parametrize(
     ("phase", "every"),
-    [("stage_1", 53), ("pca", 1), ("cooldown", 61), ("search", 61)]
+    [("stage_1", 53), ("pca", 1), ("search", 61)]
     + [pytest.param(phase, 1, marks=pytest.mark.slow) for phase in ("stage_1", "search", "cooldown")],
 )
 def test_a_run_that_dies_at_a_write_event_is_resumed_to_the_same_bytes(

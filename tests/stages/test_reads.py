@@ -96,6 +96,7 @@ def test_stage_1_reads_after_every_tenth_step_and_for_snapshots(stage_1: tuple[P
     assert set(stage_1[1].after) == {*range(10, STEPS, 10), *range(8, STEPS, 8)}
 
 
+@pytest.mark.slow
 def test_the_cooldown_reads_as_often_as_it_is_told(stage_1: tuple[Path, Reads], tmp_path: Path) -> None:
     """Each loss is read once."""
     options = {"method": "cooldown", "epochs": 1, "read_every_steps": 7, "cooldown": {"keep_best": False}}
@@ -105,6 +106,7 @@ def test_the_cooldown_reads_as_often_as_it_is_told(stage_1: tuple[Path, Reads], 
     assert reads.after == dict.fromkeys(range(7, STEPS, 7), 7)
 
 
+@pytest.mark.slow
 def test_micro_batches_read_nothing_where_vectors_are_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(weights, "is_on_host", lambda: False)  # a host reads its own vectors in place
     network = BatchNormNet()

@@ -160,6 +160,7 @@ def test_schedule_free_training_keeps_and_measures_its_averaged_point(
         evaluate(tmp_path, folder / "network-2_4.ckpt")
 
 
+@pytest.mark.slow
 def test_schedule_free_training_is_resumed_to_the_same_bytes(tmp_path: Path) -> None:
     assert not differences_if_killed(stage_1_run(settings(epochs=3, **SCHEDULE_FREE)), tmp_path)
 
