@@ -4,9 +4,9 @@ import logging
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic
+from typing import Any, Generic
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from dimred.runs.begun import Begun, Pin, pins_of_data, write_pins
 from dimred.runs.faults import DivergenceDetector, translate_errors
 from dimred.runs.figures import RunFigures
 from dimred.runs.loop import EpochLoop, Progress
+from dimred.runs.profiler import StepProfiler
 from dimred.runs.records import Mark, MetricsLog, Record, cut_metrics, read_beginning
 from dimred.runs.run_folder import run_folder, write_versions
 from dimred.runs.task import Settings, Task
@@ -30,10 +31,7 @@ from dimred.train_step.optimizer_state import last_rate
 from dimred.train_step.protocol import Result, Step
 from dimred.train_step.statistics import moving_statistics
 from dimred.vectors.parameters import to_arrays
-
-if TYPE_CHECKING:
-    from dimred.config.parts import ProfileConfig
-    from dimred.runs.profiler import StepProfiler
+from dimred.workarounds.native_messages import redirect_native_stderr
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +42,7 @@ class Run(Generic[Settings]):
     Args:
         task: the task of the stage.
         folder: the run's folder.
-        signals, profiler: entered by the caller; no profiler if no steps are to be profiled.
+        signals, profiler: entered by the caller.
         begun: the run that is resumed, as it began; None for a new one.
         is_kept: whether the run's files are to be used; otherwise no next command is named.
 
@@ -61,7 +59,7 @@ class Run(Generic[Settings]):
         task: Task[Settings],
         folder: Path,
         signals: StopSignals,
-        profiler: "StepProfiler | None",
+        profiler: StepProfiler,
         begun: Begun[Settings] | None = None,
         is_kept: bool = True,
     ) -> None:
@@ -212,9 +210,8 @@ class Run(Generic[Settings]):
         return listeners
 
     def after_launch(self) -> None:
-        """Count a step for the profiler, if steps are to be profiled."""
-        if self._profiler is not None:
-            self._profiler.after_step()
+        """Count a step for the profiler."""
+        self._profiler.after_step()
 
     def measure(self, step: Step, choose: Callable[[], object] | None = None) -> None:
         """Tell the launcher that the run evaluates, and measure the network; see ``RunFigures.measure``."""
@@ -268,27 +265,13 @@ def open_run(
     with (
         _marked_lines() if fast_dev_run else nullcontext(),
         run_folder(folder),
-        _native_messages_in(folder / MINDSPORE_LOG) if sys.stderr.isatty() else nullcontext(),
+        redirect_native_stderr(folder / MINDSPORE_LOG) if sys.stderr.isatty() else nullcontext(),
         StopSignals() as signals,
         translate_errors(RunStates(folder) if task.ranks.is_rank_zero else None, is_kept=not fast_dev_run),
-        _profiled(task.settings.profile, folder / PROFILE) as profiler,
+        StepProfiler(task.settings.profile, folder / PROFILE) as profiler,
     ):
         _log.debug("preparing the run")
         yield Run(task, folder, signals, profiler, begun, is_kept=not fast_dev_run)
-
-
-def _native_messages_in(file: Path) -> AbstractContextManager[None]:
-    from dimred.workarounds.native_messages import redirect_native_stderr
-
-    return redirect_native_stderr(file)
-
-
-def _profiled(options: "ProfileConfig | None", folder: Path) -> "AbstractContextManager[StepProfiler | None]":
-    if options is None:
-        return nullcontext()
-    from dimred.runs.profiler import StepProfiler
-
-    return StepProfiler(options, folder)
 
 
 @contextmanager
