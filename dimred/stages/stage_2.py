@@ -31,7 +31,6 @@ from dimred.train_step.protocol import Result, Step, parameters_to_save
 from dimred.vectors.parameters import from_arrays
 
 if TYPE_CHECKING:
-    from dimred.stages.candidates import Candidates
     from dimred.stages.cooldown import Cooldown
 
 _log = logging.getLogger(__name__)
@@ -66,7 +65,11 @@ class StageTwo(Observer):
         self._step_records: list[dict[str, Any]] = []  # of a search's steps in this epoch
         prefix = self._settings.model.file_prefix
         self.files = PointFiles(run.folder / STAGE_2_CHECKPOINTS, prefix, self._per_epoch, self._ranks)
-        self.candidates = self._new_candidates() if self._settings.uses_val else None
+        self.candidates = None
+        if self._settings.uses_val:
+            from dimred.stages.candidates import Candidates
+
+            self.candidates = Candidates(run, self.files)
         run.pins["WEIGHTS"] = Pin(parent.digest, str(parent.path.resolve()))
         if basis is not None:
             outside = None if basis.path == run.folder / BASIS else basis.path
@@ -80,11 +83,6 @@ class StageTwo(Observer):
         )  # fmt: skip
         if cooldown is not None:
             self.result.cooldown = cooldown.summary()
-
-    def _new_candidates(self) -> "Candidates":
-        from dimred.stages.candidates import Candidates
-
-        return Candidates(self.run, self.files)
 
     def go(self) -> None:
         """Begin or resume, train the remaining epochs, put the network to keep in place, and write the result.
