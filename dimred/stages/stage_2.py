@@ -169,7 +169,9 @@ class StageTwo(Observer):
         run, started = self.run, time.perf_counter()
         self._record_point(progress.epoch)
         if self.step.reads_each_step:
-            _log.info(self.step.line([one for one in self._step_records if one["epoch"] == progress.epoch]))
+            from dimred.search_step.result import search_line
+
+            _log.info(search_line([one for one in self._step_records if one["epoch"] == progress.epoch]))
             self._step_records = []
         else:
             run.records.write(
@@ -194,8 +196,11 @@ class StageTwo(Observer):
     def _keep(self) -> None:
         """Choose the network to keep, measure and save it, and write ``result.json``."""
         run, result = self.run, self.result
-        result.totals, result.steps = self.step.totals(each_record(run.folder / METRICS)), run.n_steps
+        result.steps = run.n_steps
         if self.basis is not None:
+            from dimred.search_step.result import totals
+
+            result.totals = totals(each_record(run.folder / METRICS))
             result.basis = self.basis.in_short(self._settings.search.n_components)
         if self.candidates is not None:
             result.choices["kept"] = self.candidates.put_chosen()

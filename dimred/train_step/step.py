@@ -1,6 +1,6 @@
 """Make one ordinary training step, from the gradient to the moving average."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -170,14 +170,6 @@ class TrainStep(TypedCell):
     def restore(self, arrays: Mapping[str, np.ndarray], source: str) -> None:
         """Restore the parameters from the arrays of ``state``; see ``Step``."""
         from_arrays(parameters_to_save(self), arrays, source)
-
-    def line(self, records: Sequence[Mapping[str, Any]]) -> str:
-        """Return ""; see ``Step``."""
-        return ""
-
-    def totals(self, records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return nothing; see ``Step``."""
-        return {}
 
     def __call__(self, *inputs: Tensor) -> StepResult:
         self._mode.ensure()
