@@ -34,10 +34,6 @@ class Step(Protocol):
     """A step as a run sees it: ``TrainStep`` and ``SearchStep`` are such cells."""
 
     @property
-    def network(self) -> nn.Cell:
-        """Return the cell of the network and its loss."""
-
-    @property
     def optimizer(self) -> nn.Cell:
         """Return the optimizer, or a cell with its attributes that callbacks look for, such as ``global_step``."""
 

@@ -153,11 +153,6 @@ class TrainStep(TypedCell):
         self._parameter_memory = KnownMemory(self.get_parameters())
 
     @property
-    def network(self) -> nn.Cell:
-        """Return the cell of the network and its loss."""
-        return self.gradient.network
-
-    @property
     def ema(self) -> "EMA | None":
         """Return the moving average of the network; None without one."""
         average: EMA | None = average_of(self.parts)
