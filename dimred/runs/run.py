@@ -49,7 +49,7 @@ class Run(Generic[Settings]):
     Attributes:
         progress: the position of the run.
         pins: everything that the run depends on outside its folder, on rank 0; a stage adds its own.
-        last: the loss at the last saved state, and the telemetry of clipping and loss scaling there.
+        last: the loss at the last saved state, a mean over the ranks, and the telemetry of the step's parts there.
         figures: the last measurements.
         records: the log of records, inside ``open_records``.
     """
@@ -108,11 +108,8 @@ class Run(Generic[Settings]):
         """
         newest = self.ranks.run_on_rank_zero(self._newest_state)
         state: RunState | None = self.ranks.share(newest, read_state)
-        if state is not None:
-            self._restore_from(state, step, n_epochs)
-        return state
-
-    def _restore_from(self, state: RunState, step: Step, n_epochs: int) -> None:
+        if state is None:
+            return None
         self._records_mark = state.values["metrics"]
         progress = self.progress
         progress.epoch, progress.done, progress.seconds = (state.values[key] for key in ("epoch", "done", "seconds"))
@@ -125,6 +122,7 @@ class Run(Generic[Settings]):
         _log.info(f"going on after step {progress.done} of epoch {progress.epoch}, from {state.path}")
         self.last = state.values["last"]
         self.divergence = DivergenceDetector(state.values["first_loss"])
+        return state
 
     def _newest_state(self) -> RunState | None:
         if self.begun is None:
@@ -153,7 +151,9 @@ class Run(Generic[Settings]):
             DivergedError: a number that was finite at first no longer is; a DimredError on the other ranks.
         """
         if self._result is not None:
-            self.last = _last_of(self._result, step)
+            record = self._result.record()
+            parts = {name: record[name] for part in step.parts for name in part.telemetry}
+            self.last = {"loss": record.get("loss_after", record["loss"]), "parts": parts}
         self.average_statistics(step)
         arrays = step.state()
         self.ranks.run_on_rank_zero(lambda: check_finite(arrays, self.n_steps, self._constants))
@@ -234,13 +234,6 @@ class Run(Generic[Settings]):
         _log.info(f"epoch: {progress.epoch} step: {progress.done} loss is {'nan' if loss is None else loss}")
         _log.info("  ".join([*parts, f"{progress.seconds:.1f} s"]))
         return f"loss {shown}" + (f", {self.figures.metrics[0].name} {text}" if text else "")
-
-
-def _last_of(result: Result, step: Step) -> dict[str, Any]:
-    """Return the loss after a step, a mean over the ranks, and the telemetry of its parts."""
-    record = result.record()
-    parts = {name: record[name] for part in step.parts for name in part.telemetry}
-    return {"loss": record.get("loss_after", record["loss"]), "parts": parts}
 
 
 @contextmanager
