@@ -36,6 +36,7 @@ class StageOne:
     def __init__(self, run: Run[StageOneConfig], step: Step) -> None:
         self.run, self.step = run, step
         self._settings, self._task, self._ranks, self._progress = run.settings, run.task, run.ranks, run.progress
+        self._folder = run.folder / STAGE_1_CHECKPOINTS
         self._per_epoch = run.task.steps_per_epoch
         self._snapshots: CheckpointSeries | None = None  # on rank 0
         n_snapshots = self._settings.snapshots.per_epoch
@@ -108,10 +109,6 @@ class StageOne:
     def has_ended(self) -> bool:
         """Return whether ``stop`` ends the training after this epoch."""
         return self.stop is not None and self.stop.reason is not None
-
-    @property
-    def _folder(self) -> Path:
-        return self.run.folder / STAGE_1_CHECKPOINTS
 
     def _rewind(self) -> CheckpointSeries:
         """Remove files written after the step that the run goes on from, and return the remaining snapshots."""
