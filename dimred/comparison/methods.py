@@ -240,7 +240,8 @@ class Comparison:
         updates["snapshots"] = self.one.snapshots.model_copy(update={"first_epoch": total + 1})
         self._run_stage("stage_1", name, self.one.model_copy(update=updates), options)
         checkpoints = self.folder / name / STAGE_1_CHECKPOINTS
-        return MethodResult(str(checkpoint_of(checkpoints.parent, total)), total, read_stage_1(checkpoints).seconds)
+        seconds = read_stage_1(checkpoints).seconds_until(total)
+        return MethodResult(str(checkpoint_of(checkpoints.parent, total)), total, seconds)
 
     def _run_stage(
         self, program: str, name: str, settings: StageOneConfig | StageTwoConfig, options: Sequence[str]
