@@ -131,11 +131,6 @@ class Batches:
         """Return the numbers that samples have in the whole split."""
         return numbers if self._n_in_split is None else numbers * self._n_in_split // self.n_images
 
-    @property
-    def size_in_words(self) -> str:
-        """Return the number of samples, and of classes if these are known, in words."""
-        return f"{self.n_images} samples" + (f" in {len(self.classes)} classes" if self.classes else "")
-
     def digest(self) -> str:
         """Return a digest that identifies the split, in hexadecimal."""
         raise NotImplementedError
