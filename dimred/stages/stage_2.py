@@ -171,7 +171,7 @@ class StageTwo(Observer):
         if self.step.reads_each_step:
             from dimred.search_step.result import search_line
 
-            _log.info(search_line([one for one in self._step_records if one["epoch"] == progress.epoch]))
+            _log.info(search_line(self._step_records))
             self._step_records = []
         else:
             run.records.write(
