@@ -65,7 +65,7 @@ class Run(Generic[Settings]):
     ) -> None:
         self.task, self.folder, self.begun, self.is_kept = task, folder, begun, is_kept
         self.settings, self.ranks, self.evaluator = task.settings, task.ranks, task.evaluator
-        self.signals, self._profiler, self.states = signals, profiler, RunStates(folder)
+        self.signals, self.profiler, self.states = signals, profiler, RunStates(folder)
         self.figures = RunFigures(task)
         self.progress, self.divergence = Progress(), DivergenceDetector()
         self.last: dict[str, Any] = {"loss": None, "parts": {}}
@@ -208,10 +208,6 @@ class Run(Generic[Settings]):
         if self.settings.callback is not None:
             listeners.append(make_callback(self.settings.callback, self.folder))
         return listeners
-
-    def after_launch(self) -> None:
-        """Count a step for the profiler."""
-        self._profiler.after_step()
 
     def measure(self, step: Step, choose: Callable[[], object] | None = None) -> None:
         """Tell the launcher that the run evaluates, and measure the network; see ``RunFigures.measure``."""

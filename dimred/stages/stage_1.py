@@ -128,7 +128,7 @@ class StageOne:
 
     def after_launch(self) -> None:
         """Count the step for the profiler."""
-        self.run.after_launch()
+        self.run.profiler.after_step()
 
     def after_step(self, result: Result, progress: Progress) -> None:
         """Check the loss for divergence, and take a snapshot if one is due."""

@@ -143,7 +143,7 @@ class StageTwo(Observer):
 
     def after_launch(self) -> None:
         """Count the step for the profiler."""
-        self.run.after_launch()
+        self.run.profiler.after_step()
 
     def after_step(self, result: Result, progress: Progress) -> str | None:
         """Note the step: check its loss for divergence; or, in a search, record it and return a status."""
