@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from dimred.averaging.choice import Choice
 from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
-from dimred.comparison.results import read_row
+from dimred.comparison.results import TITLES, read_row
 from dimred.comparison.runs import DivergedRunError, checkpoint_of, on_one_process, run_stage
 from dimred.config import PARTS_OF_STEP, OptimizerConfig, StageOneConfig, StageTwoConfig
 from dimred.evaluation.averages import SnapshotAverages, choose_average
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 SPLITS = ("train", "val", "test")
 PEAK_FACTORS = (0.5, 1.0, 2.0)  # of stage 1's peak
-METHODS = ("last", "average", "stage_2", "cooldown", "plain_for_total", "schedule_free", "plain_to_the_end")
+METHODS = tuple(TITLES)
 """Names of the methods of ``Comparison``, in the order in which they are run."""
 AFTER_STAGE_2 = ("cooldown", "plain_for_total", "schedule_free")  # methods that need stage 2's result
 
@@ -240,7 +240,8 @@ class Comparison:
         updates["snapshots"] = self.one.snapshots.model_copy(update={"first_epoch": total + 1})
         self._run_stage("stage_1", name, self.one.model_copy(update=updates), options)
         checkpoints = self.folder / name / STAGE_1_CHECKPOINTS
-        return MethodResult(str(checkpoint_of(checkpoints.parent, total)), total, read_stage_1(checkpoints).seconds)
+        seconds = read_stage_1(checkpoints).seconds_until(total)
+        return MethodResult(str(checkpoint_of(checkpoints.parent, total)), total, seconds)
 
     def _run_stage(
         self, program: str, name: str, settings: StageOneConfig | StageTwoConfig, options: Sequence[str]

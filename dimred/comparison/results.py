@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -77,17 +78,15 @@ def collect(folder: Path) -> dict[str, Any]:
     diverged = [run for run in files if run not in runs]
     if not runs:
         raise FaultError(f"no method has a network, because every training diverged; see the logs in {str(folder)!r}")
-    place = {method: number for number, method in enumerate(TITLES)}
-    runs.sort(key=lambda run: (run["at"], place[run["method"]], run["seed"]))
-    groups: dict[tuple[int, str], list[Row]] = {}
-    for run in runs:
-        groups.setdefault((run["at"], run["method"]), []).append(run)
+    methods = list(TITLES)
+    runs.sort(key=lambda run: (run["at"], methods.index(run["method"]), run["seed"]))
+    groups = groupby(runs, key=lambda run: (run["at"], run["method"]))
     return {
         "seeds": sorted({run["seed"] for run in files}),
         "at": sorted({run["at"] for run in runs}),
         "metrics": runs[0]["metrics"],
         "batch_norm": any(run["batch_norm"] for run in runs),
-        "rows": [_row(at, method, of_method) for (at, method), of_method in groups.items()],
+        "rows": [_row(at, method, list(of_method)) for (at, method), of_method in groups],
         "runs": runs,
         "diverged": diverged,
     }

@@ -53,23 +53,6 @@ def is_spare(epoch: int) -> bool:
     return epoch == 0 or _MOST_EPOCHS < epoch < STAGE_2_EPOCHS_FROM
 
 
-def micro_batches_in_epoch(n_images: int, batch_size: int, group_size: int, multiple_of: int = 1) -> int:
-    """Return how many micro-batches each rank takes of an epoch: floor(n_images / (batch_size group_size m)) m.
-
-    Args:
-        n_images: number of images in the split; those that fill no micro-batch are dropped.
-        batch_size: images in a micro-batch of one rank.
-        group_size: number of ranks.
-        multiple_of: m. One rank with m = R drops the images that R ranks with m = 1 drop.
-    """
-    return n_images // (batch_size * group_size * multiple_of) * multiple_of
-
-
-def steps_in_epoch(n_images: int, batch_size: int, group_size: int, accumulation: int, multiple_of: int = 1) -> int:
-    """Return the number of steps, of ``accumulation`` micro-batches each; the last one may have fewer."""
-    return -(-micro_batches_in_epoch(n_images, batch_size, group_size, multiple_of) // accumulation)
-
-
 @dataclass(kw_only=True, eq=False)
 class Batches:
     """One split of the data as batches of (inputs, labels); a subclass says how samples are read."""
@@ -87,8 +70,8 @@ class Batches:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Return the number of steps in a training epoch, see ``steps_in_epoch``."""
-        return steps_in_epoch(self.n_images, self.batch_size, self.group_size, self.accumulation, self.multiple_of)
+        """Return the number of steps in a training epoch; the last one may have fewer micro-batches."""
+        return -(-self._n_micro_batches // self.accumulation)
 
     def rows_of_step(self, step: int) -> int:
         """Return how many samples this rank has in a step of an epoch, counted from 1; the last step may have fewer."""
@@ -97,7 +80,12 @@ class Batches:
 
     @property
     def _n_micro_batches(self) -> int:
-        return micro_batches_in_epoch(self.n_images, self.batch_size, self.group_size, self.multiple_of)
+        """Return how many micro-batches each rank takes of an epoch: floor(n_images / (batch_size group_size m)) m.
+
+        m is ``multiple_of``. One rank with m = R drops the images that R ranks with m = 1 drop.
+        """
+        images_together = self.batch_size * self.group_size * self.multiple_of
+        return self.n_images // images_together * self.multiple_of
 
     def training_epoch(self, seed: int, epoch: int) -> "Readable":
         """Return this rank's augmented batches of an epoch; those that no step takes are dropped.
@@ -142,11 +130,6 @@ class Batches:
     def _in_split(self, numbers: np.ndarray) -> np.ndarray:
         """Return the numbers that samples have in the whole split."""
         return numbers if self._n_in_split is None else numbers * self._n_in_split // self.n_images
-
-    @property
-    def size_in_words(self) -> str:
-        """Return the number of samples, and of classes if these are known, in words."""
-        return f"{self.n_images} samples" + (f" in {len(self.classes)} classes" if self.classes else "")
 
     def digest(self) -> str:
         """Return a digest that identifies the split, in hexadecimal."""

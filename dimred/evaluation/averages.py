@@ -1,7 +1,6 @@
 """Averages of saved weights as candidates, on every rank, and the choice of the best one on ``val``."""
 
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 
@@ -87,17 +86,12 @@ def choose_average(
         FaultError: no loss is finite.
     """
 
-    measure = partial(_measure_finite, measure_val_of)
+    def measure(weights: np.ndarray) -> Measurement:
+        # Some layers hide a NaN, such as ReLU on a CPU, so the loss may not show it.
+        return measure_val_of(weights) if np.isfinite(weights).all() else Measurement(np.full(1, np.inf))
+
     choice.measure("last", 1.0, lambda: measure(last))
     for window in newest_windows(len(averages.steps)):
         averages.measure(window, choice, measure)
     best = choose(choice.candidates)
     return best, averages.of(best.source) if isinstance(best.source, Window) else last
-
-
-def _measure_finite(measure_val_of: Callable[[np.ndarray], Measurement], weights: np.ndarray) -> Measurement:
-    """Measure weights (M,), or return an infinite loss if they are not finite.
-
-    Some layers hide a NaN, such as ReLU on a CPU, so the loss may not show it.
-    """
-    return measure_val_of(weights) if np.isfinite(weights).all() else Measurement(np.full(1, np.inf))

@@ -130,7 +130,7 @@ def score_batches(network: nn.Cell, batches: Any, *scores: Score) -> list[BatchS
         for *inputs, labels in batches.create_tuple_iterator(num_epochs=1):
             outputs = network(*inputs)
             for of_one, score in zip(sums_of_scores, scores, strict=True):
-                of_one.append(sums_and_counts(score(copies(outputs), copies(labels)), outputs, labels))
+                of_one.append(sums_and_counts(score, outputs, labels))
     return sums_of_scores
 
 
@@ -177,13 +177,20 @@ def _at_least_one(n_items: float) -> float:
     return float(n_items)
 
 
-def sums_and_counts(score: Any, outputs: Any, labels: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """Sum and count the items of each sample that count, in what a score returned for ``outputs`` and ``labels``.
+def values_of(score: Score, outputs: Any, labels: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Return a score's values for a batch, float32, and whether each counts, bool, in the same shape."""
+    result = score(copies(outputs), copies(labels))
+    values, is_item = result if isinstance(result, tuple) else (result, True)
+    values, is_item = np.broadcast_arrays(on_host(values), on_host(is_item) != 0)
+    return values, is_item
+
+
+def sums_and_counts(score: Score, outputs: Any, labels: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Sum and count the items of each sample that count, by a score of a batch.
 
     Return sums and counts, float64 (n,) each; ConfigError if there is not one value for each item, see ``misfit``.
     """
-    values, is_item = score if isinstance(score, tuple) else (score, True)
-    values, is_item = np.broadcast_arrays(on_host(values), on_host(is_item) != 0)
+    values, is_item = values_of(score, outputs, labels)
     if wrong := misfit(values.shape, outputs, labels):
         raise ConfigError(f"loss or metric gave {wrong}")
     within = tuple(range(1, values.ndim))

@@ -70,7 +70,7 @@ class StageTwoResult:
         cooldown: see ``Cooldown.summary`` of ``dimred.stages``; None after a search.
         basis: see ``SubspaceBasis.in_short``; None after a cooldown.
         steps: number of steps.
-        totals: totals of a search's steps, see ``Step.totals``; empty for other steps.
+        totals: totals of a search's steps, see ``totals`` of ``dimred.search_step``; empty for other steps.
         training_seconds: wall seconds of the steps.
         stopped: why the search ended early; None if it did not.
         warning: a warning about the figures; None if there is nothing to warn of.

@@ -62,13 +62,8 @@ class StageOneRecord:
         until = [record for record in self.epochs if record["epoch"] <= until_epoch]
         return FORWARD * sum(record.get("averaged_forward_passes", 0.0) for record in until)
 
-    @property
-    def seconds(self) -> float:
-        """Return the wall seconds of training, evaluation and measuring averages."""
-        return self.seconds_until(self.last_epoch)
-
     def seconds_until(self, epoch: int) -> float:
-        """Return the seconds, as ``seconds`` counts them, until the end of an epoch."""
+        """Return the wall seconds of training, evaluation and measuring averages until the end of an epoch."""
         until = [record for record in self.epochs if record["epoch"] <= epoch]
         return float(sum(record.get(part) or 0.0 for record in until for part in _SECONDS))
 

@@ -101,7 +101,7 @@ def write_stage_1_report(out: Path, run: StageOneRecord, settings: StageOneConfi
         loss, epoch, width = (records[-1][name] for name in ("averaged_loss", "epoch", "averaged_window"))
         facts.append((f"{loss:.4f}", f"loss on val of the mean of {width} snapshots, after epoch {epoch}"))
     verdict = [
-        f"Stage 1 has done {run.last_epoch} epochs in {duration(run.seconds)}.",
+        f"Stage 1 has done {run.last_epoch} epochs in {duration(run.seconds_until(run.last_epoch))}.",
         "Except after schedule-free training, dimred train stage-2 continues from its last full checkpoint.",
         *filter(None, [settings.eval_split_warning()]),
     ]

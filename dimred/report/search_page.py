@@ -5,6 +5,7 @@ import numpy as np
 from dimred.report import search_plots
 from dimred.report.page import Page, Picture
 from dimred.report.run_files import StageTwoRecord
+from dimred.report.search_steps import FAILURES
 from dimred.report.trend import mean_width, running_mean, trend_in_words
 
 
@@ -15,12 +16,9 @@ def add_search(page: Page, run: StageTwoRecord) -> None:
         return
     words, end = trend_in_words(len(steps)), steps.coordinates[-1]
     gain, fractions = steps.gains, 100 * steps["captured_fraction"]
-    failures = {
-        "found no trial that lowers the loss enough": int(steps["no_decrease"].sum()),
-        "skipped, because loss or gradient was not finite": int(steps["non_finite_gradient"].sum()),
-    }
+    counts = {in_words: int(steps[failure].sum()) for failure, in_words in FAILURES.items()}
     outcome = f"{result.totals['accepted_steps']} of {result.steps} steps were accepted"
-    outcome += "".join(f"; {count} {words_of}" for words_of, count in failures.items() if count)
+    outcome += "".join(f"; {count} {in_words}" for in_words, count in counts.items() if count)
     inside_text = f"{np.nanmean(fractions):.2g} %" if np.isfinite(fractions).any() else "unknown"
     first, last = (running_mean(gain, mean_width(len(gain)))[place] for place in (0, -1))
     inside, outside = (np.nansum(steps[key]) for key in ("moved_inside", "moved_outside"))

@@ -4,14 +4,10 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from dimred.report.plots import AVERAGE, LIGHT, PLAIN, REJECTED, STAGE_2, legend_below, new_figure, whole_numbers
-from dimred.report.search_steps import SearchSteps
+from dimred.report.search_steps import FAILURES, SearchSteps
 from dimred.report.trend import MOST_POINTS, draw_trend, places_to_draw
 
-# Outcome of a step without an accepted trial -> marker, colour, label.
-_FAILURES = {
-    "no_decrease": ("x", PLAIN, "no trial accepted"),
-    "non_finite_gradient": ("^", REJECTED, "skipped: not finite"),
-}
+_FAILURE_MARKS = (("x", PLAIN), ("^", REJECTED))  # marker and colour of each of ``FAILURES``
 _FARTHEST = (STAGE_2, AVERAGE, "#009E73", REJECTED)  # colours of the directions that are named
 _STEP = "step of stage 2"
 
@@ -23,8 +19,8 @@ def plot_gains(steps: SearchSteps) -> Figure:
     draw_trend(upper, numbers, steps.gains, STAGE_2)
     draw_trend(middle, numbers, sizes, STAGE_2)
     draw_trend(lower, numbers, steps["n_trials"], AVERAGE)
-    for outcome, (marker, colour, label) in _FAILURES.items():
-        is_failure = steps[outcome] > 0
+    for (failure, label), (marker, colour) in zip(FAILURES.items(), _FAILURE_MARKS, strict=True):
+        is_failure = steps[failure] > 0
         if 0 < is_failure.sum() <= MOST_POINTS:
             middle.plot(numbers[is_failure], 0 * numbers[is_failure], marker, color=colour, ms=4, label=label)
     upper.axhline(0, color="#666666", lw=0.6)
@@ -33,7 +29,7 @@ def plot_gains(steps: SearchSteps) -> Figure:
     lower.set(xlabel=_STEP, ylabel="trials", ylim=(0, None))
     whole_numbers(lower.xaxis, lower.yaxis)
     if middle.get_legend_handles_labels()[1]:
-        legend_below(figure, middle)
+        legend_below(figure, middle, 1)
     return figure
 
 

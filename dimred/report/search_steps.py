@@ -10,7 +10,11 @@ import numpy as np
 from dimred.report.trend import places_to_draw
 
 _KEYS = ("step", "loss", "loss_after", "step_size", "n_trials", "captured_fraction", "moved_inside", "moved_outside")
-FAILURES = ("no_decrease", "non_finite_gradient")
+# Outcome of a step without an accepted trial -> it in words.
+FAILURES = {
+    "no_decrease": "found no trial that lowers the loss enough",
+    "non_finite_gradient": "skipped, because loss or gradient was not finite",
+}
 
 
 @dataclass(frozen=True)

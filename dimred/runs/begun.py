@@ -38,11 +38,12 @@ class Pin(NamedTuple):
 
 def pins_of_data(data: Path, images: Mapping[str, Batches]) -> dict[str, Pin]:
     """Return a pin for each split, such as ``DATA/train``, whose digest begins with the number of samples."""
-    where = str(data.resolve())
-    return {
-        f"DATA/{split}": Pin(f"{part.size_in_words}, digest {part.digest()[:12]}", where)
-        for split, part in images.items()
-    }
+    pins = {}
+    for split, part in images.items():
+        of_classes = f" in {len(part.classes)} classes" if part.classes else ""
+        content = f"{part.n_images} samples{of_classes}, digest {part.digest()[:12]}"
+        pins[f"DATA/{split}"] = Pin(content, str(data.resolve()))
+    return pins
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,14 @@ _log = logging.getLogger(__name__)
 
 
 class StepProfiler:
-    """A context manager that profiles some steps of this process, and writes the record into a folder."""
+    """A context manager that profiles some steps of this process, and writes the record into a folder.
 
-    def __init__(self, options: ProfileConfig, folder: Path):
+    Args:
+        options: which steps; None for no profile.
+        folder: the folder, made if missing.
+    """
+
+    def __init__(self, options: ProfileConfig | None, folder: Path):
         self._options, self._folder, self._n_steps = options, folder, 0
         self._profile: Any = None
 
@@ -27,6 +32,8 @@ class StepProfiler:
 
     def after_step(self) -> None:
         """Count a step; start the profiler before the first step to record, and stop it after the last one."""
+        if self._options is None:
+            return
         self._n_steps += 1
         if self._n_steps == self._options.first_step - 1:
             self._folder.mkdir(parents=True, exist_ok=True)

@@ -4,9 +4,9 @@ import logging
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic
+from typing import Any, Generic
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from dimred.runs.begun import Begun, Pin, pins_of_data, write_pins
 from dimred.runs.faults import DivergenceDetector, translate_errors
 from dimred.runs.figures import RunFigures
 from dimred.runs.loop import EpochLoop, Progress
+from dimred.runs.profiler import StepProfiler
 from dimred.runs.records import Mark, MetricsLog, Record, cut_metrics, read_beginning
 from dimred.runs.run_folder import run_folder, write_versions
 from dimred.runs.task import Settings, Task
@@ -30,10 +31,7 @@ from dimred.train_step.optimizer_state import last_rate
 from dimred.train_step.protocol import Result, Step
 from dimred.train_step.statistics import moving_statistics
 from dimred.vectors.parameters import to_arrays
-
-if TYPE_CHECKING:
-    from dimred.config.parts import ProfileConfig
-    from dimred.runs.profiler import StepProfiler
+from dimred.workarounds.native_messages import redirect_native_stderr
 
 _log = logging.getLogger(__name__)
 
@@ -44,14 +42,14 @@ class Run(Generic[Settings]):
     Args:
         task: the task of the stage.
         folder: the run's folder.
-        signals, profiler: entered by the caller; no profiler if no steps are to be profiled.
+        signals, profiler: entered by the caller.
         begun: the run that is resumed, as it began; None for a new one.
         is_kept: whether the run's files are to be used; otherwise no next command is named.
 
     Attributes:
         progress: the position of the run.
         pins: everything that the run depends on outside its folder, on rank 0; a stage adds its own.
-        last: the loss at the last saved state, and the telemetry of clipping and loss scaling there.
+        last: the loss at the last saved state, a mean over the ranks, and the telemetry of the step's parts there.
         figures: the last measurements.
         records: the log of records, inside ``open_records``.
     """
@@ -61,13 +59,13 @@ class Run(Generic[Settings]):
         task: Task[Settings],
         folder: Path,
         signals: StopSignals,
-        profiler: "StepProfiler | None",
+        profiler: StepProfiler,
         begun: Begun[Settings] | None = None,
         is_kept: bool = True,
     ) -> None:
         self.task, self.folder, self.begun, self.is_kept = task, folder, begun, is_kept
         self.settings, self.ranks, self.evaluator = task.settings, task.ranks, task.evaluator
-        self.signals, self._profiler, self.states = signals, profiler, RunStates(folder)
+        self.signals, self.profiler, self.states = signals, profiler, RunStates(folder)
         self.figures = RunFigures(task)
         self.progress, self.divergence = Progress(), DivergenceDetector()
         self.last: dict[str, Any] = {"loss": None, "parts": {}}
@@ -110,11 +108,8 @@ class Run(Generic[Settings]):
         """
         newest = self.ranks.run_on_rank_zero(self._newest_state)
         state: RunState | None = self.ranks.share(newest, read_state)
-        if state is not None:
-            self._restore_from(state, step, n_epochs)
-        return state
-
-    def _restore_from(self, state: RunState, step: Step, n_epochs: int) -> None:
+        if state is None:
+            return None
         self._records_mark = state.values["metrics"]
         progress = self.progress
         progress.epoch, progress.done, progress.seconds = (state.values[key] for key in ("epoch", "done", "seconds"))
@@ -127,6 +122,7 @@ class Run(Generic[Settings]):
         _log.info(f"going on after step {progress.done} of epoch {progress.epoch}, from {state.path}")
         self.last = state.values["last"]
         self.divergence = DivergenceDetector(state.values["first_loss"])
+        return state
 
     def _newest_state(self) -> RunState | None:
         if self.begun is None:
@@ -155,7 +151,9 @@ class Run(Generic[Settings]):
             DivergedError: a number that was finite at first no longer is; a DimredError on the other ranks.
         """
         if self._result is not None:
-            self.last = _last_of(self._result, step)
+            record = self._result.record()
+            parts = {name: record[name] for part in step.parts for name in part.telemetry}
+            self.last = {"loss": record.get("loss_after", record["loss"]), "parts": parts}
         self.average_statistics(step)
         arrays = step.state()
         self.ranks.run_on_rank_zero(lambda: check_finite(arrays, self.n_steps, self._constants))
@@ -211,11 +209,6 @@ class Run(Generic[Settings]):
             listeners.append(make_callback(self.settings.callback, self.folder))
         return listeners
 
-    def after_launch(self) -> None:
-        """Count a step for the profiler, if steps are to be profiled."""
-        if self._profiler is not None:
-            self._profiler.after_step()
-
     def measure(self, step: Step, choose: Callable[[], object] | None = None) -> None:
         """Tell the launcher that the run evaluates, and measure the network; see ``RunFigures.measure``."""
         tell_position("evaluating after", self.n_steps)
@@ -237,13 +230,6 @@ class Run(Generic[Settings]):
         _log.info(f"epoch: {progress.epoch} step: {progress.done} loss is {'nan' if loss is None else loss}")
         _log.info("  ".join([*parts, f"{progress.seconds:.1f} s"]))
         return f"loss {shown}" + (f", {self.figures.metrics[0].name} {text}" if text else "")
-
-
-def _last_of(result: Result, step: Step) -> dict[str, Any]:
-    """Return the loss after a step, a mean over the ranks, and the telemetry of its parts."""
-    record = result.record()
-    parts = {name: record[name] for part in step.parts for name in part.telemetry}
-    return {"loss": record.get("loss_after", record["loss"]), "parts": parts}
 
 
 @contextmanager
@@ -268,27 +254,13 @@ def open_run(
     with (
         _marked_lines() if fast_dev_run else nullcontext(),
         run_folder(folder),
-        _native_messages_in(folder / MINDSPORE_LOG) if sys.stderr.isatty() else nullcontext(),
+        redirect_native_stderr(folder / MINDSPORE_LOG) if sys.stderr.isatty() else nullcontext(),
         StopSignals() as signals,
         translate_errors(RunStates(folder) if task.ranks.is_rank_zero else None, is_kept=not fast_dev_run),
-        _profiled(task.settings.profile, folder / PROFILE) as profiler,
+        StepProfiler(task.settings.profile, folder / PROFILE) as profiler,
     ):
         _log.debug("preparing the run")
         yield Run(task, folder, signals, profiler, begun, is_kept=not fast_dev_run)
-
-
-def _native_messages_in(file: Path) -> AbstractContextManager[None]:
-    from dimred.workarounds.native_messages import redirect_native_stderr
-
-    return redirect_native_stderr(file)
-
-
-def _profiled(options: "ProfileConfig | None", folder: Path) -> "AbstractContextManager[StepProfiler | None]":
-    if options is None:
-        return nullcontext()
-    from dimred.runs.profiler import StepProfiler
-
-    return StepProfiler(options, folder)
 
 
 @contextmanager

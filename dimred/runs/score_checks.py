@@ -3,13 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from mindspore import Tensor, nn
 
 from dimred.config import StageConfig
 from dimred.data.batches import Batches
 from dimred.errors import ConfigError, DimredError, shown
-from dimred.evaluation.scores import Score, Scores, copies, misfit, on_host
+from dimred.evaluation.scores import Scores, misfit, values_of
 from dimred.models.factory import CLASSES_REMEDY
 from dimred.runs.steps import mean_loss
 from dimred.train_step.modes import evaluating
@@ -41,7 +40,8 @@ def check_scores(config: StageConfig, network: nn.Cell, scores: Scores, images: 
         if None in (config.loss, config.metric):
             _check_outputs(config, outputs, where)
         for key, name, score in of_split:
-            shape = _called(key, name, where, _shape_of, score, outputs, labels)
+            values, _ = _called(key, name, where, values_of, score, outputs, labels)
+            shape = values.shape
             wrong = misfit(shape, outputs, labels)
             if score is trained:
                 wrong = f"the shape {shape} with reduction='mean'; it must be one number, ()" if shape else None
@@ -68,13 +68,6 @@ def _called(key: str, name: str | None, where: str, function: Callable[..., Any]
     except Exception as error:
         why = f"{type(error).__name__}: {shown(str(error), 300)}"
         raise ConfigError(f"{key} is {name!r}, which fails on {where}): {why}") from error
-
-
-def _shape_of(score: Score, outputs: Any, labels: Tensor) -> tuple[int, ...]:
-    """Return the shape of the values that a loss or a metric gives."""
-    result = score(copies(outputs), copies(labels))
-    values, is_counted = result if isinstance(result, tuple) else (result, True)
-    return np.broadcast_shapes(on_host(values).shape, np.shape(on_host(is_counted)))
 
 
 def _shapes(parts: Sequence[Tensor]) -> str:

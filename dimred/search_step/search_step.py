@@ -25,8 +25,6 @@ from dimred.search_step.result import (
     SearchResult,
     memory_arrays,
     memory_from_arrays,
-    search_line,
-    totals,
 )
 from dimred.train_step.modes import TrainingMode
 from dimred.train_step.network_checks import check_dense, check_float32, check_names
@@ -106,8 +104,6 @@ class SearchStep(TypedCell):
 
     ballot: ClassVar[None] = None  # a step reads the device midway, so the ranks agree before each step instead
     reads_each_step: ClassVar[bool] = True
-    line = staticmethod(search_line)
-    totals = staticmethod(totals)
 
     def __init__(
         self,

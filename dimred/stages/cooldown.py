@@ -52,11 +52,6 @@ class Cooldown:
     steps_per_epoch: int | None
     parent: StageOneRun = field(compare=False, repr=False)
 
-    @property
-    def continues(self) -> bool:
-        """Return whether the optimizer's state goes on from WEIGHTS."""
-        return self.updates > 0
-
     def summary(self) -> dict[str, Any]:
         """Return everything but ``parent``, for ``result.json``."""
         return {
@@ -95,7 +90,7 @@ class Cooldown:
                 self._take_over(part.parameters)
 
     def _take_over(self, parameters: list[Any]) -> None:
-        if self.continues:
+        if self.updates > 0:
             from_arrays(parameters, self.parent.arrays, self.parent.title)
 
 

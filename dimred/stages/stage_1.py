@@ -4,14 +4,13 @@ import logging
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dimred.checkpoints.checkpoint_io import write_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.checkpoints.states import FullCheckpoints, check_finite
-from dimred.config import StageOneConfig, StopConfig
+from dimred.config import StageOneConfig
 from dimred.io.atomic import retry
 from dimred.io.run_names import SNAPSHOTS, STAGE_1_CHECKPOINTS
 from dimred.launch.environment import log_commands
@@ -22,9 +21,6 @@ from dimred.train_step.optimizer_state import has_averaged_point, weights_to_use
 from dimred.train_step.protocol import Result, Step
 from dimred.train_step.statistics import moving_statistics
 from dimred.vectors.parameters import preserved, to_arrays
-
-if TYPE_CHECKING:
-    from dimred.stages.early_stop import EarlyStop
 
 _log = logging.getLogger(__name__)
 
@@ -40,15 +36,17 @@ class StageOne:
     def __init__(self, run: Run[StageOneConfig], step: Step) -> None:
         self.run, self.step = run, step
         self._settings, self._task, self._ranks, self._progress = run.settings, run.task, run.ranks, run.progress
+        self._folder = run.folder / STAGE_1_CHECKPOINTS
         self._per_epoch = run.task.steps_per_epoch
         self._snapshots: CheckpointSeries | None = None  # on rank 0
-        self._snapshot_steps = snapshot_steps(self._settings, self._per_epoch)
-        self.stop = None if self._settings.stop is None else self._new_stop(self._settings.stop)
+        n_snapshots = self._settings.snapshots.per_epoch
+        # The steps, from 1, after which a snapshot is taken in each epoch that has snapshots.
+        self._snapshot_steps = {round(self._per_epoch * part / n_snapshots) for part in range(1, n_snapshots + 1)}
+        self.stop = None
+        if self._settings.stop is not None:
+            from dimred.stages.early_stop import EarlyStop
 
-    def _new_stop(self, settings: StopConfig) -> "EarlyStop":
-        from dimred.stages.early_stop import EarlyStop
-
-        return EarlyStop(settings, self._task.network, self.run.evaluator, self._ranks)
+            self.stop = EarlyStop(self._settings.stop, self._task.network, run.evaluator, self._ranks)
 
     def go(self, first: tuple[dict[str, np.ndarray], int] | None = None) -> None:
         """Begin or resume, train the remaining epochs, and log the result, the network's file, and the next command.
@@ -112,10 +110,6 @@ class StageOne:
         """Return whether ``stop`` ends the training after this epoch."""
         return self.stop is not None and self.stop.reason is not None
 
-    @property
-    def _folder(self) -> Path:
-        return self.run.folder / STAGE_1_CHECKPOINTS
-
     def _rewind(self) -> CheckpointSeries:
         """Remove files written after the step that the run goes on from, and return the remaining snapshots."""
         prefix, options = self._settings.model.file_prefix, self._settings.snapshots
@@ -128,21 +122,18 @@ class StageOne:
         self.run.states.forget_after(self.run.n_steps)
         return snapshots
 
-    def _takes_snapshot(self, done: int) -> bool:
-        return self._progress.epoch >= self._settings.snapshots.first_epoch and done in self._snapshot_steps
-
     def reads_after(self, done: int) -> bool:
         """Return whether a snapshot is due after that step of the epoch."""
-        return self._takes_snapshot(done)
+        return self._progress.epoch >= self._settings.snapshots.first_epoch and done in self._snapshot_steps
 
     def after_launch(self) -> None:
         """Count the step for the profiler."""
-        self.run.after_launch()
+        self.run.profiler.after_step()
 
     def after_step(self, result: Result, progress: Progress) -> None:
         """Check the loss for divergence, and take a snapshot if one is due."""
         self.run.note(result)
-        if self._takes_snapshot(progress.done):
+        if self.reads_after(progress.done):
             with weights_to_use(self.step.optimizer):
                 weights = to_arrays(self._task.network.trainable_params())
             check_finite(weights, self.run.n_steps)
@@ -198,9 +189,3 @@ class StageOne:
             seconds=progress.seconds, evaluation_seconds=time.perf_counter() - start,
         )  # fmt: skip
         return run.log_epoch(self.step, self._settings.epochs)
-
-
-def snapshot_steps(settings: StageOneConfig, steps_per_epoch: int) -> frozenset[int]:
-    """Return the numbers of the steps, from 1, after which a snapshot is taken in each epoch that has snapshots."""
-    count = settings.snapshots.per_epoch
-    return frozenset(round(steps_per_epoch * part / count) for part in range(1, count + 1))

@@ -31,7 +31,6 @@ from dimred.train_step.protocol import Result, Step, parameters_to_save
 from dimred.vectors.parameters import from_arrays
 
 if TYPE_CHECKING:
-    from dimred.stages.candidates import Candidates
     from dimred.stages.cooldown import Cooldown
 
 _log = logging.getLogger(__name__)
@@ -66,7 +65,11 @@ class StageTwo(Observer):
         self._step_records: list[dict[str, Any]] = []  # of a search's steps in this epoch
         prefix = self._settings.model.file_prefix
         self.files = PointFiles(run.folder / STAGE_2_CHECKPOINTS, prefix, self._per_epoch, self._ranks)
-        self.candidates = self._new_candidates() if self._settings.uses_val else None
+        self.candidates = None
+        if self._settings.uses_val:
+            from dimred.stages.candidates import Candidates
+
+            self.candidates = Candidates(run, self.files)
         run.pins["WEIGHTS"] = Pin(parent.digest, str(parent.path.resolve()))
         if basis is not None:
             outside = None if basis.path == run.folder / BASIS else basis.path
@@ -80,11 +83,6 @@ class StageTwo(Observer):
         )  # fmt: skip
         if cooldown is not None:
             self.result.cooldown = cooldown.summary()
-
-    def _new_candidates(self) -> "Candidates":
-        from dimred.stages.candidates import Candidates
-
-        return Candidates(self.run, self.files)
 
     def go(self) -> None:
         """Begin or resume, train the remaining epochs, put the network to keep in place, and write the result.
@@ -145,7 +143,7 @@ class StageTwo(Observer):
 
     def after_launch(self) -> None:
         """Count the step for the profiler."""
-        self.run.after_launch()
+        self.run.profiler.after_step()
 
     def after_step(self, result: Result, progress: Progress) -> str | None:
         """Note the step: check its loss for divergence; or, in a search, record it and return a status."""
@@ -171,7 +169,9 @@ class StageTwo(Observer):
         run, started = self.run, time.perf_counter()
         self._record_point(progress.epoch)
         if self.step.reads_each_step:
-            _log.info(self.step.line([one for one in self._step_records if one["epoch"] == progress.epoch]))
+            from dimred.search_step.result import search_line
+
+            _log.info(search_line(self._step_records))
             self._step_records = []
         else:
             run.records.write(
@@ -196,8 +196,11 @@ class StageTwo(Observer):
     def _keep(self) -> None:
         """Choose the network to keep, measure and save it, and write ``result.json``."""
         run, result = self.run, self.result
-        result.totals, result.steps = self.step.totals(each_record(run.folder / METRICS)), run.n_steps
+        result.steps = run.n_steps
         if self.basis is not None:
+            from dimred.search_step.result import totals
+
+            result.totals = totals(each_record(run.folder / METRICS))
             result.basis = self.basis.in_short(self._settings.search.n_components)
         if self.candidates is not None:
             result.choices["kept"] = self.candidates.put_chosen()

@@ -44,9 +44,9 @@ class Finish(nn.Cell):
         self.gradient_parts = _cells(gradient_parts)
         self.update: nn.Cell = _Update(optimizer, parts_of(WeightsPart, parts))
         if loss_scale.drops_overflow:
-            self.update = _UnlessOverflow(self.update, loss_scale, untrained_parameters)
+            self.update = _UpdateIfFinite(self.update, loss_scale, untrained_parameters)
         if votes:
-            self.update = _UnlessLeft(self.update, untrained_parameters)
+            self.update = _UpdateIfNoneLeaves(self.update, untrained_parameters)
         self.votes = votes
         self.telemetry = tuple(name for part in (*gradient_parts, loss_scale) for name in part.telemetry)
 
@@ -99,7 +99,7 @@ class _Update(nn.Cell):
         return ops.depend(self.yes, update)
 
 
-class _UnlessOverflow(nn.Cell):
+class _UpdateIfFinite(nn.Cell):
     """A cell that updates, and returns True, unless a gradient is not finite; it tells the loss scale."""
 
     def __init__(self, update: nn.Cell, loss_scale: LossScale, untrained_parameters: Any):
@@ -118,7 +118,7 @@ class _UnlessOverflow(nn.Cell):
         return applied
 
 
-class _UnlessLeft(nn.Cell):
+class _UpdateIfNoneLeaves(nn.Cell):
     """A cell that updates unless a rank voted to leave, and returns whether it updated."""
 
     def __init__(self, update: nn.Cell, untrained_parameters: Any):

@@ -45,12 +45,12 @@ def loss_numbers(loss: Any) -> list[Tensor]:
     Any other pair, such as a loss and an accuracy, must not be divided.
     """
     values = loss if isinstance(loss, (tuple, list)) else [loss]
-    _check([(value.shape, value.dtype) if isinstance(value, Tensor) else None for value in values])
+    _check_kinds([(value.shape, value.dtype) if isinstance(value, Tensor) else None for value in values])
     return [value.astype(ms.float32) for value in values]
 
 
 @ops.constexpr  # so that a graph calls it when it is compiled, before any step
-def _check(kinds: list[Any]) -> None:
+def _check_kinds(kinds: list[Any]) -> None:
     are_numbers = all(kind is not None and kind[0] == () for kind in kinds)
     has_count = len(kinds) == 2 and are_numbers and kinds[1][1] in (mstype.int32, mstype.int64)
     if not (are_numbers and len(kinds) == 1) and not has_count:

@@ -69,10 +69,9 @@ def _convert(fitting: Sequence[Place], dtype: str) -> None:
 
 def _check_device(network: nn.Cell, argument: str, dtype: str) -> None:
     """Check with small operations that the device can compute in this type; otherwise training fails much later."""
-    kinds = {type(cell) for _, cell in network.cells_and_names()}
     ones = ops.ones((1, 1, 1, 1), getattr(ms, dtype))
     try:
-        if any(issubclass(kind, nn.Conv2d) for kind in kinds):
+        if any(isinstance(cell, nn.Conv2d) for _, cell in network.cells_and_names()):
             ops.conv2d(ones, ones).astype(ms.float32).asnumpy()
         ops.matmul(ones[0, 0], ones[0, 0]).astype(ms.float32).asnumpy()
     except (RuntimeError, TypeError) as error:

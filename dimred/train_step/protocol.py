@@ -1,6 +1,6 @@
 """The protocol between a run and the step that it calls, whichever step it is."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -34,10 +34,6 @@ class Step(Protocol):
     """A step as a run sees it: ``TrainStep`` and ``SearchStep`` are such cells."""
 
     @property
-    def network(self) -> nn.Cell:
-        """Return the cell of the network and its loss."""
-
-    @property
     def optimizer(self) -> nn.Cell:
         """Return the optimizer, or a cell with its attributes that callbacks look for, such as ``global_step``."""
 
@@ -62,12 +58,6 @@ class Step(Protocol):
 
     def state(self) -> dict[str, np.ndarray]:
         """Return everything that a step needs to go on, by name: weights, statistics, and the parts' own state."""
-
-    def line(self, records: Sequence[Mapping[str, Any]]) -> str:
-        """Describe the steps with these records in one line of the log; return "" if there is nothing to say."""
-
-    def totals(self, records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return totals over the steps with these records by name, such as ``trials``; ordinary training has none."""
 
     def restore(self, arrays: Mapping[str, np.ndarray], source: str) -> None:
         """Restore the result of ``state``, to the last bit, or change nothing.

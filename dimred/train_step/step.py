@@ -1,6 +1,6 @@
 """Make one ordinary training step, from the gradient to the moving average."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -60,11 +60,10 @@ class TrainStep(TypedCell):
     part that is off does not appear. With micro-batches it is a loop on the host over small graphs; sink mode would
     take the batch whole.
 
-    The network keeps its cells, with one exception. The loss of a micro-batch or a rank is a mean over some items. It
-    is weighted by their number, so that the step is the same as with the whole batch; all ranks have the same number of
-    rows. The items of MindSpore's cross entropies are the labels that are not ``ignore_index``, each with its class
-    weight. With micro-batches or ranks, each such cell is therefore replaced by one that counts; see ``WeightedLoss``.
-    The items of any other loss are its rows, unless the network returns (sum, count).
+    The network keeps its cells, with one exception: with micro-batches or ranks, each cross entropy of MindSpore is
+    replaced by one that counts its labels. The loss of a micro-batch or a rank is weighted by the number of items in
+    its mean, so that the step is the same as with the whole batch; see ``WeightedLoss``. All ranks have the same number
+    of rows.
 
     Args:
         network: network and loss in one cell; returns the scalar mean loss of a batch, or a pair (sum, count).
@@ -153,11 +152,6 @@ class TrainStep(TypedCell):
         self._parameter_memory = KnownMemory(self.get_parameters())
 
     @property
-    def network(self) -> nn.Cell:
-        """Return the cell of the network and its loss."""
-        return self.gradient.network
-
-    @property
     def ema(self) -> "EMA | None":
         """Return the moving average of the network; None without one."""
         average: EMA | None = average_of(self.parts)
@@ -170,14 +164,6 @@ class TrainStep(TypedCell):
     def restore(self, arrays: Mapping[str, np.ndarray], source: str) -> None:
         """Restore the parameters from the arrays of ``state``; see ``Step``."""
         from_arrays(parameters_to_save(self), arrays, source)
-
-    def line(self, records: Sequence[Mapping[str, Any]]) -> str:
-        """Return ""; see ``Step``."""
-        return ""
-
-    def totals(self, records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return nothing; see ``Step``."""
-        return {}
 
     def __call__(self, *inputs: Tensor) -> StepResult:
         self._mode.ensure()

@@ -51,14 +51,12 @@ def check_arrays(parameters: Iterable[Parameter], arrays: Mapping[str, np.ndarra
         CheckpointError: as ``from_arrays``.
     """
     for parameter in parameters:
-        array = arrays.get(parameter.name)
-        kinds = "biuc" if parameter.dtype in _FLOATS else ""  # that do not fit
-        if array is None or tuple(array.shape) != tuple(parameter.shape) or array.dtype.kind in kinds:
-            raise CheckpointError(f"{source} has {_misfit(parameter, array)}")
+        if misfit := _misfit(parameter, arrays.get(parameter.name)):
+            raise CheckpointError(f"{source} has {misfit}")
 
 
-def _misfit(parameter: Parameter, array: np.ndarray | None) -> str:
-    """Describe the entry of a file that does not fit the parameter of its name."""
+def _misfit(parameter: Parameter, array: np.ndarray | None) -> str | None:
+    """Describe the entry of a file that does not fit the parameter of its name; None if it fits."""
     if array is None:
         remedy = "it belongs to another network or is another kind of checkpoint"
         if not parameter.requires_grad:
@@ -69,10 +67,12 @@ def _misfit(parameter: Parameter, array: np.ndarray | None) -> str:
         return f"no {parameter.name!r}; {remedy}"
     if tuple(array.shape) != tuple(parameter.shape):
         return f"{parameter.name!r} with the shape {tuple(array.shape)}, but the network has {tuple(parameter.shape)}"
-    return (
-        f"{parameter.name!r} in the type {array.dtype}, but the network has {parameter.dtype}; save the weights as "
-        "floats, such as from before they were quantised"
-    )
+    if parameter.dtype in _FLOATS and array.dtype.kind in "biuc":
+        return (
+            f"{parameter.name!r} in the type {array.dtype}, but the network has {parameter.dtype}; save the weights as "
+            "floats, such as from before they were quantised"
+        )
+    return None
 
 
 def first_not_finite(parameters: Iterable[Parameter]) -> str | None:

@@ -37,7 +37,9 @@ def test_the_peak_is_chosen_on_the_first_seed_and_kept_and_is_none_that_diverges
     assert "plain training with the peak 1e+29 is left out: seed 3" in caplog.text
     assert rows[0]["diverged"] == "with the peak 1e+29"
     assert rows[0]["seconds"] > sum(
-        read_stage_1(tmp_path / "seed_3" / "at_4" / f"plain_{rate}" / "checkpoint_stage_1").seconds
+        read_stage_1(tmp_path / "seed_3" / "at_4" / f"plain_{rate}" / "checkpoint_stage_1").seconds_until(
+            rows[0]["passes"]
+        )
         for rate in ("0.1", "0.2")
     )
     assert rows[0]["choice"] in (0.1, 0.2)
@@ -79,7 +81,7 @@ def test_a_rate_of_another_seed_that_diverges_here_is_replaced_and_what_has_no_n
     summary = compared_with(1.0, methods=["plain_for_total"])
     [row] = [run for run in summary["runs"] if (run["method"], run["seed"]) == ("plain_for_total", 3)]
     assert (row["choice"], row["diverged"]) == (0.1, "with the peak 1e+29 (which seed 8 chose)")
-    alone = read_stage_1(Path(row["network"]).parent).seconds
+    alone = read_stage_1(Path(row["network"]).parent).seconds_until(row["passes"])
     assert row["seconds"] > alone  # the run that diverged, again from its beginning
     assert f"{said}1e+29 (which seed 8 chose)." in (tmp_path / "out" / "compare.html").read_text()
     assert summary["diverged"] == []

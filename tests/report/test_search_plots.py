@@ -8,7 +8,7 @@ import pytest
 
 from dimred.report.plots import save_figure
 from dimred.report.search_plots import plot_captured, plot_coordinates, plot_gains, plot_movement
-from dimred.report.search_steps import SearchSteps, collect_steps
+from dimred.report.search_steps import FAILURES, SearchSteps, collect_steps
 from dimred.report.trend import MOST_POINTS, band, mean_width, places_to_draw, running_mean, trend_in_words
 
 
@@ -48,7 +48,7 @@ def test_gain_and_t_are_drawn_for_each_step_and_the_failures_are_told_apart() ->
     assert middle.lines[0].get_ydata().tolist() == [0.55, 0, 1, 0]
     assert lower.lines[0].get_ydata().tolist() == [2, 2, 2, 2]
     failures = {line.get_label(): line.get_xydata().tolist() for line in middle.lines[2:]}
-    assert failures == {"no trial accepted": [[2, 0]], "skipped: not finite": [[4, 0]]}
+    assert failures == {FAILURES["no_decrease"]: [[2, 0]], FAILURES["non_finite_gradient"]: [[4, 0]]}
     assert plot_gains(collected(step(1))).axes[1].get_legend_handles_labels() == ([], [])
 
 

@@ -124,7 +124,7 @@ def test_foreign_weights_with_optimizer_and_rate_begin_anew_and_say_so(weights: 
     shutil.copy(weights.parent / "checkpoint_pca" / weights.name, tmp_path / "foreign.ckpt")
     for path in (tmp_path / "foreign.ckpt", weights):  # momentum's state is no use to adamw
         found = read(path, **OWN)
-        assert (found.rate, found.updates, found.continues) == (0.25, 0, False)
+        assert (found.rate, found.updates) == (0.25, 0)
         assert "its state begins anew" in found.taken_from
 
 

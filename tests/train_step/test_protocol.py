@@ -72,7 +72,7 @@ def use(own: Own) -> list[{protocol}]:
     return [own]
 """
 CONSTRUCT = "def construct(self, gradients: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]: ..."
-TOTALS = "def totals(self, records: int) -> Any: ...  # type: ignore[override]"
+RESTORE = "def restore(self, arrays: int, source: str) -> None: ...  # type: ignore[override]"
 CASES: list[tuple[str, str, str | None]] = [
     ("GradientPart", "pass", None),
     ("GradientPart", CONSTRUCT, 'Argument 1 of "construct" is incompatible with supertype'),
@@ -81,7 +81,7 @@ CASES: list[tuple[str, str, str | None]] = [
 ]
 for step in ("TrainStep", "SearchStep"):
     CASES.append((step, "pass", None))
-    for member in ("line: int = 1  # type: ignore[assignment]", TOTALS):
+    for member in ("state: int = 1  # type: ignore[assignment]", RESTORE):
         CASES.append((step, member, 'incompatible type "Own"; expected "Step"'))
 
 
