@@ -91,6 +91,7 @@ def test_a_clone_is_installed_once_and_again_where_it_was_moved_to(tmp_path: Pat
     assert [call.split()[-1] for call in calls] == [f"{clone}[test]", f"{moved}[test]"]
 
 
+@pytest.mark.slow
 def test_a_script_behind_a_link_runs_in_the_environment_it_is_called_in(tmp_path: Path) -> None:
     """Neither the environment with dimred[train] nor the one without is the clone's own, which is never made."""
     clone, link = tmp_path / "a clone", tmp_path / "stage_1.sh"

@@ -126,6 +126,7 @@ def test_all_devices_that_mindspore_sees_are_used(
     assert choose_devices(None, None, nodes=2)[1] == 2 * expected[1]
 
 
+@pytest.mark.slow
 def test_a_driver_without_the_rest_is_no_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dimred.launch.devices.ASCEND_DEVICE", tmp_path)
     assert ascend_devices() == 0  # by the MindSpore that is installed, which is the CPU's

@@ -143,6 +143,7 @@ def test_the_methods_are_chosen_by_their_loss(shown: Shown, capsys: pytest.Captu
     assert all(np.isclose(run["val"], run["val_reestimated"]) for run in runs.values())
 
 
+@pytest.mark.slow
 def test_the_report_tells_the_metric_and_no_accuracy(shown: Shown) -> None:
     page = report(shown.folder / "two", shown.folder / "report", 3, 1)
     text = page.read_text(encoding="utf-8")

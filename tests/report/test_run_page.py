@@ -187,6 +187,7 @@ def test_both_stages_are_drawn_with_the_same_kind_of_statistics(run: RunFiles) -
     assert on_equal_terms(reestimated, mixed, ACCURACY)[1:] == ({50: 0.6, 51: 0.65, 52: 0.66}, "statistics as trained")
 
 
+@pytest.mark.slow
 def test_what_is_not_there_any_more_is_left_out_and_said(run: RunFiles, tmp_path: Path) -> None:
     shutil.rmtree(run.stage_1)
     (tmp_path / "pca_mat.npy").unlink()

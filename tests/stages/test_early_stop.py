@@ -106,6 +106,7 @@ def test_it_ends_by_itself_saves_a_checkpoint_and_says_why(tmp_path: Path) -> No
     assert f"train stage-2 {Path.cwd()} {checkpoints / 'network-6_4.ckpt'} --out {tmp_path} " in said
 
 
+@pytest.mark.slow
 def test_more_budget_later_gives_what_an_uninterrupted_run_gives(plain: tuple[RunStage, Path], tmp_path: Path) -> None:
     """It runs to epoch 4, then on without the rule to a larger ``epochs``, which a constant rate allows."""
     run, whole = plain
@@ -166,6 +167,7 @@ class OutlyingLoss(nn.Cell):
         return losses if self.is_mean else ops.where(labels == 0, self.outlier, losses)
 
 
+@pytest.mark.slow
 def test_losses_that_are_not_finite_end_no_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run = stage_1_run(settings(stop=STOP | {"patience": 1}, loss=f"{__name__}:OutlyingLoss"))
     run(tmp_path / "one", False)

@@ -45,6 +45,7 @@ def searched(weights: Path, out: Path, **options: Any) -> Path:
     return out / "checkpoint_stage_2"
 
 
+@pytest.mark.slow
 def test_a_moving_average_begins_at_weights_from_anywhere(weights: Path, tmp_path: Path) -> None:
     moved = {name: value + np.float32(0.5) for name, value in read_checkpoint(weights).items() if value.dtype == "f4"}
     write_checkpoint(tmp_path / "moved.ckpt", read_checkpoint(weights) | moved)

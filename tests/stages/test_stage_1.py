@@ -99,6 +99,7 @@ def test_a_checkpoint_to_begin_with_can_be_tried_in_one_step(finished: Path, tmp
     assert state.arrays["global_step"].item() == 9  # of the checkpoint's 8 updates
 
 
+@pytest.mark.slow
 def test_a_run_that_is_ended_where_it_was_stopped_has_its_last_checkpoint(tmp_path: Path) -> None:
     """The rate is constant, and epoch 3 of 4, in whose evaluation the run stopped, becomes the last."""
     rarely, out = {"checkpoints": {"every_epochs": 4}, "evaluate_every_epochs": 3}, tmp_path / "one"

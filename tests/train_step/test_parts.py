@@ -99,6 +99,7 @@ def test_in_graph_mode_too():
     compare(set(PARTS))
 
 
+@pytest.mark.slow
 def test_mindspore_s_model_trains_with_all_of_them(capsys):
     network, step = build(set(PARTS))
     columns = [np.concatenate(parts) for parts in zip(*batches(N_STEPS), strict=True)]
