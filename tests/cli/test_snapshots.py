@@ -124,7 +124,7 @@ def test_wrong_options_are_one_clear_line(series, tmp_path, options, words):
         ("12", ("--from-step", "5"), "error: --from-step 5 and --to-step 2 leave none of the 2 checkpoints"),
         ("12", ("--lora-rank", "0"), "error: --lora-rank is 0; "),
         ("12", ("--profile", "0.5,0.2,0.3"), "error: --profile is '0.5,0.2,0.3', which has 3 coefficients"),
-        ("12", ("--minimize",), "error: --minimize, --maximize and --resume need --metric"),
+        ("12", ("--minimize",), "error: --minimize, --maximize, --budget and --resume need --metric"),
     ],
 )
 def test_merge_names_its_options_where_python_names_arguments(files, options, words, tmp_path):

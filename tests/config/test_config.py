@@ -264,7 +264,7 @@ def test_a_key_that_is_there_twice_is_refused_but_not_one_that_an_anchor_gives(t
     assert load_config(StageOneConfig, file).checkpoints.keep == 2
 
 
-@pytest.mark.parametrize("text", ["data: &d {workers: 2, x: *d}", "&a {data: *a}", "data: &d [*d]", "[" * 10_000])
+@pytest.mark.parametrize("text", ["data: &d {workers: 2, x: *d}", "&a {data: *a}", "data: &d [*d]", "[" * 1_000])
 def test_a_value_that_contains_itself_or_never_ends_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "one.yaml").write_text(text)
     with pytest.raises(ConfigError, match="not valid YAML"):
