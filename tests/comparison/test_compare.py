@@ -80,6 +80,7 @@ def test_finished_methods_are_not_run_again(
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
+@pytest.mark.slow
 def test_a_curve_over_epochs_tells_who_lacks_the_snapshots_of_a_budget(
     folder: Path, compared: dict[str, Any], capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -168,6 +169,7 @@ def test_data_that_stage_1_was_not_trained_on_are_refused(folder: Path, tmp_path
         compare("nowhere", [run], folder / "two.yaml", tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_a_signal_is_told_with_what_to_do(folder: Path, tmp_path: Path) -> None:
     """MindSpore's own handler would end the process without a word."""
     out = tmp_path / "out"

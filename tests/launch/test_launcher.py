@@ -91,7 +91,7 @@ def test_a_stalled_rank_is_named_and_the_job_ended(tmp_path):
     assert soon(lambda: nothing_is_left(tmp_path))
 
 
-@pytest.mark.parametrize("how", ["measure", "log"])
+@pytest.mark.parametrize("how", ["measure", pytest.param("log", marks=pytest.mark.slow)])
 def test_a_rank_that_reads_batches_or_waits_for_disk_space_is_not_stalled(tmp_path, how):
     assert launch(job(tmp_path, how, "3"), stall_timeout_seconds=1.5) == 0
 

@@ -71,6 +71,7 @@ def test_stage_1_begun_with_a_checkpoint_goes_on_as_if_it_had_not_stopped(run: P
         np.testing.assert_array_equal(found[key], value, key)
 
 
+@pytest.mark.slow
 def test_a_search_has_all_parts_and_measures_the_average_beside_the_raw_weights(run: Path, tmp_path: Path) -> None:
     stage_2(run, checkpoint(run), out=tmp_path / "two")
     result = StageTwoResult.read(tmp_path / "two" / "result.json")

@@ -43,6 +43,7 @@ def weights(tmp_path: Path) -> Path:
     return run / "checkpoint_stage_1" / "network-2_4.ckpt"
 
 
+@pytest.mark.slow
 def test_stage_2_fits_a_basis_and_makes_one_step(tmp_path: Path, weights: Path) -> None:
     before = sorted(tmp_path.rglob("*"))
     command = ("train", "stage-2", ".", weights, "--config", "two.yaml", *ONE_RANK, "--fast-dev-run")

@@ -35,6 +35,7 @@ def pictures(text: str) -> set[str]:
     return set(re.findall(r'id="figure-([^"]+)"', text))
 
 
+@pytest.mark.slow
 def test_the_page_is_whole_by_itself(page: Path) -> None:
     text = page.read_text()
     ids, links = re.findall(r'\bid="([^"]*)"', text), re.findall(r'\b(?:href|src)="([^"]*)"', text)
@@ -45,6 +46,7 @@ def test_the_page_is_whole_by_itself(page: Path) -> None:
     assert {link[1:] for link in links if link.startswith("#")} <= set(ids)
 
 
+@pytest.mark.slow
 def test_every_picture_is_there_in_three_formats_with_a_description(page: Path) -> None:
     labels = re.findall(r'<svg\b[^>]*\baria-label="([^"]*)"', page.read_text())
     assert pictures(page.read_text()) == PICTURES
@@ -55,6 +57,7 @@ def test_every_picture_is_there_in_three_formats_with_a_description(page: Path) 
         ElementTree.parse(page.parent / f"{name}.svg")
 
 
+@pytest.mark.slow
 def test_the_figures_on_the_page_are_those_of_the_run(page: Path, searched: Path, two_stages: TwoStages) -> None:
     text, result = page.read_text(), StageTwoResult.read(searched / "result.json")
     assert f"<b>{100 * result.main.at('final'):.2f} %</b><span>accuracy on test of the network to use" in text
