@@ -149,7 +149,7 @@ class StallDetector:
     def __init__(self, ranks: Iterable[int], seconds: float, now: Callable[[], float] = time.monotonic):
         self._seconds, self._now = seconds, now
         self._activities: dict[int, str] = {}
-        self._far = dict.fromkeys(ranks, (-1, 0))
+        self._progress = dict.fromkeys(ranks, (-1, 0))
         self._last = self._last_turn = now()
 
     def heard(self, rank: int, activity: str, step: int) -> None:
@@ -157,7 +157,7 @@ class StallDetector:
 
         Within a step ``READING`` comes first, then ``COMPUTING``, then any other activity.
         """
-        self._far[rank] = (step, {READING: 0, COMPUTING: 1}.get(activity, 2))
+        self._progress[rank] = (step, {READING: 0, COMPUTING: 1}.get(activity, 2))
         self._activities[rank] = f"{activity} step {step}"
         self.alive()
 
@@ -181,8 +181,8 @@ class StallDetector:
         return self._stall(silence)
 
     def _stall(self, silence: float) -> Stall:
-        behind = sorted(rank for rank, far in self._far.items() if far == min(self._far.values()))
-        others = sorted(set(self._far) - set(behind))
+        behind = sorted(rank for rank, far in self._progress.items() if far == min(self._progress.values()))
+        others = sorted(set(self._progress) - set(behind))
         verb = "is" if len(behind) == 1 else "are"
         activity = self._activities.get(behind[0], "not at the first step yet")
         words = f"no rank has moved for {silence:.0f} s (--stall-timeout): {_named(behind)} {verb} {activity}"
