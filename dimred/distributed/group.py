@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,9 +18,9 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
-from dimred.distributed.in_step import AllReduce, Ballot
+from dimred.distributed.in_step import AllReduce, Ballot, FusedAllReduce
 from dimred.distributed.ranks import Intent, Ranks, Result, as_ours
-from dimred.errors import DataError, DimredError, FaultError
+from dimred.errors import ConfigError, DataError, DimredError, FaultError
 from dimred.io.checksums import sample_digest
 
 _LONGEST_TURN_SECONDS = 0.5
@@ -28,15 +29,30 @@ _KINDS = (DataError, FaultError, DimredError)
 
 
 class Group(Ranks):
-    """The ranks of a job of several processes, all of which call the same methods in the same order; see ``Ranks``."""
+    """The ranks of a job of several processes, all of which call the same methods in the same order; see ``Ranks``.
 
-    def __init__(self, rank: int, group_size: int):
+    Args:
+        rank: the number of this process.
+        group_size: the number of ranks.
+        splits: numbers, from 0, of the gradients that end a fused all-reduce; none are fused without any.
+    """
+
+    def __init__(self, rank: int, group_size: int, splits: Sequence[int] = ()):
         self.rank = rank
         self.group_size = group_size
+        self._splits = splits
         self._sum = AllReduce(1.0)
 
-    def mean(self) -> nn.Cell:
-        return AllReduce(1.0 / self.group_size)
+    def mean(self, n_gradients: int = 0) -> nn.Cell:
+        factor = 1.0 / self.group_size
+        if not self._splits or not n_gradients:
+            return AllReduce(factor)
+        if any(split >= following for split, following in pairwise((*self._splits, n_gradients))):
+            raise ConfigError(
+                f"all_reduce_split is {list(self._splits)}; its numbers must rise, and the network has gradients 0 to "
+                f"{n_gradients - 1}; give numbers of these, or [] to fuse none"
+            )
+        return FusedAllReduce(factor, self._splits)
 
     def ballot(self) -> Ballot:
         return Ballot()

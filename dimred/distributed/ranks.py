@@ -44,8 +44,15 @@ class Ranks:
         """Return whether this is rank 0, which writes the files."""
         return self.rank == 0
 
-    def mean(self) -> nn.Cell | None:
-        """Return a cell that maps float32 tensors to a tuple of their means over all ranks; None for one process."""
+    def mean(self, n_gradients: int = 0) -> nn.Cell | None:
+        """Return a cell that maps float32 tensors to a tuple of their means over all ranks; None for one process.
+
+        Args:
+            n_gradients: how many of the first tensors are gradients, which may be fused in groups.
+
+        Raises:
+            ConfigError: there is no gradient with one of the numbers at which groups are to end.
+        """
         return None
 
     def ballot(self) -> "Ballot | None":

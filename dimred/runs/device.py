@@ -29,8 +29,8 @@ def set_up(
     Args:
         seed: must be the same on all ranks, so that they start from the same weights.
         device_target: the kind of device to compute on.
-        all_reduce_split: the numbers, from 0, of the gradients that end a fused all-reduce; () fuses none, which is
-            MindSpore's default. Ignored on CPU, and if there is only one process.
+        all_reduce_split: the numbers, from 0, of the gradients that end a fused all-reduce; () fuses none. Ignored on
+            CPU, and if there is only one process.
         deterministic: whether kernels and collectives are to give the same bits in every run.
 
     Returns:
@@ -67,12 +67,8 @@ def _join(target: Literal["CPU", "Ascend"], all_reduce_split: Sequence[int]) -> 
     from dimred.distributed.group import Group  # a process that is alone needs no collectives
 
     communication.init()
-    ranks = Group(communication.get_rank(), communication.get_group_size())
-    if all_reduce_split and target == "Ascend":
-        from dimred.workarounds.all_reduce_fusion import fuse_all_reduces
-
-        fuse_all_reduces(all_reduce_split, ranks.group_size)
-    return ranks
+    splits = all_reduce_split if target == "Ascend" else ()
+    return Group(communication.get_rank(), communication.get_group_size(), splits)
 
 
 def set_precision(settings: StageConfig) -> None:

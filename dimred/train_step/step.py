@@ -115,7 +115,7 @@ class TrainStep(TypedCell):
         parts = collect_parts(network, loss_scale=loss_scale, clipping=clipping, ema=ema, parts=parts)
         check_optimizer(optimizer, network.trainable_params())
         loss_scales = parts_of(LossScale, parts)
-        reduce = ranks.mean()
+        reduce = ranks.mean(len(optimizer.parameters))
         weighs = reduce is not None or micro_batch_size is not None
         if weighs or len(loss_scales) > 0 or len(parts_of(GradientPart, parts)) > 0:
             check_dense(network)

@@ -12,8 +12,9 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 
 from dimred.data.batches import DamagedError
+from dimred.distributed.group import Group
 from dimred.distributed.ranks import Ranks
-from dimred.errors import DataError, DivergedError, StoppedError
+from dimred.errors import ConfigError, DataError, DivergedError, StoppedError
 from dimred.launch.signals import StopSignals
 from dimred.runs.faults import DivergenceDetector
 from dimred.runs.loop import EpochLoop, Observer, Progress
@@ -23,7 +24,7 @@ from dimred.train_step.loss_scale import DynamicLossScale
 from dimred.train_step.step import StepResult, TrainStep
 from dimred.vectors.parameters import from_arrays, to_arrays
 from tests.helpers.networks import BatchNormNet, image_batch
-from tests.helpers.problems import changed, primitives
+from tests.helpers.problems import changed, fusion_groups, primitives
 from tests.helpers.reads import watched_reads
 
 READ_EVERY, STEPS, MICRO = 3, 8, 4  # steps of an epoch; rows of a micro-batch, of which a batch has two
@@ -195,11 +196,24 @@ def all_reduces(ranks: Ranks) -> dict:
     shapes = ((), (2**14 + 1,), (3, 4), (2**14,), (130, 130), *[(1, 2, 3)] * 20)
     rng = np.random.default_rng(1)
     values = [np.asarray(rng.standard_normal(shape), np.float32) for shape in shapes]
-    means = mean(*(Tensor(value * (ranks.rank + 1), ms.float32) for value in values))
+    ours = [Tensor(value * (ranks.rank + 1), ms.float32) for value in values]
+    fused = Group(ranks.rank, ranks.group_size, (1, 4)).mean(len(ours))
+    means, sums = mean(*ours), fused(*ours)
+    refused = []
+    for splits in ((4, 1), (len(ours),)):
+        try:
+            Group(ranks.rank, ranks.group_size, splits).mean(len(ours))
+        except ConfigError as error:
+            refused.append(str(error))
     share = (ranks.group_size + 1) / 2
     return {
         "of a step": primitives(runs_of_all_parts(ranks).step)["AllReduce"],
         "of means": primitives(mean)["AllReduce"],
+        "fused": fusion_groups(fused),
+        "refused": refused,
+        "fused is equal": all(
+            np.array_equal(one.asnumpy(), other.asnumpy()) for one, other in zip(sums, means, strict=True)
+        ),
         "shapes": [tuple(each.shape) for each in means] == [*shapes],
         "error": max(
             float(np.abs(each.asnumpy() - share * value).max()) for each, value in zip(means, values, strict=True)

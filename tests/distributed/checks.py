@@ -246,15 +246,10 @@ def own_networks(ranks: Ranks) -> dict:
     }
 
 
-def parallel_mode(ranks: Ranks) -> str:
-    """Return what ``all_reduce_split`` changes, which a CPU ignores."""
-    return str(ms.get_auto_parallel_context("parallel_mode"))
-
-
 IN_GRAPHS = (
     collectives, one_rank_fails_at_work, one_rank_leaves, one_loss_is_not_finite, all_reduces, subspace,
     beside_one_rank, masks_of_training, evaluation, statistics, averages, shared_files,
-    metrics_without_a_shared_disk, snapshot_callback, own_networks, parallel_mode,
+    metrics_without_a_shared_disk, snapshot_callback, own_networks,
 )  # fmt: skip
 IN_EITHER_MODE = (one_loss_differs, dropout, counted_labels, counters)
 

@@ -120,10 +120,15 @@ def test_ranks_go_on_or_end_together_where_the_loss_of_one_is_not_finite(answers
 
 
 def test_the_votes_and_all_small_gradients_take_one_all_reduce(answers) -> None:
-    """Each of the two large tensors among the means takes one of its own."""
+    """Each of the two large tensors among the means takes one of its own, and each tensor that may be fused."""
     for each in answers["all_reduces"]:
         assert (each["of a step"], each["of means"], each["shapes"]) == (1, 3, True)
         assert each["error"] < 1e-5
+        assert each["fused"] == [1024] * 2 + [1025] * 3 + [1026] * 20
+        assert each["fused is equal"]
+        assert [text.partition(";")[0] for text in each["refused"]] == [
+            "all_reduce_split is [4, 1]", "all_reduce_split is [25]"
+        ]  # fmt: skip
 
 
 def test_each_rank_holds_its_columns_and_all_get_the_same(answers):
@@ -168,10 +173,6 @@ def test_training_draws_other_masks_on_each_rank_and_on_rank_0_those_of_one_rank
     assert all(len({*masks}) == len(found) for masks in zip(*(each["rank"] for each in found), strict=True))
     assert all(each["alone"] == found[0]["rank"] for each in found)
     assert all(each["rank, weights"] == each["alone, weights"] == found[0]["rank, weights"] for each in found)
-
-
-def test_ranks_on_cpu_train_without_the_context_that_fuses_all_reduces(answers) -> None:
-    assert {*answers["parallel_mode"]} == {"stand_alone"}
 
 
 def test_all_ranks_begin_with_the_weights_of_rank_0_and_draw_noise_of_their_own(answers) -> None:

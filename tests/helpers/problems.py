@@ -1,6 +1,7 @@
 """Batches, some of which overflow, and a step's whole state, for the tests of the step's parts."""
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 from mindspore import Tensor, nn, ops
@@ -41,10 +42,21 @@ def overflowing(seed: int) -> tuple[Tensor, Tensor]:
 
 def primitives(cell: nn.Cell) -> Counter[str]:
     """Count the primitives in the compiled graph of a cell by name; the cell must have been called, in graph mode."""
+    return Counter(node.op_type.rpartition("::")[2] for node in _nodes(cell))
+
+
+def fusion_groups(cell: nn.Cell) -> list[int]:
+    """Return the number of the group of each all-reduce in the compiled graph of a cell, sorted; 0 for none."""
+    all_reduces = (node for node in _nodes(cell) if node.op_type.endswith("AllReduce"))
+    groups = ({one.name: one.value.int_val for one in node.attribute}.get("fusion", 0) for node in all_reduces)
+    return sorted(groups)
+
+
+def _nodes(cell: nn.Cell) -> Any:
     (phase,) = cell.compile_cache
     model = ModelProto()
     model.ParseFromString(_cell_graph_executor._graph_executor.get_func_graph_proto(phase, "anf_ir", False))
-    return Counter(node.op_type.rpartition("::")[2] for node in model.graph.node)
+    return model.graph.node
 
 
 class BareStep(nn.Cell):

@@ -7,8 +7,8 @@ it is ``tests/studies/end_rule_runs.py`` of commit 03b3a60a, for a worktree of t
 
 A, today's default, is a tenth of all epochs from half of the rate, and a choice among about ten networks. B (linear)
 and C (1 - sqrt) take a fifth from the whole of the rate, and have two candidates: the end, and the best of few averages
-of stage 1's snapshots. The lowest mean of the trained loss on ``val`` chooses. Plain training and schedule-free SGD
-are those of the study of choices, with the same draw of the data.
+of stage 1's snapshots. D is B with twice the rate and two fifths of all epochs. The lowest mean of the trained loss on
+``val`` chooses. Plain training and schedule-free SGD are those of the study of choices, with the same draw of the data.
 """
 
 import re
@@ -26,7 +26,7 @@ CHOICES = HERE / "choices"
 PASSES = {22: 30, 36: 45, 69: 89}  # epochs of stage 1 of B and C -> the name of the budget
 TODAY = {22: 25, 36: 40, 69: 78}  # and those of A, which trains for as many in all
 RULES = ("A", "B", "C")
-RIVALS = ("plain", "schedule_free", "schedule_free_rate_2")
+RIVALS = ("plain", "schedule_free", "schedule_free_rate_2", "schedule_free_annealed")
 TASKS = {
     "photos": "photographs", "noisy": "wrong labels", "satimage": "satellite pixels", "letter": "letters",
     "fashion": "Fashion-MNIST", "digits": "digits",
@@ -42,7 +42,7 @@ LISTS = {  # lengths of the averages that A could choose among, beside its last 
     "none": (),
 }
 SLACK = 0.1  # points by which a rule may be behind A in the mean of a task
-_FILE = re.compile(r"(?P<task>[a-z]+)_(?P<seed>\d+)_(?P<at>\d+)_(?P<rule>[ABC])\.npz")
+_FILE = re.compile(r"(?P<task>[a-z]+)_(?P<seed>\d+)_(?P<at>\d+)_(?P<rule>[ABCD])\.npz")
 
 _SHORT = re.compile(r"( of)?(?= \d)| snapshots, steps.*| of the epochs")
 _WINDOW = re.compile(r"uniform of (\d+) snapshots, steps \d+ to (\d+)")
@@ -72,7 +72,7 @@ class Run(NamedTuple):
     def losses(self, rule: str) -> dict[str, float]:
         """Return the losses of a rule's candidates."""
         own = self.rules[rule].losses
-        return own if rule == "A" else {"end": own["end"]} | self.averages
+        return {"end": own["end"]} | self.averages if rule in ("B", "C") else own
 
     def chosen(self, rule: str) -> str:
         losses = self.losses(rule)
@@ -158,9 +158,9 @@ def spread(values: np.ndarray, sign: str = "") -> str:
 def table(found: list[Cell]) -> str:
     """Tabulate each rule and rival, mean ± standard deviation over the seeds, and the paired differences."""
     lines = [
-        "| task | passes | seeds | A | B | C | plain | schedule-free | at rate 2 | B less A | C less A "
+        "| task | passes | seeds | A | B | C | plain | schedule-free | at rate 2 | beta annealed | B less A | C less A "
         "| A less best rival | C less best rival |",
-        "|---|" + "---:|" * 12,
+        "|---|" + "---:|" * 13,
     ]
     for cell in found:
         rival = cell.best_rival()
@@ -169,6 +169,16 @@ def table(found: list[Cell]) -> str:
             spread(cell.values(one, other), "+") for one, other in (("B", "A"), ("C", "A"), ("A", rival), ("C", rival))
         ]
         lines.append(f"| {TASKS[cell.task]} | {PASSES[cell.at]} | {len(cell.runs)} | {' | '.join(row)} |")
+    return "\n".join(lines)
+
+
+def twice_table(found: list[Cell]) -> str:
+    """Tabulate D where it was run, mean ± standard deviation over the seeds, and the paired differences."""
+    lines = ["| task | passes | seeds | D | D less A | D less B |", "|---|---:|---:|---:|---:|---:|"]
+    for cell in found:
+        if n := len(cell.values("D")):
+            row = [spread(cell.values("D")), *(spread(cell.values("D", other), "+") for other in ("A", "B"))]
+            lines.append(f"| {TASKS[cell.task]} | {PASSES[cell.at]} | {n} | {' | '.join(row)} |")
     return "\n".join(lines)
 
 
@@ -258,7 +268,8 @@ def lists_table() -> str:
 
 def main() -> None:
     found = cells(load(STORE))
-    parts = table(found), choices_table(found), *(verdict(found, rule) for rule in RULES[1:]), lists_table()
+    verdicts = [verdict(found, rule) for rule in RULES[1:]]
+    parts = table(found), choices_table(found), *verdicts, twice_table(found), lists_table()
     print("\n\n".join(parts))
 
 

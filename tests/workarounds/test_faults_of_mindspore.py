@@ -6,10 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-from mindspore import nn
-from mindspore.parallel.auto_parallel import AutoParallel
-
 import dimred
 from dimred.workarounds.onednn_cap import ISA_VARIABLE, has_avx512
 
@@ -80,13 +76,6 @@ gc.collect()
 
 CONVOLUTION = "print(nn.Conv2d(8, 8, 3)(Tensor(np.ones((1, 8, 16, 16), np.float32))).shape)"
 
-FUSION = """
-from dimred.workarounds.all_reduce_fusion import fuse_all_reduces
-fuse_all_reduces((2, 5), 4)
-names = "all_reduce_fusion_config", "device_num", "gradients_mean"
-print(*(ms.get_auto_parallel_context(name) for name in names))
-"""
-
 NATIVE_MESSAGES = """
 sys.stderr = open("of_python.log", "w")
 try:
@@ -123,16 +112,10 @@ def test_the_faults_of_steps_are_still_there(tmp_path: Path) -> None:
 
 
 def test_the_faults_of_processes_are_still_there(tmp_path: Path) -> None:
-    """Native code prints past Python, a context alone fuses all-reduces, and the end leaves a folder and words.
-
-    ``AutoParallel``, the context's successor, can fuse too, but has no mode for ranks that share a batch.
-    """
-    done = ran(START + NATIVE_MESSAGES + LITTER + FUSION, tmp_path)
+    """Native code prints past Python, and the end leaves a folder and words."""
+    done = ran(START + NATIVE_MESSAGES + LITTER, tmp_path)
     past_python, at_exit = done.stderr.split("OF PYTHON\n")
     assert past_python
-    assert done.stdout.strip() == "[2, 5] 4 True"
-    with pytest.raises(ValueError, match="must be one of"):
-        AutoParallel(nn.Dense(2, 2), "data_parallel")
     assert (tmp_path / "rank_0" / "om").is_dir()
     assert "Exception ignored" in at_exit
     assert "__del__" in at_exit
@@ -150,12 +133,6 @@ def test_onednn_still_takes_its_reference_kernel_where_it_may_use_avx_512(tmp_pa
     assert not takes_reference_kernel("AVX2")
 
 
-def test_the_context_of_all_reduces_is_set_in_one_place() -> None:
-    """MindSpore 2.11 ends it for static graphs; the ranks of ``tests/distributed`` train without it."""
-    places = [path.name for path in DIMRED.rglob("*.py") if "set_auto_parallel_context(" in path.read_text()]
-    assert places == ["all_reduce_fusion.py"]
-
-
 def test_what_needs_no_workaround_imports_none() -> None:
     """A step guards each call; the rest is for a process or a run as a whole."""
     users = {
@@ -164,4 +141,4 @@ def test_what_needs_no_workaround_imports_none() -> None:
         if re.search(r"(from|import) dimred\.workarounds", path.read_text())
     }
     of_steps, of_process = {"train_step/step.py", "search_step/search_step.py"}, {"__init__.py", "cli/machine.py"}
-    assert users == of_steps | of_process | {"runs/run.py", "runs/device.py"}
+    assert users == of_steps | of_process | {"runs/run.py"}
