@@ -27,7 +27,7 @@ class SnapshotEntry:
     """One snapshot of a series."""
 
     file: str  # its name inside the folder
-    step: int  # applied updates when it was taken, counted from the start of training
+    step: int  # steps made when it was taken, counted from the start of training
     epoch: int  # the epoch in which it was taken
     bytes: int  # size of the file
     digest: str = ""  # vector_digest of its weights; empty if the folder has no manifest
@@ -147,7 +147,7 @@ class CheckpointSeries:
         Args:
             weights: the trainable weights in order: name -> MindSpore's parameter, or anything that ``numpy.asarray``
                 takes, such as PyTorch's ``weight.detach()``; NumPy's bfloat16 is stored as float32.
-            step: applied updates so far; greater than that of the last snapshot.
+            step: steps made so far; more than those of the last snapshot.
             epoch: the current epoch, for the file name.
             step_in_epoch: replaces ``step`` in the file name, because MindSpore's names count steps within an epoch.
 

@@ -96,8 +96,8 @@ class RunStates(_NumberedFiles):
         """Read the newest undamaged state; call ``note`` with a text on each damaged one.
 
         Raises:
-            RunError: none can be read, or the newest is of an unknown version. To begin anew would remove the work of
-                the run.
+            RunError: none can be read, or the newest is of an unknown version. Starting over would discard
+                the work of the run.
         """
         reason = f"There is no state in {self.directory}."
         for number, (_, path) in enumerate(reversed(self._files())):
@@ -112,7 +112,7 @@ class RunStates(_NumberedFiles):
     def newest_in_words(self) -> str:
         """Name the state that a run would go on from, for an error message."""
         files = self._files()
-        return f"the last good state is {files[-1][1]}" if files else "no state was saved yet"
+        return f"the last good state is {files[-1][1]}" if files else "no state has been saved yet"
 
 
 class FullCheckpoints(_NumberedFiles):

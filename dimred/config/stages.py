@@ -233,6 +233,15 @@ class StageTwoConfig(StageConfig):
             )
         return self
 
+    @model_validator(mode="after")
+    def _candidates_are_kept_as_they_are_measured(self) -> "StageTwoConfig":
+        if self.uses_val and not self.reestimate_batch_norm:
+            raise ValueError(
+                "reestimate_batch_norm is false, but the networks that val chooses from are measured with re-estimated "
+                "statistics; leave it true, or set cooldown.keep_best to false"
+            )
+        return self
+
     @property
     def n_epochs(self) -> int:
         """Return ``epochs`` as a number; a fraction must have been resolved by ``with_epochs_after``."""

@@ -107,6 +107,8 @@ class Job:
         """Return the variables that one rank gets in addition to ``environment``."""
         device = self.table[rank].device_id if self.table else rank - self.local_ranks[0]
         mine = {"RANK_ID": str(rank), "RANK_SIZE": str(self.devices), "DEVICE_ID": str(device)}
+        if self.devices == 1 and self.rank_table is None and "DEVICE_ID" in os.environ:
+            del mine["DEVICE_ID"]  # that of the environment is kept: others may use the host's first device
         return mine | ({"MS_ROLE": "MS_WORKER", "MS_NODE_ID": str(rank)} if self.joins_ranks else {})
 
     def describe(self) -> Iterator[str]:

@@ -52,7 +52,8 @@ class Begun(Generic[Settings]):
 
     Attributes:
         config: the configuration to go on with.
-        pins: everything outside its folder that the run depends on: ``devices``, ``DATA/train``, ``WEIGHTS`` and so on.
+        pins: what the run depends on and does not have in its folder: ``devices``, ``DATA/train``, ``WEIGHTS`` and so
+            on.
     """
 
     config: Settings
@@ -86,6 +87,7 @@ class Begun(Generic[Settings]):
         values = load_config(stage, own).model_dump(mode="json", exclude_unset=True)
         given = load_config(stage, config or own, overrides).model_dump(mode="json", exclude_unset=True)
         if isinstance(given.get("epochs"), str):  # a fraction, which became a number when the run began
+            _log.info(f"--resume: epochs stays {values['epochs']}, not {given['epochs']}; give a number to change it")
             del given["epochs"]
         changes = list(_differences(values, given))
         free = _free_keys(stage.checked(values))
@@ -127,7 +129,7 @@ class Begun(Generic[Settings]):
         if changes:
             raise ConfigError(
                 f"the inputs that the run was begun with have changed:{''.join(changes)}\n--resume needs the same "
-                "contents; give those, or begin a new run with another --out"
+                "inputs; restore them, or begin a new run with another --out"
             )
 
 

@@ -290,6 +290,6 @@ class SearchStep(TypedCell):
             raise SearchError(
                 f"the network gave the loss {loss:.6g}, then {again:.6g} for the same batch and weights: its forward "
                 "pass draws random numbers the search can't repeat, or keeps a state of its own, such as a counter. "
-                "Use nn.Dropout cells, which are made repeatable, in place of ops.dropout, and no state but parameters"
+                "Use nn.Dropout cells, which are made repeatable, not ops.dropout, and keep all state in parameters"
             )
         self._forward_is_checked = True

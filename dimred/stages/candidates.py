@@ -89,7 +89,9 @@ class Candidates:
         """Choose among the candidates, and put the choice into the network on every rank; return it, to record."""
         file, parameters = choose(self._choice.candidates).source, list(self._evaluator.network.get_parameters())
         assert isinstance(file, Path)
-        self._run.ranks.run_on_rank_zero(lambda: from_arrays(parameters, read_checkpoint(file), str(file)))
+        arrays = self._run.ranks.run_on_rank_zero(lambda: read_checkpoint(file))
+        if arrays is not None:
+            from_arrays(parameters, arrays, str(file))
         self._run.ranks.broadcast(parameters)
         self._choice.log_choice("kept")
         return self._choice.result()

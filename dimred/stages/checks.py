@@ -9,6 +9,7 @@ import numpy as np
 import psutil
 from mindspore import get_context, nn
 
+from dimred.checkpoints.layout import arrays_digest
 from dimred.checkpoints.states import read_full_checkpoint
 from dimred.config import N_COMPONENTS, StageConfig, StageOneConfig, StageTwoConfig
 from dimred.errors import ConfigError
@@ -53,7 +54,7 @@ def check_stage_1(
         resume: whether ``out`` may hold a start that was killed before the run had begun.
 
     Returns:
-        The arrays of that checkpoint with its epoch; None without one.
+        The arrays of that checkpoint with its epoch; None without one, or for a run that is resumed.
 
     Raises:
         ConfigError: there is a problem; the message lists all of them.
@@ -64,11 +65,12 @@ def check_stage_1(
     problems.collect(lambda: build_optimizer(task.settings.optimizer, task.network, [0.0]))
     problems.collect(lambda: _check_names(task.network))
     first = None
-    if go_on_from is not None:
+    if go_on_from is not None and begun is None:
         first = problems.collect(lambda: read_full_checkpoint(go_on_from, named_weights("--from", go_on_from)))
     problems.check()
     task.check()
-    if first is not None and begun is None:
+    if first is not None:
+        task.ranks.check_same("--from", arrays_digest(first[0]).encode())
         _check_begin(task, *first)
     warn_of_idle_patterns(task.settings.optimizer, task.network)
     log_plan_of_stage_1(task.settings, task.steps_per_epoch, disk)
@@ -201,7 +203,7 @@ def log_plan_of_stage_1(config: StageOneConfig, steps_per_epoch: int, disk: int)
     n_snapshots = snapshots_in_the_end(config, steps_per_epoch)
     if n_snapshots == 0:
         _log.warning(
-            f"this run keeps no snapshots, so stage 2 will have nothing to search in or to average: "
+            f"this run keeps no snapshots, so stage 2 will have no snapshots to search in or average: "
             f"snapshots.first_epoch is {config.snapshots.first_epoch}, and epochs is {config.epochs}"
         )
     elif n_snapshots <= N_COMPONENTS:

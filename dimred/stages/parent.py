@@ -132,8 +132,8 @@ def config_beside(weights: Path) -> Path:
     file = _config_file(_in_its_run(weights))
     if file is None:
         raise ConfigError(
-            f"{named_weights('WEIGHTS', weights)} is in no run of stage 1 that this host can read, so its "
-            "configuration is not known; give one with --config, see dimred init"
+            f"{named_weights('WEIGHTS', weights)} belongs to no run of stage 1 that this host can read, so its "
+            "configuration is unknown; give one with --config, see dimred init"
         )
     return file
 

@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class StageOne:
-    """Stage 1: it has a run, a series of snapshots, and perhaps an early stop.
+    """Stage 1, which keeps a series of snapshots and, if it is asked to, ends early.
 
     Args:
         run: the run.

@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 
 class StageTwo(Observer):
-    """Stage 2 from its start to the network that is kept: it has a run, and a cooldown has candidates.
+    """Stage 2, from its start to the network that is kept; a cooldown also chooses among candidates.
 
     A search keeps its last network. After a cooldown, ``val`` chooses between the last epoch and the best average of
     stage 1's snapshots, or WEIGHTS themselves if no average is better than these.
@@ -137,7 +137,7 @@ class StageTwo(Observer):
         except NothingAcceptedError as stop:
             self.result.stopped, self.result.epochs = str(stop), run.n_steps / self._per_epoch
             _log.info(f"the search stops in epoch {progress.epoch}: {stop}")
-            if progress.done:  # the steps since the last epoch count as an epoch, whose end is a candidate
+            if progress.done:  # the steps since the last epoch count as an epoch
                 run.arrays_of(self.step)
                 self.after_epoch(progress)
 

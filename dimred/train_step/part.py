@@ -96,7 +96,8 @@ class GradientPart(StepPart):
 
 
 class WeightsPart(StepPart):
-    """A part that follows the weights, such as ``EMA``; it is called after each update, but not after a dropped step.
+    """A part that follows the weights, such as ``EMA``; it is called after each update of training, and after
+    each step that a search accepts.
 
     It reports no numbers.
 

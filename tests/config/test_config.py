@@ -183,6 +183,7 @@ def test_a_wrong_override_is_refused_by_name(override: str, said: str) -> None:
         ("digits_2", ["search.learning_rate=5"], "learning_rate is an option of the rule sgd, but rule is bfgs"),
         ("digits_2", ["search.rule=sgd", "search.rho=0.6"], "rho is an option of the rule bfgs, but rule is sgd"),
         ("digits_cooldown_2", ["search.alpha=0.1"], "search.alpha: for the method search, but method is cooldown"),
+        ("digits_cooldown_2", ["reestimate_batch_norm=false"], "reestimate_batch_norm is false, but the networks that"),
         (
             "digits_2",
             ["cooldown.optimizer.name=sgd"],

@@ -20,7 +20,7 @@ from mindspore.dataset import NumpySlicesDataset
 from dimred.averaging.windows import Window
 from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.series import CheckpointSeries
-from dimred.checkpoints.states import RunStates, read_state
+from dimred.checkpoints.states import FullCheckpoints, RunStates, read_state
 from dimred.config import StageOneConfig
 from dimred.distributed.ranks import Ranks
 from dimred.errors import DataError, DimredError
@@ -31,6 +31,7 @@ from dimred.io.metrics_file import read_metrics
 from dimred.runs.device import set_up
 from dimred.runs.records import MetricsLog, cut_metrics
 from dimred.runs.task import build_task
+from dimred.stages.checks import check_stage_1
 from dimred.stages.snapshot_callback import SnapshotCallback
 from dimred.vectors.projection import make_projection
 from tests.distributed.agreement import (
@@ -246,10 +247,22 @@ def own_networks(ranks: Ranks) -> dict:
     }
 
 
+def other_checkpoint(ranks: Ranks) -> str:
+    """Begin a stage 1 with a checkpoint that has another number in it on every rank."""
+    task = build_task(StageOneConfig.model_validate(tiny_task.TASK | {"epochs": 3}), Path(), ranks, is_checked=False)
+    with tempfile.TemporaryDirectory() as own:
+        FullCheckpoints(Path(own), "net", 1).save(1, 4, {"global_step": np.full(1, 4), "w": np.full(1, ranks.rank)})
+        try:
+            check_stage_1(task, Path(own) / "new", Path(own) / "net-1_4.ckpt")
+        except DimredError as error:
+            return str(error)
+    return "nothing"
+
+
 IN_GRAPHS = (
     collectives, one_rank_fails_at_work, one_rank_leaves, one_loss_is_not_finite, all_reduces, subspace,
     beside_one_rank, masks_of_training, evaluation, statistics, averages, shared_files,
-    metrics_without_a_shared_disk, snapshot_callback, own_networks,
+    metrics_without_a_shared_disk, snapshot_callback, own_networks, other_checkpoint,
 )  # fmt: skip
 IN_EITHER_MODE = (one_loss_differs, dropout, counted_labels, counters)
 

@@ -184,6 +184,10 @@ def test_all_ranks_begin_with_the_weights_of_rank_0_and_draw_noise_of_their_own(
     assert {each["of the task"] for each in found} == {found[0]["at first"]}
 
 
+def test_a_stage_1_begins_with_the_same_checkpoint_on_all_ranks(answers):
+    assert {text.partition(";")[0] for text in answers["other_checkpoint"]} == {"the ranks do not have the same --from"}
+
+
 def test_accuracy_is_exact_over_uneven_shares(answers):
     found = answers["evaluation"]
     assert [each["accuracy"] for each in found] == [8 / 23] * len(found)

@@ -59,6 +59,12 @@ def test_a_job_inside_another_one_has_its_own_ranks(left_over: None, tmp_path: P
         assert not [line for line in variables if line.startswith(("MS_ROLE", "MS_WORKER", "MS_SCHED", "RANK_TABLE"))]
 
 
+def test_a_single_rank_keeps_the_device_that_was_chosen_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEVICE_ID", "5")
+    assert "DEVICE_ID" not in job(tmp_path, "fine", devices=1).rank_environment(0)
+    assert job(tmp_path, "fine", devices=2).rank_environment(1)["DEVICE_ID"] == "1"
+
+
 def test_a_variable_and_a_folder_that_are_not_utf_8_are_logged_as_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

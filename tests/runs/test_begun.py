@@ -60,11 +60,12 @@ def test_all_else_that_is_given_and_differs_is_refused_in_one_message(tmp_path: 
     ],
 )
 def test_the_epochs_of_a_stage_2_are_free_unless_its_rates_are_made_for_them(
-    own: list[str], is_free: bool, tmp_path: Path
+    own: list[str], is_free: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The rate would go up again. A fraction that is given has become a number when the run began."""
     out = begun(tmp_path / "two", "epochs=2", *own, stage=StageTwoConfig)
     assert Begun.open(out, StageTwoConfig, None, ["epochs=10%"]).config.epochs == 2
+    assert caplog.messages == ["--resume: epochs stays 2, not 10%; give a number to change it"]
     if is_free:
         assert Begun.open(out, StageTwoConfig, None, ["epochs=3"]).config.epochs == 3
     else:

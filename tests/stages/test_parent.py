@@ -92,7 +92,9 @@ def test_dropped_steps_do_not_count_for_the_rate(weights: Path) -> None:
 
 def test_without_a_file_stage_2_reads_that_of_stage_1(weights: Path, tmp_path: Path) -> None:
     assert config_beside(weights) == tmp_path / "run" / "config.yaml"
-    with pytest.raises(ConfigError, match=r"in no run of stage 1 that this host can read.*give one with --config"):
+    with pytest.raises(
+        ConfigError, match=r"belongs to no run of stage 1 that this host can read.*give one with --config"
+    ):
         config_beside(tmp_path / "net-4_3.ckpt")
 
 

@@ -90,6 +90,16 @@ def test_a_checkpoint_to_begin_with_that_does_not_fit_is_refused(
     assert not (tmp_path / "new").exists()
 
 
+def test_a_run_that_began_with_a_checkpoint_is_resumed_without_it(finished: Path, tmp_path: Path) -> None:
+    config, first = tmp_path / "one.yaml", tmp_path / "network-2_4.ckpt"
+    shutil.copy(finished / "checkpoint_stage_1" / first.name, first)
+    config.write_text(json.dumps(TASK | {"stage_1": STAGE_1 | {"epochs": 3}}))
+    stage_1(tmp_path, config, tmp_path / "new", first)
+    first.unlink()
+    stage_1(tmp_path, config, tmp_path / "new", first, resume=True, overrides=["epochs=4"])
+    assert (tmp_path / "new" / "checkpoint_stage_1" / "network-4_4.ckpt").exists()
+
+
 def test_a_checkpoint_to_begin_with_can_be_tried_in_one_step(finished: Path, tmp_path: Path) -> None:
     """The trial has one epoch, which is not to be compared with that of the checkpoint."""
     config, first = tmp_path / "one.yaml", finished / "checkpoint_stage_1" / "network-2_4.ckpt"
@@ -197,5 +207,5 @@ def test_a_run_that_will_keep_no_snapshots_says_so(
     overrides = [f"snapshots.first_epoch={first_epoch}", "reestimate_batches=1"]
     stage_1(tmp_path, tmp_path / "one.yaml", tmp_path / "one", overrides=overrides)
     assert (
-        "this run keeps no snapshots, so stage 2 will have nothing to search in or to average" in caplog.text
+        "this run keeps no snapshots, so stage 2 will have no snapshots to search in or average" in caplog.text
     ) == warned
