@@ -41,12 +41,7 @@ class Direction(Protocol):
 
     Its states are immutable named tuples of arrays and numbers. A rejected step keeps the state it began with, so that
     nothing has to be undone.
-
-    Attributes:
-        n_components: k.
     """
-
-    n_components: int
 
     def initial(self) -> Any:
         """Return the state before the first step."""
