@@ -199,6 +199,12 @@ def _status(command: Any, tell_refusal: Callable[[str], bool]) -> int:
         status = command(standalone_mode=False)
     except KeyboardInterrupt:  # raised before Typer, which returns the same status for it, has begun the command
         return 128 + signal.SIGINT
+    except SystemExit as end:  # no command of ours raises it
+        _log.error(
+            f"sys.exit({end.code!r}) was called by code of yours, such as a script that is imported for its network; "
+            "call it only below: if __name__ == '__main__'"
+        )
+        return 1
     except Exception as error:
         return _status_of(error, tell_refusal)
     return status if isinstance(status, int) else 0

@@ -20,7 +20,7 @@ log = logging.getLogger("dimred.somewhere")
 def ended(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
     """Return a function that runs a program with an error, and returns its exit status and standard error."""
 
-    def run(error: Exception, tell_refusal: Callable[[str], bool] = lambda why: False) -> tuple[int, str]:
+    def run(error: BaseException, tell_refusal: Callable[[str], bool] = lambda why: False) -> tuple[int, str]:
         def program() -> None:
             raise error
 
@@ -40,6 +40,12 @@ def test_an_error_of_ours_is_one_line_with_its_own_status(ended) -> None:
 
 def test_an_unforeseen_error_is_one_line_and_status_1(ended) -> None:
     assert ended(KeyError("seven")) == (1, "error: KeyError: 'seven' (dimred --debug COMMAND shows where)\n")
+
+
+def test_a_user_s_code_that_ends_the_program_does_not_end_it_well(ended) -> None:
+    status, shown = ended(SystemExit(0))
+    assert status == 1
+    assert shown.startswith("error: sys.exit(0) was called by code of yours, such as a script that is imported for its")
 
 
 def test_a_refusal_that_somebody_else_tells_is_not_printed(ended) -> None:

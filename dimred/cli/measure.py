@@ -66,6 +66,7 @@ def evaluate(
     run = run_of(weights)
     if weights.is_dir():
         weights = network_of_run(weights, run)
+        _log.info(f"measuring {weights}")
     if run is not None:
         config = config or own_config(run)
     if config is None:
@@ -143,15 +144,16 @@ def network_of_run(folder: Path, run: Path | None) -> Path:
         run: the run's folder, see ``run_of``; None if there is none.
 
     Raises:
-        ConfigError: there is no run, or no network in it yet.
+        ConfigError: the folder is no run, or there is no network in it yet.
     """
-    if run is not None:
+    what = "no run's folder"
+    if run is not None and run == without_dots(folder):
         stage_1 = run / STAGE_1_CHECKPOINTS
         final = [*(run / STAGE_2_CHECKPOINTS).glob("*-final.ckpt"), *stage_1.glob("*-final.ckpt")]
         full = full_checkpoints(stage_1)
         if final or full:
             return final[0] if final else full[max(full)]
-    what = "no run's folder" if run is None else "a run that has not saved the network it ends with"
+        what = "a run that has not saved the network it ends with"
     raise ConfigError(f"WEIGHTS is {str(folder)!r}, which is {what}; give a checkpoint or a finished run")
 
 

@@ -126,7 +126,7 @@ def train(
     if stage == "stage-2" and go_on_from is not None:
         raise ConfigError(f"--from is {str(go_on_from)!r}, but stage-2 begins with WEIGHTS; leave --from out")
     # The other hosts read WEIGHTS and PCA_MAT under host 0's paths.
-    _check_paths(data, *((None, None) if node_rank else (weights, pca_mat)))
+    _check_paths(data, go_on_from, *((None, None) if node_rank else (weights, pca_mat)))
     if is_for_imagenet:
         from dimred.data.image_checks import check_is_imagenet
 
@@ -148,17 +148,21 @@ def train(
     if dry_run:
         print("\n".join(job.describe()))
     elif fast_dev_run:
-        sys.exit(_try_out(job, stall_timeout))
+        raise typer.Exit(_try_out(job, stall_timeout))
     else:
-        sys.exit(launch(job, resume=resume, stall_timeout_seconds=stall_timeout))
+        raise typer.Exit(launch(job, resume=resume, stall_timeout_seconds=stall_timeout))
 
 
-def _check_paths(data: Path, weights: Path | None, pca_mat: Path | None) -> None:
-    """Raise ConfigError if a path does not exist, or WEIGHTS is not a full checkpoint."""
-    paths = {"DATA": data, "WEIGHTS": weights, "PCA_MAT": pca_mat}
+def _check_paths(data: Path, go_on_from: Path | None, weights: Path | None, pca_mat: Path | None) -> None:
+    """Raise ConfigError if a path does not exist, or if WEIGHTS or --from is not a full checkpoint."""
+    paths = {"DATA": data, "--from": go_on_from, "WEIGHTS": weights, "PCA_MAT": pca_mat}
     absent = [argument for argument, path in paths.items() if path is not None and not path.exists()]
     if absent:
         raise ConfigError("; ".join(f"{one} is {str(paths[one])!r}, which is not found" for one in absent))
+    if go_on_from is not None and go_on_from.is_dir():
+        raise ConfigError(
+            f"--from is {str(go_on_from)!r}, which is a folder; give a full checkpoint, {FULL_CHECKPOINT}"
+        )
     if weights is None:
         return
     if weights.suffix in (".npy", ".h5"):

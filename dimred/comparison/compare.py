@@ -90,8 +90,6 @@ def compare(
     two = load_config(StageTwoConfig, Path(config or first), overrides)
     two, folder = two.model_copy(update={"seed": 1}), Path(out)  # each run's own seed takes its place
     _check_folder(folder, two, resume=resume)
-    if "cooldown" in (methods or ()) and two.method == "cooldown":
-        raise ConfigError("--methods has 'cooldown', which takes the place of a search, but method is cooldown")
     seeds = dict[int, Path]()
     jobs = [job for run in runs for job in _jobs(str(data), Path(run), two, epochs, folder, methods, seeds)]
     if not (folder / CONFIG).exists():
@@ -137,15 +135,18 @@ def _jobs(
     last_epoch = max(full_checkpoints(run / STAGE_1_CHECKPOINTS), default=0) if one.stop else one.epochs
     for at in epochs or [last_epoch]:
         images, folder = Path(data.replace("{seed}", str(one.seed))), out / f"seed_{one.seed}" / f"at_{at}"
-        names = set(methods or METHODS)
+        left_out = {}  # method that does not apply -> why
+        if one.optimizer.name not in ("momentum", "sgd"):
+            left_out["schedule_free"] = f"is SGD and no counterpart of stage 1's optimizer, {one.optimizer.name}"
+        if at >= (one.schedule.last_epoch or 0):
+            left_out["plain_to_the_end"] = f"goes on with stage 1's schedule, which does not go beyond epoch {at}"
+        if two.method == "cooldown":
+            left_out["cooldown"] = "takes the place of a search, but method is cooldown"
+        if wrong := [name for name in methods or () if name in left_out]:
+            raise ConfigError(f"--methods has {wrong[0]!r}, which {left_out[wrong[0]]}; leave it out")
+        names = {*(methods or METHODS)} - left_out.keys()
         if names.intersection(AFTER_STAGE_2):
             names.add("stage_2")
-        if one.optimizer.name not in ("momentum", "sgd"):
-            names.discard("schedule_free")  # it is SGD, not a counterpart of other optimizers
-        if at >= (one.schedule.last_epoch or 0):
-            names.discard("plain_to_the_end")
-        if two.method == "cooldown":
-            names.discard("cooldown")
         missing = [name for name in METHODS if name in names and not (folder / f"{name}.json").exists()]
         digests = _check_comparable(images, run, one, two, at, missing)
         _check_digests(folder, digests)

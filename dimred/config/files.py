@@ -98,9 +98,9 @@ def _values(stage: type[StageConfig], whole: Mapping[str, Any], overrides: Seque
 
 def _has_other_method(section: Mapping[str, Any], overrides: Sequence[str]) -> bool:
     """Return whether the overrides name a method other than the one the section is for."""
-    given = [one.partition("=")[2].strip() for one in overrides if one.partition("=")[0] == "method"]
+    given = [_parse(one.partition("=")[2], "--set method") for one in overrides if one.partition("=")[0] == "method"]
     default = StageTwoConfig.model_fields["method"].default
-    return bool(given) and OTHER_METHOD.get(given[-1]) == section.get("method", default)
+    return bool(given) and (section.get("method", default), given[-1]) in list(OTHER_METHOD.items())
 
 
 def _override(stage: type[StageConfig], values: dict[str, Any], overrides: Sequence[str]) -> None:

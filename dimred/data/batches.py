@@ -38,7 +38,6 @@ _LASTING_FAULT = re.compile(
     r"map operation: \[|decode failed|by libjpeg|file size is 0|Unsupported image type|got directory|Cannot batch"
     r"|Invalid Python function"
 )
-_MISTAKE = re.compile(r"(Type|Value|Index|Key|Attribute|Name|ZeroDivision|Assertion|NotImplemented)Error\b")
 _REASON = re.compile(r"\[ERROR\] *(.*)")
 _DUMPS = ("abnormal_image.*", "unsupported_image.*")
 _PYTHON_ERROR = re.compile(r"- Python Call Stack:.*?\n(\S[^\n]*)\n\s*\n---", re.DOTALL)  # the last line of a traceback
@@ -216,8 +215,7 @@ def _as_data_error(text: str) -> DataError:
     if "[RandomCrop] failed" in text:
         remedy = "set data.resize=true, or give all images data.image_size"
         return DamagedError(f"an image is too small for data.augmentation 'pad_crop': {remedy} ({why})")
-    is_lasting = _LASTING_FAULT.search(text) or (of_python and _MISTAKE.match(of_python[1]))
-    kind = DamagedError if is_lasting else DataError
+    kind = DamagedError if _LASTING_FAULT.search(text) else DataError
     if file is None:
         return kind(f"the data can't be read: {why}")
     return kind(f"{file[1]} can't be read as an image; restore it, or replace it ({why})")

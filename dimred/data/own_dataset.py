@@ -2,6 +2,7 @@
 
 import hashlib
 import inspect
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,10 @@ from dimred.data.batches import Batches, is_spare
 from dimred.data.labels import check_labels
 from dimred.errors import ConfigError, DataError, shown
 
+# Errors of a user's code that reading again would not mend; any other one may be of a disk or a network.
+_MISTAKES = (
+    TypeError, ValueError, LookupError, AttributeError, NameError, ArithmeticError, AssertionError, NotImplementedError,
+)  # fmt: skip
 # A sequence of samples. Each is a tuple of the network's inputs, one or several, and last the label. The same number
 # must give the same sample each time. One thread reads it, unless the user sets ``data.workers``.
 Source = Sequence[tuple[Any, ...]]
@@ -52,6 +57,8 @@ class OwnDataset(Batches):
         )
         with _as_data_error(f"{problem} (input, label) or (input, ..., label)", "it needs __len__ and __getitem__"):
             self.n_images = len(self._plain_source)
+            if self.n_images == 0:
+                raise IndexError("it has no samples")
             first = tuple(self._plain_source[0])
             _, *_, label = first
         self._columns = [*(f"input {number}" for number in range(1, len(first))), "label"]
@@ -101,7 +108,9 @@ class OwnDataset(Batches):
         epoch_seed = int(np.random.default_rng([seed, epoch, 1]).integers(2**31))
         source = self._make(epoch_seed, None if is_spare(epoch) else epoch)
         if len(source) != (n_plain := len(self._plain_source)):
-            raise ConfigError(f"data.dataset gave {n_plain} samples without a seed, and {len(source)} with one")
+            raise ConfigError(
+                f"data.dataset gave {n_plain} samples without a seed, and {len(source)} with one; give as many for each"
+            )
         return self._read(source, order)
 
     def _evaluation_samples(self, order: np.ndarray) -> ds.Dataset:
@@ -136,7 +145,17 @@ class _Samples:
         return len(self._source)
 
     def __getitem__(self, number: int) -> tuple[np.ndarray, ...]:
-        *inputs, label = map(np.array, self._source[int(number)])
+        try:
+            sample = self._source[int(number)]
+        except _MISTAKES as error:
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            raise DataError(
+                f"data.dataset failed to give sample {number} ({type(error).__name__}: {shown(str(error), 300)}, in "
+                f"{where.filename}:{where.lineno}); fix the function"
+            ) from error
+        *inputs, label = map(np.array, sample)
+        if (odd := next((one for one in inputs if one.dtype.kind not in "biufSU"), None)) is not None:
+            raise DataError(f"sample {number} has the input {shown(odd.tolist())}, which is no array of numbers")
         _check_number(label, f"sample {number} has")
         if self._type is np.int32 and label.dtype.kind == "f":
             raise DataError(

@@ -187,7 +187,7 @@ def _failures() -> Iterator[None]:
 def _as_score(value: Any) -> Score:
     try:
         array = np.asarray(value, np.float64)
-        if isinstance(value, str | bytes | bool) or value is None or array.ndim > 1 or array.size == 0:
+        if isinstance(value, str | bytes | bool | np.bool_) or value is None or array.ndim > 1 or array.size == 0:
             raise TypeError
     except (TypeError, ValueError):
         kinds = "a number, a pair, or a list of numbers"

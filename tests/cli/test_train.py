@@ -46,6 +46,8 @@ def test_devices_are_found_and_explicit_values_win(
             ("stage-2", "data", "net-2_5.ckpt", "--from", "a.ckpt"),
             "--from is 'a.ckpt', but stage-2 begins with WEIGHTS",
         ),
+        (("stage-1", "data", "--from", "resume"), "--from is 'resume', which is a folder; give a full checkpoint, "),
+        (("stage-1", "data", "--from", "no.ckpt"), "--from is 'no.ckpt', which is not found"),
         (("stage-1", "data", "--set", "epochs", "3"), "--set is 'epochs'; expected key=value, such as epochs=2 or "),
     ],
 )

@@ -112,6 +112,7 @@ def test_what_does_not_go_together_is_refused_before_anything_is_run(folder: Pat
         ({"runs": [tmp_path / "stage_2"]}, ConfigError, "a run of stage 2; give the folder of a finished stage 1"),
         ({"runs": [free]}, ConfigError, "trained with schedule_free, which leaves stage 2 nothing to do"),
         ({"methods": ["cooldown"]}, ConfigError, "--methods has 'cooldown', which takes the place of a search"),
+        ({"runs": [ended], "methods": ["plain_to_the_end"]}, ConfigError, "does not go beyond epoch 4; leave it out"),
         ({"at": [3]}, ConfigError, r"no full checkpoint of epoch 3 \(it has these: 2, 4\); finish stage 1"),
         (
             {"overrides": ["method=search", "search.n_components=9"]},

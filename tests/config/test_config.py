@@ -65,6 +65,7 @@ def test_a_stage_s_section_lies_over_the_shared_part_key_by_key(tmp_path: Path) 
 @pytest.mark.parametrize(("recipe", "method"), [("digits", "cooldown"), ("digits_cooldown", "search")])
 def test_the_other_method_takes_its_defaults_and_nothing_of_the_file_s_stage_2(recipe: str, method: str) -> None:
     two = load_config(StageTwoConfig, Path(recipe), [f"method={method}"])
+    assert two == load_config(StageTwoConfig, Path(recipe), [f"method='{method}'"])
     one = load_config(StageOneConfig, Path(recipe))
     shared = {key: getattr(one, key) for key in StageConfig.model_fields}
     assert two == StageTwoConfig(method=method).model_copy(update=shared)

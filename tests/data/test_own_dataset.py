@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dimred.data.batches import Readable, read_batches
+from dimred.data.batches import DamagedError, Readable, read_batches
 from dimred.data.own_dataset import OwnDataset
 from dimred.errors import DataError
 
@@ -146,7 +146,7 @@ def test_a_label_that_is_no_class_is_refused_before_it_is_trained(label: int, is
         (lambda: (np.zeros(2, np.float16), 0), "samples have different types.*or give all samples one type"),
         (lambda: (np.zeros(2), 0, 0), "'source' of 'GeneratorDataset' should return same number of NumPy arrays"),
         (lambda: [][1], "IndexError"),
-        (lambda: (None, 0), "TypeError"),
+        (lambda: (None, 0), "sample 1 has the input None, which is no array of numbers"),
     ],
 )
 def test_samples_that_never_fit_are_read_once(second: Callable[[], tuple[object, ...]], said: str) -> None:
@@ -194,7 +194,7 @@ def test_what_can_not_be_classified_is_said_before_training(label: object, split
     ("bad", "said"),
     [
         (lambda data, split, seed: 5, "gave int"),
-        (lambda data, split, seed: [], "IndexError"),
+        (lambda data, split, seed: [], "it has no samples"),
         (lambda data, split, seed: [1], "samples (input, label)"),
         (lambda data, split, seed: [(1,)], "not enough values to unpack"),
         (lambda data, split, seed: [(1, "cat")], "the label 'cat', which is not a number"),
@@ -216,10 +216,31 @@ def test_several_inputs_and_float_labels_of_any_shape_leave_as_they_are() -> Non
         np.testing.assert_array_equal(column, np.array(expected))
 
 
-def test_an_error_in_a_user_s_samples_is_told_in_its_own_words() -> None:
+@pytest.mark.parametrize(
+    ("error", "is_lasting", "said"),
+    [
+        (
+            KeyError("image 1"),
+            True,
+            r"failed to give sample 1 \(KeyError: .*image 1.*, in .*test_own_dataset\.py:\d+\); fix",
+        ),
+        (ValueError("1 error\n  for Sample"), True, r"\(ValueError: '1 error\\n  for Sample', in .*; fix the function"),
+        (
+            ConnectionError("the disk of image 1 is gone"),
+            False,
+            "can't be read: .*ConnectionError: the disk of image 1",
+        ),
+    ],
+)
+def test_an_error_in_a_user_s_samples_is_told_in_its_own_words(error: Exception, is_lasting: bool, said: str) -> None:
+    """Only what may be of a disk or a network is read again."""
+
     class Broken(list):
         def __getitem__(self, number: int) -> object:
-            return super().__getitem__(number) if number != 1 else {}["the disk of image 1 is gone"]
+            if number == 1:
+                raise error
+            return super().__getitem__(number)
 
-    with pytest.raises(DataError, match=r"can't be read: .*KeyError: 'the disk of image 1 is gone'"):
+    with pytest.raises(DataError, match=said) as raised:
         columns(made(Broken(NUMBERS)).evaluation())
+    assert isinstance(raised.value, DamagedError) == is_lasting

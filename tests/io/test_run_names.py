@@ -26,8 +26,9 @@ def test_a_run_is_found_from_what_is_in_it_and_its_last_network_is_named(tmp_pat
     assert network_of_run(stage_1, stage_1) == files[1]  # epoch 10, not the last one of the alphabet
     with pytest.raises(ConfigError, match=r"device0_stage_2', which is a run that has not saved the network it ends"):
         network_of_run(stage_2, stage_2)
-    with pytest.raises(ConfigError, match=r"which is no run's folder; give a checkpoint or a finished run"):
-        network_of_run(tmp_path, None)
+    for folder, run in ((tmp_path, None), (stage_1 / "checkpoint_stage_1" / "checkpoint_pca", stage_1)):
+        with pytest.raises(ConfigError, match=r"which is no run's folder; give a checkpoint or a finished run"):
+            network_of_run(folder, run)
     for run, name in ((stage_2, "checkpoint_stage_2"), (stage_1, "checkpoint_stage_1")):
         (run / name / "net-final.ckpt").touch()
         assert network_of_run(run, run) == run / name / "net-final.ckpt"

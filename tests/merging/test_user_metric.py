@@ -52,6 +52,7 @@ def test_a_number_a_pair_and_samples(candidate: Path, value: object, score: Scor
     [
         ("0.5", "it returned '0.5', which is not a number, a pair, or a list of numbers"),
         (None, "it returned None, which is not a number"),
+        (np.bool_(True), "it returned True, which is not a number"),
         ([1.0, float("nan")], r"it returned \[1.0, nan\], which is not finite"),
         ([0.5, 0.1], r"it returned \[0.5, 0.1\], two numbers that are not a tuple; return \(score, standard error\)"),
         (np.array([0.5, 0.1]), "two numbers that are not a tuple"),
