@@ -31,11 +31,6 @@ def stage_1(
 ) -> None:  # fmt: skip
     """Train a network, and keep a rolling series of snapshots of its weights for stage 2."""
     begun = Begun.open(out, StageOneConfig, config, overrides or []) if resume else None
-    if begun is None and config is None:
-        from dimred.config import recipe_names
-        from dimred.data.image_checks import check_is_imagenet
-
-        check_is_imagenet(data, recipe_names())
     settings = begun.config if begun else load_config(StageOneConfig, config or Path("imagenet"), overrides or [])
     ranks = set_up(settings.seed, device_target, settings.all_reduce_split, settings.deterministic)
     set_precision(settings)

@@ -13,7 +13,7 @@ import typer
 
 from dimred.console import Data, DeviceTargetIfGiven, FastDevRun, Overrides, Resume
 from dimred.errors import ConfigError
-from dimred.io.run_names import FULL_CHECKPOINT, SNAPSHOTS, STATES, named_weights, without_dots
+from dimred.io.run_names import FULL_CHECKPOINT, PINS, SNAPSHOTS, STATES, named_weights, without_dots
 
 _HOSTS = "Options for several hosts"
 
@@ -114,7 +114,8 @@ def train(
         raise ConfigError(f"--fast-dev-run {why}; leave --resume out")
     name = stage.replace("-", "_")
     settings = StageOneConfig if stage == "stage-1" else StageTwoConfig
-    is_for_imagenet = stage == "stage-1" and config is None and not resume
+    goes_on = resume and any(out.glob(f"device*_{name}/{PINS}"))  # a run has begun, with a configuration of its own
+    is_for_imagenet = stage == "stage-1" and config is None and not goes_on
     if config is not None or is_for_imagenet:
         config = config_file(config or Path("imagenet"))
     parts = {"model.name": model, "data.dataset": dataset, "loss": loss, "metric": metric}

@@ -226,6 +226,8 @@ def test_without_a_configuration_data_must_have_the_classes_of_imagenet(root, tm
     assert "which dimred init writes; in it, set model.n_classes and data.image_size" in refused
     own = dimred_here(*command, tmp_path, "--dataset", "my_data:samples", status=2).stderr
     assert "it has 0 class folders in train. Give" in own
+    unbegun = dimred_here(*command, root, "--out", tmp_path, "--resume", status=2).stderr
+    assert "which is not ImageNet with its 1,000 classes" in unbegun
     dimred_here(*command, root, "--config", "digits", status=0)
     for number in range(1000):
         (tmp_path / "train" / f"n{number:08d}").mkdir(parents=True)

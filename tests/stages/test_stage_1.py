@@ -14,7 +14,7 @@ from dimred.checkpoints.series import CheckpointSeries
 from dimred.checkpoints.states import RunStates
 from dimred.cli.measure import evaluate
 from dimred.config import StageOneConfig
-from dimred.errors import ConfigError, DataError, RunError
+from dimred.errors import ConfigError, RunError
 from dimred.evaluation.evaluator import Evaluator
 from dimred.io.metrics_file import read_metrics
 from dimred.pipelines.stage_1 import stage_1
@@ -88,12 +88,6 @@ def test_a_checkpoint_to_begin_with_that_does_not_fit_is_refused(
         with pytest.raises(ConfigError, match=said):
             stage_1(tmp_path, config, tmp_path / "new", first, fast_dev_run=fast_dev_run)
     assert not (tmp_path / "new").exists()
-
-
-def test_a_resume_without_a_run_begins_imagenet_s_recipe_on_imagenet_alone(tmp_path: Path) -> None:
-    (tmp_path / "data" / "train" / "cat").mkdir(parents=True)
-    with pytest.raises(DataError, match=r"--config is missing, and DATA is .* which is not ImageNet"):
-        stage_1(tmp_path / "data", out=tmp_path / "typing error", resume=True)
 
 
 def test_a_run_that_began_with_a_checkpoint_is_resumed_without_it(finished: Path, tmp_path: Path) -> None:
