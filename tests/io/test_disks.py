@@ -95,6 +95,7 @@ def test_a_run_on_a_disk_that_became_read_only_is_refused_in_a_sentence(library,
     folder = tmp_path / "run" / "device0_stage_1"
     folder.mkdir(parents=True)
     (folder / "train.log").write_text("earlier\n")
+    (folder / "pins.json").touch()
     call = (
         "train",
         "stage-1",
