@@ -8,7 +8,8 @@ it is ``tests/studies/end_rule_runs.py`` of commit 03b3a60a, for a worktree of t
 A, today's default, is a tenth of all epochs from half of the rate, and a choice among about ten networks. B (linear)
 and C (1 - sqrt) take a fifth from the whole of the rate, and have two candidates: the end, and the best of few averages
 of stage 1's snapshots. D is B with twice the rate and two fifths of all epochs. The lowest mean of the trained loss on
-``val`` chooses. Plain training and schedule-free SGD are those of the study of choices, with the same draw of the data.
+``val`` chooses. Plain training and schedule-free SGD are those of the study of choices, with the same draw of the data;
+only schedule-free SGD with an annealed beta was run for this one.
 """
 
 import re
@@ -106,10 +107,10 @@ def load(store: Path) -> list[Run]:
 
 
 def rivals(run: Run) -> dict[str, float]:
-    """Return the accuracy on ``test`` of each rival of the study of choices, after as many passes as A there."""
+    """Return the accuracy on ``test`` of each rival, after as many passes as A has with those of choosing."""
     start, a = f"{run.task}_{run.seed}_", TODAY[run.at]
     found = {}
-    for path in sorted(CHOICES.glob(f"{start}*.npz")):
+    for path in sorted([*CHOICES.glob(f"{start}*.npz"), *STORE.glob(f"{start}*.npz")]):
         place = stored_choices.FILE.fullmatch(path.name)
         if place and place["rival"] in RIVALS and a < int(place["at"]) <= 1.25 * a + 1:
             found[place["rival"]] = float(stored_choices.read(path).test[0])
