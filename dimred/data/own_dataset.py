@@ -44,7 +44,8 @@ class OwnDataset(Batches):
         n_classes: if set, a whole number that is not a class is refused when its sample is read.
 
     Raises:
-        DataError: the factory fails, or the first sample has fewer than two parts or a label that is not a number.
+        DataError: the factory fails or gives no samples, or the first sample has fewer than two parts or a label that
+            is not a number.
     """
 
     def __init__(self, factory: Factory, data: Path, split: str, **options: Any):
@@ -52,13 +53,13 @@ class OwnDataset(Batches):
         self._factory, self._data, self._split = factory, data, split
         self.n_classes: int | None = None
         self._plain_source = self._make(None, None)
-        problem = (
-            f"gave {type(self._plain_source).__name__} for the split {split!r}, which is not a sequence of samples"
-        )
-        with _as_data_error(f"{problem} (input, label) or (input, ..., label)", "it needs __len__ and __getitem__"):
+        gave = f"gave {type(self._plain_source).__name__} for the split {split!r}"
+        problem = f"{gave}, which is not a sequence of samples (input, label) or (input, ..., label)"
+        with _as_data_error(problem, "it needs __len__ and __getitem__"):
             self.n_images = len(self._plain_source)
-            if self.n_images == 0:
-                raise IndexError("it has no samples")
+        if self.n_images == 0:
+            raise DataError(f"data.dataset {gave}, but it has no samples; give at least one")
+        with _as_data_error(problem, "it needs __len__ and __getitem__"):
             first = tuple(self._plain_source[0])
             _, *_, label = first
         self._columns = [*(f"input {number}" for number in range(1, len(first))), "label"]

@@ -96,10 +96,10 @@ class GradientPart(StepPart):
 
 
 class WeightsPart(StepPart):
-    """A part that follows the weights, such as ``EMA``; it is called after each update of training, and after
-    each step that a search accepts.
+    """A part that follows the weights, such as ``EMA``.
 
-    It reports no numbers.
+    It is called after each update, but not after a dropped step, and in a search after each accepted step. It reports
+    no numbers.
 
     Attributes:
         values: the parameters of the network that it follows.
