@@ -35,7 +35,7 @@ from dimred.vectors.parameters import from_arrays, to_arrays
 from dimred.vectors.projection import make_projection
 from dimred.vectors.weights import make_copies, make_vectors
 from dimred.workarounds.binary_cross_entropy import ExactBinaryCrossEntropy
-from dimred.workarounds.failed_gradient import clearing_failures
+from dimred.workarounds.failed_gradient import clear_failed_gradient
 from dimred.workarounds.moved_memory import KnownMemory
 
 if TYPE_CHECKING:
@@ -180,8 +180,13 @@ class SearchStep(TypedCell):
 
     def __call__(self, *inputs: Tensor) -> SearchResult:
         self._mode.ensure()
-        with self._parameter_memory.in_use(), clearing_failures(), self._binary_cross_entropy.in_use():
-            return self.construct(*inputs)
+        self._parameter_memory.ensure()
+        try:
+            with self._binary_cross_entropy.in_use():
+                return self.construct(*inputs)
+        except BaseException:
+            clear_failed_gradient()
+            raise
 
     def construct(self, *inputs: Tensor) -> SearchResult:
         """Take one step; see the class."""

@@ -17,7 +17,7 @@ from dimred.train_step.usual_parts import collect_parts
 from dimred.vectors.parameters import from_arrays, to_arrays
 from dimred.vectors.weights import GraphCopies, make_vectors
 from dimred.workarounds.binary_cross_entropy import ExactBinaryCrossEntropy
-from dimred.workarounds.failed_gradient import clearing_failures
+from dimred.workarounds.failed_gradient import clear_failed_gradient
 from dimred.workarounds.moved_memory import KnownMemory
 
 if TYPE_CHECKING:
@@ -96,7 +96,8 @@ class TrainStep(TypedCell):
     """
 
     reads_each_step: ClassVar[bool] = False
-    optimizer: nn.Optimizer
+    gradient: BatchGradient
+    finish: Finish
 
     def __init__(
         self,
@@ -135,11 +136,15 @@ class TrainStep(TypedCell):
 
             loss = WeightedLoss(network)
             combine = MeanOfBatches(reduce)
-        self.gradient = BatchGradient(loss, optimizer.parameters, loss_scale)
-        # At every call MindSpore visits all cells below this one, once for each place that holds them, which takes half
-        # a millisecond for ResNet-50. So each cell is registered in one place.
-        object.__setattr__(self, "optimizer", optimizer)
-        self.finish = Finish(optimizer, parts, loss_scale, combine, self.untrained_parameters, self.votes)
+        # At every call MindSpore visits all registered cells, which takes half a millisecond for ResNet-50. So those
+        # that have parameters are registered, once each, and those that only compute are not.
+        self.network = network
+        self.optimizer = optimizer
+        if parts:
+            self.cells_of_parts = nn.CellList(list(parts), auto_prefix=False)
+        object.__setattr__(self, "gradient", BatchGradient(loss, optimizer.parameters, loss_scale))
+        finish = Finish(optimizer, parts, loss_scale, combine, self.untrained_parameters, self.votes)
+        object.__setattr__(self, "finish", finish)
         self._group: VectorGradient | None = None
         if micro_batch_size is not None:
             from dimred.train_step.micro_batches import FinishVector, GroupGradient
@@ -167,8 +172,13 @@ class TrainStep(TypedCell):
 
     def __call__(self, *inputs: Tensor) -> StepResult:
         self._mode.ensure()
-        with self._parameter_memory.in_use(), clearing_failures(), self._binary_cross_entropy.in_use():
-            return self._step(inputs)
+        self._parameter_memory.ensure()
+        try:
+            with self._binary_cross_entropy.in_use():
+                return self._step(inputs)
+        except BaseException:
+            clear_failed_gradient()
+            raise
 
     def _step(self, inputs: tuple[Tensor, ...]) -> StepResult:
         tally = () if self.ballot is None else (self.ballot.tally,)

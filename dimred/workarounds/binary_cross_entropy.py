@@ -6,7 +6,7 @@ is right. We know of no report. ``tests/workarounds`` fails once the fault is go
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import mindspore as ms
 from mindspore import Tensor, nn, ops
@@ -22,18 +22,20 @@ class ExactBinaryCrossEntropy:
     def __init__(self, network: nn.Cell):
         self._is_needed = any(isinstance(cell, nn.BCEWithLogitsLoss) for _, cell in network.cells_and_names())
 
-    @contextmanager
-    def in_use(self) -> Iterator[None]:
-        """Replace the computation of the loss inside the block; in graph mode change nothing."""
-        if not self._is_needed or ms.get_context("mode") != ms.PYNATIVE_MODE:
-            yield
-            return
-        of_mindspore = nn.BCEWithLogitsLoss.construct
-        nn.BCEWithLogitsLoss.construct = _construct
-        try:
-            yield
-        finally:
-            nn.BCEWithLogitsLoss.construct = of_mindspore
+    def in_use(self) -> AbstractContextManager[None]:
+        """Return a context that replaces the computation of the loss; in graph mode it changes nothing."""
+        is_wrong = self._is_needed and ms.get_context("mode") == ms.PYNATIVE_MODE
+        return _replaced() if is_wrong else nullcontext()
+
+
+@contextmanager
+def _replaced() -> Iterator[None]:
+    of_mindspore = nn.BCEWithLogitsLoss.construct
+    nn.BCEWithLogitsLoss.construct = _construct
+    try:
+        yield
+    finally:
+        nn.BCEWithLogitsLoss.construct = of_mindspore
 
 
 def _construct(loss: nn.Cell, logits: Tensor, labels: Tensor) -> Tensor:

@@ -5,21 +5,15 @@ tensor can be indexed by a number any more. Seen in MindSpore 2.7.1 to 2.10. We 
 fails once the fault is gone.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 import mindspore as ms
 
 
-@contextmanager
-def clearing_failures() -> Iterator[None]:
-    """Clear MindSpore's state of a PyNative gradient that an error or ctrl-C interrupts inside the block."""
-    try:
-        yield
-    except BaseException:
-        if ms.get_context("mode") == ms.PYNATIVE_MODE:
-            with suppress(ImportError):  # it is private
-                from mindspore.common.api import _pynative_executor
+def clear_failed_gradient() -> None:
+    """Clear MindSpore's state of a PyNative gradient that an error or ctrl-C has interrupted."""
+    if ms.get_context("mode") == ms.PYNATIVE_MODE:
+        with suppress(ImportError):  # it is private
+            from mindspore.common.api import _pynative_executor
 
-                _pynative_executor.clear_res()
-        raise
+            _pynative_executor.clear_res()

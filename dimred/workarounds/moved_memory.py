@@ -7,8 +7,7 @@ NumPy gets a copy in place of a view. Seen in MindSpore 2.7.1 to 2.10 on CPU, an
 report. ``tests/workarounds`` fails once the fault is gone.
 """
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 
 import mindspore as ms
 from mindspore import Parameter, Tensor, ops
@@ -27,22 +26,18 @@ class KnownMemory:
         for parameter in self._parameters:
             if not parameter.is_contiguous():
                 parameter.set_data(Tensor(parameter.asnumpy().copy(), parameter.dtype))
+        self._get_addresses = [parameter.data_ptr for parameter in self._parameters]  # to look each up takes as long
         self._addresses = list[int]()
         self._note()
 
-    @contextmanager
-    def in_use(self) -> Iterator[None]:
-        """Before the block, move values set since the last block back to the memory that the parameters had then."""
+    def ensure(self) -> None:
+        """Move values that were set since the last call back to the memory that the parameters had then."""
         if self._addresses != self._present() or not all(one.is_contiguous() for one in self._parameters):
             self._move_back()
-        try:
-            yield
-        finally:
-            if self._addresses != self._present():
-                self._note()
+            self._note()
 
     def _present(self) -> list[int]:
-        return [parameter.data_ptr() for parameter in self._parameters]
+        return [get_address() for get_address in self._get_addresses]
 
     def _note(self) -> None:
         self._addresses = self._present()
