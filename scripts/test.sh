@@ -8,6 +8,7 @@ set -euo pipefail
 . "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/install.sh"
 install
 cd "$REPOSITORY"
+unset PYTHONDONTWRITEBYTECODE # so that the many processes of the tests compile a module once
 case "$*" in
     "" | "-m quick"*)
         "$PYTHON" -m ruff check .
