@@ -24,7 +24,7 @@ from dimred.runs.begun import pins_of_data
 from dimred.runs.device import set_up
 from dimred.runs.steps import build_loss
 from dimred.runs.task import Task, build_task
-from dimred.train_step.gradient import MeanLoss
+from dimred.train_step.mean_loss import MeanLoss
 from dimred.train_step.statistics import batch_norms, moving_statistics
 from dimred.vectors.parameters import from_arrays
 

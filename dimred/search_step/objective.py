@@ -9,7 +9,7 @@ from mindspore import Parameter, Tensor, mutable, nn
 
 from dimred.search_step.direction import Proposal
 from dimred.search_step.moves import Line
-from dimred.train_step.gradient import BatchGradient, MeanLoss, VectorGradient
+from dimred.train_step.gradient import BatchGradient, VectorGradient
 from dimred.train_step.part import GradientPart, LossScale, StepPart, parts_of
 from dimred.vectors.weights import Vectors
 
@@ -53,12 +53,7 @@ class Objective:
         parts: Sequence[StepPart],
     ):
         self._weighs = reduce is not None or micro_batch_size is not None
-        loss: nn.Cell = MeanLoss(network)
-        if self._weighs:
-            from dimred.train_step.weighted_loss import WeightedLoss
-
-            loss = WeightedLoss(network)
-        gradient = BatchGradient(loss, trainable, loss_scale)
+        gradient = BatchGradient(network, trainable, loss_scale, self._weighs)
         self._batch = VectorGradient(gradient, vectors, draw_dropout_masks)
         if micro_batch_size is not None:
             from dimred.train_step.micro_batches import GroupGradient

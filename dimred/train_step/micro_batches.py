@@ -45,7 +45,7 @@ class GroupGradient(VectorGradient):
         super().__init__(gradient, vectors, draw_dropout_masks)
         check_number("micro_batch_size", rows, at_least=1, whole=True)
         self._rows = rows
-        moving = moving_statistics(gradient.network)
+        moving = moving_statistics(gradient.loss.network)
         self._statistics = make_vectors(moving) if moving else None
 
     def loss(self, inputs: Sequence[Tensor], number: int = 0) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,7 @@ from mindspore import Tensor, nn
 
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.train_step.finish import Finish, whole_batch
-from dimred.train_step.gradient import BatchGradient, MeanLoss, VectorGradient
+from dimred.train_step.gradient import BatchGradient, VectorGradient
 from dimred.train_step.modes import TrainingMode
 from dimred.train_step.network_checks import check_dense, check_names, check_optimizer
 from dimred.train_step.part import GradientPart, LossScale, StepPart, TypedCell, average_of, parts_of
@@ -129,12 +129,10 @@ class TrainStep(TypedCell):
             updated = {id(parameter) for parameter in optimizer.parameters}
             untrained = [one for one in network.get_parameters() if id(one) not in updated]
             self.untrained_parameters = GraphCopies(untrained)
-        loss: nn.Cell = MeanLoss(network)
         combine: Any = whole_batch
         if weighs:
-            from dimred.train_step.weighted_loss import MeanOfBatches, WeightedLoss
+            from dimred.train_step.weighted_loss import MeanOfBatches
 
-            loss = WeightedLoss(network)
             combine = MeanOfBatches(reduce)
         # At every call MindSpore visits all registered cells, which takes half a millisecond for ResNet-50. So those
         # that have parameters are registered, once each, and those that only compute are not.
@@ -142,7 +140,7 @@ class TrainStep(TypedCell):
         self.optimizer = optimizer
         if parts:
             self.cells_of_parts = nn.CellList(list(parts), auto_prefix=False)
-        object.__setattr__(self, "gradient", BatchGradient(loss, optimizer.parameters, loss_scale))
+        object.__setattr__(self, "gradient", BatchGradient(network, optimizer.parameters, loss_scale, weighs))
         finish = Finish(optimizer, parts, loss_scale, combine, self.untrained_parameters, self.votes)
         object.__setattr__(self, "finish", finish)
         self._group: VectorGradient | None = None

@@ -7,7 +7,7 @@ from typing import Any
 import mindspore as ms
 from mindspore import Parameter, Tensor, mint, nn, ops
 
-from dimred.train_step.gradient import loss_numbers
+from dimred.train_step.mean_loss import loss_numbers
 from dimred.train_step.places import places
 
 _log = logging.getLogger(__name__)
