@@ -39,8 +39,8 @@ class _Timer(Observer):
         self.n_launched = 0
         self.done_at: dict[int, float] = {}
 
-    def after_launch(self) -> None:
-        """Count the step."""
+    def count(self) -> None:
+        """Count a step that was launched."""
         self.n_launched += 1
 
     def after_step(self, result: Any, progress: Progress) -> None:
@@ -76,7 +76,7 @@ def bench(
             loop = EpochLoop(
                 "stage 1", step, part, seed=settings.seed, n_epochs=math.ceil(n_steps / part.steps_per_epoch),
                 save_every_steps=settings.save_every_steps, ranks=ranks, signals=run.signals,
-                read_every_steps=min(settings.read_every_steps, _STEPS // 2),
+                read_every_steps=min(settings.read_every_steps, _STEPS // 2), after_launch=timer.count,
             )  # fmt: skip
             loop.run(Progress(), timer)
             runs.append(timer.done_at)

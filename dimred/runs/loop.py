@@ -3,7 +3,7 @@
 import logging
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Any, Protocol
@@ -53,9 +53,6 @@ class Observer(Protocol):
         """Return whether ``after_step`` must run after step ``done`` before the next one starts; by default never."""
         return False
 
-    def after_launch(self) -> None:
-        """Note that a step was handed to the device; to read its result here would wait for the device."""
-
     def after_step(self, result: Result, progress: Progress) -> str | None:
         """Record a step that was made, and return a new status for the progress bar, or None to leave it.
 
@@ -92,6 +89,7 @@ class EpochLoop:
         read_every_steps: steps between reads of the device within an epoch.
         ranks: all of them run the loop.
         signals: the stop signals; they end the loop only if the caller has entered this context.
+        after_launch: called when a step was handed to the device, whose result is not there yet.
     """
 
     name: str
@@ -105,6 +103,7 @@ class EpochLoop:
     read_every_steps: int = 1
     ranks: Ranks = ALONE
     signals: StopSignals = field(default_factory=StopSignals)
+    after_launch: Callable[[], object] = lambda: None
 
     def run(self, progress: Progress, observer: Observer) -> None:
         """Run from ``progress`` to the end of the last epoch, or until ``observer.has_ended``; update ``progress``.
@@ -155,7 +154,7 @@ class EpochLoop:
                 launched.append(self.step(*batch))
                 self.signals.reinstall()
                 ballot = self.step.ballot
-                observer.after_launch()
+                self.after_launch()
                 bar.step()
                 is_due = self._is_read_due(progress.done + len(launched), observer)
                 if is_due and not self._read(launched, progress, started, observer, bar):

@@ -95,7 +95,7 @@ class Run(Generic[Settings]):
         return EpochLoop(
             name, step, self.task.training_batches, seed=settings.seed, n_epochs=n_epochs, first_order=first_order,
             save_every_steps=settings.save_every_steps, read_every_steps=settings.read_every_steps, ranks=self.ranks,
-            signals=self.signals,
+            signals=self.signals, after_launch=self.profiler.after_step,
         )  # fmt: skip
 
     def restore(self, step: Step, n_epochs: int) -> RunState | None:

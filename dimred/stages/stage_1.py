@@ -126,10 +126,6 @@ class StageOne:
         """Return whether a snapshot is due after that step of the epoch."""
         return self._progress.epoch >= self._settings.snapshots.first_epoch and done in self._snapshot_steps
 
-    def after_launch(self) -> None:
-        """Count the step for the profiler."""
-        self.run.profiler.after_step()
-
     def after_step(self, result: Result, progress: Progress) -> None:
         """Check the loss for divergence, and take a snapshot if one is due."""
         self.run.note(result)

@@ -141,10 +141,6 @@ class StageTwo(Observer):
                 run.arrays_of(self.step)
                 self.after_epoch(progress)
 
-    def after_launch(self) -> None:
-        """Count the step for the profiler."""
-        self.run.profiler.after_step()
-
     def after_step(self, result: Result, progress: Progress) -> str | None:
         """Note the step: check its loss for divergence; or, in a search, record it and return a status."""
         run, main = self.run, self.result.main

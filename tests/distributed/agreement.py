@@ -92,7 +92,7 @@ class Seen(Observer):
         self.recorded: list[int] = []
         self.launched, self.reads, self.end = 0, set[int](), "the end"
 
-    def after_launch(self) -> None:
+    def count(self) -> None:
         self.launched += 1
 
     def after_step(self, result: StepResult, place: Progress) -> None:
@@ -127,6 +127,7 @@ class Runs:
             loop = EpochLoop(
                 "agreement", self.step, Images(self.ranks, events, poison, self.short), seed=1, n_epochs=n_epochs,
                 read_every_steps=read_every_steps, save_every_steps=save_every, ranks=self.ranks, signals=signals,
+                after_launch=seen.count,
             )  # fmt: skip
             try:
                 loop.run(Progress(), seen)
