@@ -65,7 +65,7 @@ def evaluate(
 
     run = run_of(weights)
     if weights.is_dir():
-        weights = network_of_run(weights, run)
+        weights = network_of_run(weights)
         _log.info(f"measuring {weights}")
     if run is not None:
         config = config or own_config(run)
@@ -136,18 +136,18 @@ def run_of(path: Path) -> Path | None:
     return None
 
 
-def network_of_run(folder: Path, run: Path | None) -> Path:
+def network_of_run(folder: Path) -> Path:
     """Return the path of the network that a run ended with: stage 2's, or stage 1's last full checkpoint.
 
     Args:
         folder: the folder that the user gave as WEIGHTS.
-        run: the run's folder, see ``run_of``; None if there is none.
 
     Raises:
-        ConfigError: the folder is no run, or there is no network in it yet.
+        ConfigError: the folder is not that of a run, or there is no network in it yet.
     """
-    what = "no run's folder"
-    if run is not None and run == without_dots(folder):
+    what = "not the folder of a run"
+    run = without_dots(folder)
+    if run_of(run) == run:
         stage_1 = run / STAGE_1_CHECKPOINTS
         final = [*(run / STAGE_2_CHECKPOINTS).glob("*-final.ckpt"), *stage_1.glob("*-final.ckpt")]
         full = full_checkpoints(stage_1)

@@ -127,7 +127,7 @@ def train(
     if stage == "stage-2" and go_on_from is not None:
         raise ConfigError(f"--from is {str(go_on_from)!r}, but stage-2 begins with WEIGHTS; leave --from out")
     # The other hosts read WEIGHTS and PCA_MAT under host 0's paths.
-    _check_paths(data, go_on_from, *((None, None) if node_rank else (weights, pca_mat)))
+    _check_paths(data, go_on_from, None if node_rank else weights, None if node_rank else pca_mat)
     if is_for_imagenet:
         from dimred.data.image_checks import check_is_imagenet
 
@@ -160,17 +160,14 @@ def _check_paths(data: Path, go_on_from: Path | None, weights: Path | None, pca_
     absent = [argument for argument, path in paths.items() if path is not None and not path.exists()]
     if absent:
         raise ConfigError("; ".join(f"{one} is {str(paths[one])!r}, which is not found" for one in absent))
-    if go_on_from is not None and go_on_from.is_dir():
-        raise ConfigError(
-            f"--from is {str(go_on_from)!r}, which is a folder; give a full checkpoint, {FULL_CHECKPOINT}"
-        )
-    if weights is None:
-        return
-    if weights.suffix in (".npy", ".h5"):
+    if weights is not None and weights.suffix in (".npy", ".h5"):
         raise ConfigError(f"WEIGHTS is {str(weights)!r}, a basis; give a full checkpoint, and the basis after it")
-    if weights.is_dir():
-        raise ConfigError(f"WEIGHTS is {str(weights)!r}, which is a folder; give a full checkpoint, {FULL_CHECKPOINT}")
-    if weights.parent.name in (SNAPSHOTS, STATES):
+    for argument, path in (("--from", go_on_from), ("WEIGHTS", weights)):
+        if path is not None and path.is_dir():
+            raise ConfigError(
+                f"{argument} is {str(path)!r}, which is a folder; give a full checkpoint, {FULL_CHECKPOINT}"
+            )
+    if weights is not None and weights.parent.name in (SNAPSHOTS, STATES):
         raise ConfigError(f"{named_weights('WEIGHTS', weights)} can't start stage 2")
 
 

@@ -97,7 +97,7 @@ def test_the_exit_statuses_are_documented() -> None:
         (("train", "stage-2", ".", ".", "--device-target", "CPU"), "WEIGHTS is '.', which is a folder; give a full"),
         (("eval", "nowhere", "here.txt", "--config", "gone.yaml"), "gone.yaml"),
         (("eval", ".", "gone.ckpt", "--config", "digits"), "'WEIGHTS': path 'gone.ckpt' does not exist"),
-        (("eval", ".", ".", "--config", "digits"), "WEIGHTS is '.', which is no run's folder; give a checkpoint"),
+        (("eval", ".", ".", "--config", "digits"), "WEIGHTS is '.', which is not the folder of a run; give"),
         (
             ("eval", ".", "here.txt"),
             "--config is missing, and WEIGHTS 'here.txt' are not in a run whose config.yaml could",

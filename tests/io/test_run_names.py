@@ -23,15 +23,15 @@ def test_a_run_is_found_from_what_is_in_it_and_its_last_network_is_named(tmp_pat
     assert [run_of(path) for path in (stage_1, stage_1 / "checkpoint_stage_1", stage_2)] == [stage_1, stage_1, stage_2]
     assert run_of(stage_1 / "checkpoint_stage_1" / "checkpoint_pca" / ".." / "net-2_74.ckpt") == stage_1
     assert run_of(tmp_path) is run_of(tmp_path / "average.ckpt") is None
-    assert network_of_run(stage_1, stage_1) == files[1]  # epoch 10, not the last one of the alphabet
+    assert network_of_run(stage_1) == files[1]  # epoch 10, not the last one of the alphabet
     with pytest.raises(ConfigError, match=r"device0_stage_2', which is a run that has not saved the network it ends"):
-        network_of_run(stage_2, stage_2)
-    for folder, run in ((tmp_path, None), (stage_1 / "checkpoint_stage_1" / "checkpoint_pca", stage_1)):
-        with pytest.raises(ConfigError, match=r"which is no run's folder; give a checkpoint or a finished run"):
-            network_of_run(folder, run)
+        network_of_run(stage_2)
+    for folder in (tmp_path, stage_1 / "checkpoint_stage_1" / "checkpoint_pca"):
+        with pytest.raises(ConfigError, match=r"which is not the folder of a run; give a checkpoint or a finished run"):
+            network_of_run(folder)
     for run, name in ((stage_2, "checkpoint_stage_2"), (stage_1, "checkpoint_stage_1")):
         (run / name / "net-final.ckpt").touch()
-        assert network_of_run(run, run) == run / name / "net-final.ckpt"
+        assert network_of_run(run) == run / name / "net-final.ckpt"
 
 
 def test_a_message_about_weights_says_what_they_are() -> None:
