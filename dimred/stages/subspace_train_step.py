@@ -18,14 +18,8 @@ from dimred.search_step.search_step import SearchStep
 from dimred.subspace.basis import SubspaceBasis, load_basis
 from dimred.train_step.schedule import make_rates
 
-_OF_STEP = (
-    "loss_scale",
-    "clipping",
-    "ema",
-    "parts",
-    "micro_batch_size",
-    "ranks",
-)  # arguments that are not options of the search
+# Arguments that are not options of the search.
+_OF_STEP = ("loss_scale", "clipping", "ema", "parts", "micro_batch_size", "ranks")
 
 
 class SubspaceTrainStep(SearchStep):
