@@ -136,6 +136,11 @@ def shown(value: Any, longest: int = 80) -> str:
         return "a number of thousands of digits"
 
 
+def number_of(n: int, what: str) -> str:
+    """Return a number with the noun ``what`` that it counts: 1 epoch, 2 epochs."""
+    return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"
+
+
 def check_number(
     name: str,
     value: Any,

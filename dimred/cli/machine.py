@@ -8,7 +8,7 @@ import platform
 import tempfile
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, NamedTuple
 
 import psutil
 import typer
@@ -17,9 +17,10 @@ from packaging.specifiers import SpecifierSet
 
 from dimred import __version__
 from dimred.console import Data, DeviceTargetIfGiven, Overrides
-from dimred.errors import ConfigError, DimredError, MissingPackageError
+from dimred.errors import ConfigError, DimredError, MissingPackageError, number_of
 from dimred.io.atomic import describe_os_error
 from dimred.io.disk_space import free_bytes
+from dimred.launch.devices import ASCEND_DEVICE, Target, choose_devices
 
 _LEAST_MEMORY, _LEAST_DISK = 2e9, 1e9  # bytes; MindSpore alone takes half a gigabyte for each rank
 _PACKAGES = ("mindspore", "numpy", "scipy", "scikit-learn", "h5py", "safetensors")
@@ -53,15 +54,13 @@ def doctor(
 
     Example: dimred doctor
     """
-    from dimred.launch.devices import choose_devices
-
     device_target, devices = choose_devices(device_target, devices)
     results = [*_versions(), _device(device_target), _cann(device_target), _memory(), _disk(), _instruction_set()]
     for result in results:
         _show(result)
     if not any(result.remedy for result in results if result.what in _NEEDED_FOR_A_JOB):
         for what, n_ranks, port in (("one compiled step", 1, None), ("one collective", max(2, devices), master_port)):
-            results.append(_step(f"{what}, {n_ranks} rank{'s'[: n_ranks - 1]}", n_ranks, device_target, port))
+            results.append(_step(f"{what}, {number_of(n_ranks, 'rank')}", n_ranks, device_target, port))
             _show(results[-1])
     n_wrong = sum(bool(result.remedy) for result in results)
     print(f"{n_wrong} of {len(results)} need fixing" if n_wrong else "all is well")
@@ -99,9 +98,7 @@ def _specifiers(package: str) -> SpecifierSet:
     return SpecifierSet(",".join(str(one.specifier) for one in requirements if one.name == package))
 
 
-def _device(target: Literal["CPU", "Ascend"]) -> CheckResult:
-    from dimred.launch.devices import ASCEND_DEVICE
-
+def _device(target: Target) -> CheckResult:
     if target == "Ascend" and not ASCEND_DEVICE.exists():
         text = f"Ascend, but {ASCEND_DEVICE} is missing"
         return CheckResult("device", text, "install the driver, or give --device-target CPU")
@@ -109,7 +106,7 @@ def _device(target: Literal["CPU", "Ascend"]) -> CheckResult:
     return CheckResult("device", f"{target}; {n_cores} of the host's {os.cpu_count()} cores for this process")
 
 
-def _cann(target: Literal["CPU", "Ascend"]) -> CheckResult:
+def _cann(target: Target) -> CheckResult:
     home = next((os.environ[name] for name in _CANN if os.environ.get(name)), None)
     if home is None and target == "CPU":
         return CheckResult("CANN", "none")
@@ -156,7 +153,7 @@ def _instruction_set() -> CheckResult:
     return CheckResult("oneDNN", f"instruction set capped at {cap}", "" if is_capped else remedy)
 
 
-def _step(what: str, devices: int, target: Literal["CPU", "Ascend"], port: int | None) -> CheckResult:
+def _step(what: str, devices: int, target: Target, port: int | None) -> CheckResult:
     os.environ.setdefault("MS_TOPO_TIMEOUT", "60")
     try:
         return CheckResult(what, _last_line("doctor", ["--device-target", target], devices, target, port))
@@ -166,9 +163,7 @@ def _step(what: str, devices: int, target: Literal["CPU", "Ascend"], port: int |
         return CheckResult(what, f"failed: {describe_os_error(error)}", "fix the disk of this folder first")
 
 
-def _last_line(
-    program: str, arguments: list[str], devices: int, target: Literal["CPU", "Ascend"], port: int | None = None
-) -> str:
+def _last_line(program: str, arguments: list[str], devices: int, target: Target, port: int | None = None) -> str:
     """Run ``pipelines/machine.py`` through the launcher, in a temporary subfolder; return the last line it prints."""
     from dimred.launch.job import make_job
     from dimred.launch.launcher import launch
@@ -204,7 +199,6 @@ def bench(
     Example: dimred bench ./imagenet --config imagenet | tail -n 1 >> bench.md
     """
     from dimred.config import StageOneConfig, config_file, load_config
-    from dimred.launch.devices import choose_devices
 
     config = config_file(config).absolute()
     load_config(StageOneConfig, config, overrides or [])

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from dimred.console import Data, DeviceTargetIfGiven, FastDevRun, Overrides, Resume
-from dimred.errors import ConfigError
+from dimred.errors import ConfigError, number_of
 from dimred.io.run_names import FULL_CHECKPOINT, PINS, SNAPSHOTS, STATES, named_weights, without_dots
 
 _HOSTS = "Options for several hosts"
@@ -194,7 +194,7 @@ def _try_out(job: Any, stall_timeout: float) -> int:
         with suppress(OSError):  # another host is not yet done
             trial.out.rmdir()
     if status == 0:
-        seconds, ranks = time.perf_counter() - start, f"{job.devices} rank{'s'[: job.devices - 1]}"
+        seconds, ranks = time.perf_counter() - start, number_of(job.devices, "rank")
         print(
             f"fast dev run: a step and everything around it went well on {ranks} in {seconds:.0f} s; nothing is kept. "
             "Without --fast-dev-run the same command makes the whole run"

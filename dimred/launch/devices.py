@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Literal
 
+from dimred.errors import number_of
 from dimred.launch.environment import without_cluster
 
 _log = logging.getLogger(__name__)
@@ -51,6 +52,7 @@ def choose_devices(target: Target | None, devices: int | None, *, nodes: int | N
     kind: Target = target or ("Ascend" if n_here else "CPU")
     if devices is None:
         devices = (nodes or 1) * ((n_here or _USUAL_DEVICES) if kind == "Ascend" else 1)
-    reason = f"MindSpore sees {n_here or 'no'} Ascend device{'s'[: n_here > 1]} here; " if target != "CPU" else ""
-    _log.info(f"device: {kind}, {devices} rank{'s'[: devices > 1]} ({reason}--device-target and --devices change this)")
+    in_words = number_of(n_here, "Ascend device") if n_here else "no Ascend device"
+    reason = f"MindSpore sees {in_words} here; " if target != "CPU" else ""
+    _log.info(f"device: {kind}, {number_of(devices, 'rank')} ({reason}--device-target and --devices change this)")
     return kind, devices

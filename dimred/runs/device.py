@@ -4,7 +4,6 @@ import gc
 import logging
 import os
 from collections.abc import Sequence
-from typing import Literal
 
 os.environ.setdefault("GLOG_v", "3")  # errors only; MindSpore reads it when it loads
 
@@ -14,13 +13,14 @@ from mindspore import communication
 from dimred.config import StageConfig
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError, shown
+from dimred.launch.devices import Target
 
 _log = logging.getLogger(__name__)
 
 
 def set_up(
     seed: int,
-    device_target: Literal["CPU", "Ascend"] = "CPU",
+    device_target: Target = "CPU",
     all_reduce_split: Sequence[int] = (),
     deterministic: bool = False,
 ) -> Ranks:
@@ -48,7 +48,7 @@ def set_up(
     return _join(device_target, all_reduce_split) if os.environ.get("MS_ROLE") == "MS_WORKER" else ALONE
 
 
-def _choose_device(target: Literal["CPU", "Ascend"]) -> None:
+def _choose_device(target: Target) -> None:
     before = ms.get_context("device_target")
     # By default MindSpore gives device 0 to a process alone, and devices in order of rank to several ranks on a host.
     device = [int(os.environ["DEVICE_ID"])] if target == "Ascend" and "DEVICE_ID" in os.environ else []
@@ -62,7 +62,7 @@ def _choose_device(target: Literal["CPU", "Ascend"]) -> None:
             ) from error
 
 
-def _join(target: Literal["CPU", "Ascend"], all_reduce_split: Sequence[int]) -> Ranks:
+def _join(target: Target, all_reduce_split: Sequence[int]) -> Ranks:
     """Join the ranks of the job."""
     from dimred.distributed.group import Group  # a process that is alone needs no collectives
 

@@ -12,7 +12,7 @@ from mindspore import get_context, nn
 from dimred.checkpoints.layout import arrays_digest
 from dimred.checkpoints.states import read_full_checkpoint
 from dimred.config import N_COMPONENTS, StageConfig, StageOneConfig, StageTwoConfig
-from dimred.errors import ConfigError
+from dimred.errors import ConfigError, number_of
 from dimred.io.disk_space import free_bytes
 from dimred.io.run_names import BASIS, named_weights
 from dimred.runs.begun import Begun
@@ -219,11 +219,6 @@ def log_plan(config: StageOneConfig | StageTwoConfig, steps_per_epoch: int, disk
         f"{ends}{number_of(n_epochs, 'epoch')} of {number_of(steps_per_epoch, 'step')}, {n_epochs * steps_per_epoch:,} "
         f"in all; snapshots, checkpoints and states take up to {disk / 1e6:,.0f} MB of disk"
     )
-
-
-def number_of(n: int, what: str) -> str:
-    """Return a number with the noun ``what`` that it counts: 1 epoch, 2 epochs."""
-    return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"
 
 
 def disk_of_stage_1(config: StageOneConfig, network: nn.Cell) -> int:
