@@ -89,7 +89,7 @@ class _Cursor:
     def error(self, what: str) -> CheckpointError:
         return CheckpointError(
             f"{self.path} is not a whole MindSpore checkpoint: {what} (byte {self.position} of {self.size}). It may "
-            "be truncated, damaged, encrypted, or no checkpoint; save it again."
+            "be truncated, damaged, encrypted, or not a checkpoint; save it again."
         )
 
 

@@ -50,7 +50,7 @@ class CheckpointSeries:
         layout: layout of every snapshot; None before the first one, and for a folder without a manifest.
 
     Raises:
-        ConfigError: ``directory`` is no path or a file, ``keep`` is not a whole number above 0, ``prefix`` is not a
+        ConfigError: ``directory`` is a file or not a path, ``keep`` is not a whole number above 0, ``prefix`` is not a
             file name, or ``format`` is unknown.
         SeriesError: the folder has snapshots, and ``resume`` is not set; or it has a damaged manifest, or several
             snapshots of this prefix and no manifest.
@@ -106,7 +106,7 @@ class CheckpointSeries:
             argument: the user's name for ``directory``, for errors.
 
         Raises:
-            ConfigError: ``directory`` is no path.
+            ConfigError: ``directory`` is not a path.
             SeriesError: the folder is missing, is above the folder of a run's snapshots, or has a damaged manifest; or
                 it has no manifest, and no files of these names or files of several networks.
             CheckpointError: the folder can't be read.

@@ -46,7 +46,7 @@ def is_statistic(name: str, index: Index) -> bool:
 
 
 def trainable_layout(index: Index, path: str | os.PathLike[str]) -> WeightLayout:
-    """Return the layout of a checkpoint's weights: every float that is no running statistic, in the file's order.
+    """Return the layout of a checkpoint's weights: every float that is not a running statistic, in the file's order.
 
     Args:
         index: name -> place of each tensor.
@@ -69,7 +69,7 @@ def trainable_layout(index: Index, path: str | os.PathLike[str]) -> WeightLayout
     for name, tensor in weights.items():
         if 0 in tensor.shape:
             raise CheckpointError(
-                f"{path}: {shown(name)} has the shape {tensor.shape} and so no numbers. DeepSpeed's ZeRO-3 leaves such "
-                f"placeholders; gather the weights first with its zero_to_fp32.py. If it is no weight, {say_it}."
+                f"{path}: {shown(name)} has the shape {tensor.shape}, so it is empty. DeepSpeed's ZeRO-3 leaves such "
+                f"placeholders; gather the weights first with its zero_to_fp32.py. If it is not a weight, {say_it}."
             )
     return WeightLayout.from_weights(weights)

@@ -131,7 +131,7 @@ def _jobs(
             "another optimizer: schedule-free SGD is a row that compare trains itself"
         )
     if (other := seeds.setdefault(one.seed, run)) is not run:
-        raise ConfigError(f"RUN is {str(run)!r}, of seed {one.seed}, as {str(other)!r} is; give one run a seed")
+        raise ConfigError(f"RUN is {str(run)!r}, of seed {one.seed}, as {str(other)!r} is; give one run per seed")
     last_epoch = max(full_checkpoints(run / STAGE_1_CHECKPOINTS), default=0) if one.stop else one.epochs
     for at in epochs or [last_epoch]:
         images, folder = Path(data.replace("{seed}", str(one.seed))), out / f"seed_{one.seed}" / f"at_{at}"
@@ -237,7 +237,7 @@ def _check_digests(folder: Path, digests: Mapping[str, str]) -> None:
         for argument, digest in digests.items():
             if before[argument] != digest:
                 raise ConfigError(
-                    f"{argument} has other contents than when the rows in {folder} were written; name another --out"
+                    f"{argument} is not what it was when the rows in {folder} were written; name another --out"
                 )
 
 
@@ -257,4 +257,4 @@ def _check_folder(out: Path, two: StageTwoConfig, *, resume: bool) -> None:
         raise ConfigError(
             f"--out is {str(out)!r}, which holds a comparison with other settings of stage 2; name another folder"
         )
-    _log.info(f"{n_rows} rows of an earlier call are taken over")
+    _log.info(f"{n_rows} rows of an earlier call are kept")

@@ -110,7 +110,7 @@ class OwnDataset(Batches):
         source = self._make(epoch_seed, None if is_spare(epoch) else epoch)
         if len(source) != (n_plain := len(self._plain_source)):
             raise ConfigError(
-                f"data.dataset gave {n_plain} samples without a seed, and {len(source)} with one; give as many for each"
+                f"data.dataset gave {n_plain} samples without a seed, and {len(source)} with one; give equally many"
             )
         return self._read(source, order)
 
@@ -156,7 +156,7 @@ class _Samples:
             ) from error
         *inputs, label = map(np.array, sample)
         if (odd := next((one for one in inputs if one.dtype.kind not in "biufSU"), None)) is not None:
-            raise DataError(f"sample {number} has the input {shown(odd.tolist())}, which is no array of numbers")
+            raise DataError(f"sample {number} has the input {shown(odd.tolist())}, which is not an array of numbers")
         _check_number(label, f"sample {number} has")
         if self._type is np.int32 and label.dtype.kind == "f":
             raise DataError(

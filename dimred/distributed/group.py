@@ -49,8 +49,8 @@ class Group(Ranks):
             return AllReduce(factor)
         if any(split >= following for split, following in pairwise((*self._splits, n_gradients))):
             raise ConfigError(
-                f"all_reduce_split is {list(self._splits)}; its numbers must rise, and the network has gradients 0 to "
-                f"{n_gradients - 1}; give numbers of these, or [] to fuse none"
+                f"all_reduce_split is {list(self._splits)}; its numbers must increase, and the network has gradients 0 "
+                f"to {n_gradients - 1}; give numbers of these, or [] to fuse none"
             )
         return FusedAllReduce(factor, self._splits)
 

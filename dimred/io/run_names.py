@@ -89,7 +89,7 @@ def epochs_and_steps(names: Sequence[str]) -> list[tuple[int, int]]:
     file, they are taken as steps within an epoch, and the largest as an epoch's length.
 
     Raises:
-        SeriesError: they are of several networks, or don't tell which is the older of two.
+        SeriesError: they are of several networks, or don't say which of two is older.
     """
     matches = [match for name in names if (match := _NAME_EPOCH_STEP.fullmatch(name))]
     networks = sorted({match["network"] for match in matches})
@@ -103,7 +103,7 @@ def epochs_and_steps(names: Sequence[str]) -> list[tuple[int, int]]:
         keys = [(epoch, (epoch - first) * length + step) for epoch, step in keys]
     for (before, name), (after, other) in pairwise(sorted(zip(keys, names, strict=True))):
         if before[1] >= after[1]:
-            raise SeriesError(f"The names {name!r} and {other!r} don't tell which is the older; rename one of them.")
+            raise SeriesError(f"The names {name!r} and {other!r} don't say which is older; rename one of them.")
     return keys
 
 

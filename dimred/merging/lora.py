@@ -81,7 +81,7 @@ def check_adapters(checkpoints: Sequence[SavedNetwork]) -> None:
         if config is None and factor is not None:
             raise CheckpointError(
                 f"{checkpoint.path} holds factors of LoRA, such as {shown(factor)}, without the {ADAPTER_CONFIG} that "
-                "tells their scale; the mean of factors is not the mean of their products: save the adapter with its "
+                "gives their scale; the mean of factors is not the mean of their products: save the adapter with its "
                 "configuration, or merge it into its network first"
             )
         if config is not None:

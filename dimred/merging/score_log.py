@@ -101,7 +101,7 @@ class ScoreLog:
         else:
             path.unlink(missing_ok=True)
         if resume:
-            _log.info(f"{len(self)} scores of an earlier call are taken over")
+            _log.info(f"{len(self)} scores of an earlier call are kept")
 
     def _read(self, lines: Sequence[bytes]) -> None:
         """Read the scores of an earlier call, whose first line must be the header of this one."""

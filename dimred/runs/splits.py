@@ -56,7 +56,7 @@ def build_splits(
     if val_chooses:
         _check_size_of_val(images["val"].n_images)
     if (config.data.workers or 0) > (most := _most_workers()):
-        _log.info(f"data.workers is {config.data.workers}; MindSpore takes no more than this host's processors, {most}")
+        _log.info(f"data.workers is {config.data.workers}; MindSpore takes at most {most}, one per processor")
     return images
 
 
@@ -64,13 +64,13 @@ def _check_size_of_val(n_samples: int) -> None:
     """Check that ``val`` has enough samples for a standard error; warn if they are so few that it means little."""
     if n_samples < _FEWEST_TO_CHOOSE:
         raise DataError(
-            f"the split 'val' chooses between networks by their losses, but has {n_samples} sample: chance alone would "
-            f"choose. Give it at least {_FEWEST_TO_CHOOSE}, better some hundreds"
+            f"the split 'val' chooses between networks by their losses, but has {n_samples} sample, so the choice "
+            f"would be random. Give it at least {_FEWEST_TO_CHOOSE}, preferably some hundreds"
         )
     if n_samples < _ENOUGH_TO_CHOOSE:
         _log.warning(
-            f"the split 'val' chooses between networks, but has only {n_samples} samples. Its choice may "
-            f"be worse than the others; give it at least {_ENOUGH_TO_CHOOSE}, better some hundreds"
+            f"the split 'val' chooses between networks, but has only {n_samples} samples, and may choose "
+            f"a worse one; give it at least {_ENOUGH_TO_CHOOSE}, preferably some hundreds"
         )
 
 

@@ -174,7 +174,7 @@ def test_folders_that_are_no_series_are_refused(tmp_path):
     with pytest.raises(SeriesError, match="several runs: 'net', 'net_1'"):
         CheckpointSeries.open(tmp_path)
     (tmp_path / "net_1-1_1.ckpt").rename(tmp_path / "net-1_1.safetensors")
-    with pytest.raises(SeriesError, match=r"'net-1_1' and 'net-1_1' don't tell which is the older"):
+    with pytest.raises(SeriesError, match=r"'net-1_1' and 'net-1_1' don't say which is older"):
         CheckpointSeries.open(tmp_path)
 
 

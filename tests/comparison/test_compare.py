@@ -75,7 +75,7 @@ def test_finished_methods_are_not_run_again(
         compare(*call)
     assert {path: path.stat().st_mtime_ns for path in place.glob("*.json")} == before
     compare(*call, resume=True)
-    assert "2 rows of an earlier call are taken over" in caplog.messages
+    assert "2 rows of an earlier call are kept" in caplog.messages
     assert [text for text in caplog.messages if re.fullmatch(r"seed 3: \w+", text)] == ["seed 3: last"]
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
@@ -156,7 +156,7 @@ def test_rows_of_other_weights_or_data_do_not_mix(folder: Path, tmp_path: Path) 
     assert {*record["digests"]} == {"RUN", "DATA/train", "DATA/val", "DATA/test"}
     for argument in record["digests"]:
         write_checksummed(row, COMPARED, record | {"digests": {**record["digests"], argument: "another"}})
-        with pytest.raises(ConfigError, match=f"{argument} has other contents than when the rows in"):
+        with pytest.raises(ConfigError, match=f"{argument} is not what it was when the rows in"):
             compare(*call, "last", resume=True)
     row.write_text(before)
     compare(*call, "last", resume=True)

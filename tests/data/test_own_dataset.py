@@ -146,7 +146,7 @@ def test_a_label_that_is_no_class_is_refused_before_it_is_trained(label: int, is
         (lambda: (np.zeros(2, np.float16), 0), "samples have different types.*or give all samples one type"),
         (lambda: (np.zeros(2), 0, 0), "'source' of 'GeneratorDataset' should return same number of NumPy arrays"),
         (lambda: [][1], "IndexError"),
-        (lambda: (None, 0), "sample 1 has the input None, which is no array of numbers"),
+        (lambda: (None, 0), "sample 1 has the input None, which is not an array of numbers"),
     ],
 )
 def test_samples_that_never_fit_are_read_once(second: Callable[[], tuple[object, ...]], said: str) -> None:

@@ -105,7 +105,7 @@ def test_a_failure_ends_the_merge_and_resume_goes_on_with_the_scores_before_it(
         dimred.merge(workspace / "run", out, **options)
     caplog.clear()
     record = dimred.merge(workspace / "run", out, **options, resume=True)
-    assert "3 scores of an earlier call are taken over" in caplog.messages
+    assert "3 scores of an earlier call are kept" in caplog.messages
     assert record["evaluations"] == len({*scored}) == len(scored) - 1  # none but the failed one is asked twice
 
 

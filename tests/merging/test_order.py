@@ -63,7 +63,7 @@ def test_doubt_is_refused_and_the_choices_are_named(names, words):
     ("names", "words"),
     [
         (["a-1_5", "b-2_5"], "several runs: 'a', 'b'"),
-        (["net-9_000", "net-9_500", "net-10_000"], "'net-9_500' and 'net-10_000' don't tell which is the older"),
+        (["net-9_000", "net-9_500", "net-10_000"], "'net-9_500' and 'net-10_000' don't say which is older"),
     ],
 )
 def test_names_like_mindspores_that_are_of_no_one_run_are_refused(names, words):
