@@ -147,7 +147,6 @@ def check_number(
     *,
     above: float | None = None,
     at_least: float | None = None,
-    below: float = math.inf,
     whole: bool = False,
     usual: str = "",
 ) -> None:
@@ -157,7 +156,6 @@ def check_number(
         name: the option, as the user typed it.
         value: its value.
         above, at_least: the lower limit; give one of them.
-        below: an upper limit that the value must not reach.
         whole: whether the value must be a whole number.
         usual: end of the message, such as ``0.9 is usual``.
 
@@ -166,12 +164,10 @@ def check_number(
     """
     is_number = isinstance(value, Integral if whole else Real) and not isinstance(value, bool)
     is_above = is_number and (value > above if at_least is None else value >= at_least)
-    if is_above and abs(value) < math.inf and value < below:
+    if is_above and abs(value) < math.inf:
         return
     number = "a whole number" if whole else "a number"
     limit = f"above {above}" if at_least is None else f"of at least {at_least}"
-    if below < math.inf:
-        limit += f" and below {below:g}"
     raise ConfigError(f"{name} is {shown(value)}; it must be {number} {limit}{f' ({usual})' if usual else ''}")
 
 

@@ -39,9 +39,9 @@ def running_mean(values: np.ndarray, width: int) -> np.ndarray:
     return np.where(n_finite > 0, (sums[end] - sums[first]) / np.maximum(n_finite, 1), np.nan)
 
 
-def places_to_draw(n_values: int, most: int = MOST_POINTS) -> np.ndarray:
-    """Return the indices of up to ``most`` evenly spaced values out of n, including the first and the last."""
-    return np.unique(np.linspace(0, n_values - 1, min(n_values, most)).round().astype(int))
+def places_to_draw(n_values: int) -> np.ndarray:
+    """Return the indices of up to ``MOST_POINTS`` evenly spaced values out of n, including the first and the last."""
+    return np.unique(np.linspace(0, n_values - 1, min(n_values, MOST_POINTS)).round().astype(int))
 
 
 def band(numbers: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
