@@ -24,7 +24,7 @@ from dimred.runs.faults import DivergenceDetector, translate_errors
 from dimred.runs.figures import RunFigures
 from dimred.runs.loop import EpochLoop, Progress
 from dimred.runs.profiler import StepProfiler
-from dimred.runs.records import Mark, MetricsLog, Record, cut_metrics, read_beginning
+from dimred.runs.records import MetricsLog, Record, cut_metrics
 from dimred.runs.run_folder import run_folder, write_versions
 from dimred.runs.task import Settings, Task
 from dimred.train_step.optimizer_state import last_rate
@@ -70,7 +70,7 @@ class Run(Generic[Settings]):
         self.progress, self.divergence = Progress(), DivergenceDetector()
         self.last: dict[str, Any] = {"loss": None, "parts": {}}
         self.records: MetricsLog
-        self._records_mark: Mark | None = None
+        self._is_new = True  # until ``restore`` has found a state
         self._result: Result | None = None
         frozen = to_arrays(one for one in task.network.get_parameters() if not one.requires_grad)
         # An attention mask can be -inf from the beginning; that is no sign that the training diverged.
@@ -101,6 +101,8 @@ class Run(Generic[Settings]):
     def restore(self, step: Step, n_epochs: int) -> RunState | None:
         """Restore the step from the newest state of a run that has begun, on every rank; return None for a new run.
 
+        The file of records is checked, and cut to the length that it had when the state was saved.
+
         Raises:
             ConfigError: an input of the run has changed, or ``epochs`` is below the epoch that the run has reached.
             RunError: no state can be read, or records are lost; a DimredError on the other ranks.
@@ -110,7 +112,6 @@ class Run(Generic[Settings]):
         state: RunState | None = self.ranks.share(newest, read_state)
         if state is None:
             return None
-        self._records_mark = state.values["metrics"]
         progress = self.progress
         progress.epoch, progress.done, progress.seconds = (state.values[key] for key in ("epoch", "done", "seconds"))
         if n_epochs < progress.epoch:
@@ -119,6 +120,8 @@ class Run(Generic[Settings]):
                 f"epochs is {n_epochs}, but the run has {did} {progress.epoch}; --set epochs to that or more"
             )
         step.restore(state.arrays, str(state.path))
+        cut_metrics(self.folder / METRICS, state.values["metrics"], self.ranks)
+        self._is_new = False
         _log.info(f"going on after step {progress.done} of epoch {progress.epoch}, from {state.path}")
         self.last = state.values["last"]
         self.divergence = DivergenceDetector(state.values["first_loss"])
@@ -128,10 +131,7 @@ class Run(Generic[Settings]):
         if self.begun is None:
             return None
         self.begun.check(self.pins)
-        state = self.states.newest(_log.info)
-        for _ in read_beginning(self.folder / METRICS, state.values["metrics"]):
-            pass  # only to check it, before anything else is done
-        return state
+        return self.states.newest(_log.info)
 
     def save(self, arrays: Mapping[str, np.ndarray], **values: Any) -> None:
         """Save a state, on rank 0: arrays, and JSON values in addition to those of every run."""
@@ -187,12 +187,10 @@ class Run(Generic[Settings]):
 
     @contextmanager
     def open_records(self) -> Iterator[None]:
-        """Open the file of records inside the block, cut to the length that it had when the restored state was saved.
-
-        A new run begins with an empty file.
-        """
+        """Open the file of records inside the block; a new run begins with an empty one."""
         file = self.folder / METRICS
-        cut_metrics(file, self._records_mark, self.ranks)
+        if self._is_new:
+            cut_metrics(file, None, self.ranks)
         is_heard = self.settings.tensorboard or self.settings.callback is not None
         listeners = self._listeners() if is_heard and self.ranks.is_rank_zero else ()
         with MetricsLog(file, listeners) as self.records:
