@@ -96,13 +96,13 @@ def commented_configuration(one: Any, *, every: bool = False) -> str:
     from dimred.config import OTHER_METHOD, StageConfig, StageTwoConfig, flatten
 
     two, lines = one.following, list[str]()
-    other = OTHER_METHOD[two.method]
     of_shared = {key: value for key, value in one.stage_2.items() if key in StageConfig.model_fields}
     default_two = StageTwoConfig(method=two.method)
     parts = (("", one, type(one)()), ("stage_1", one, type(one)()), ("stage_2", two, default_two))
     for section, config, default in parts:
-        values, defaults = config.model_dump(mode="json"), default.model_dump(mode="json")
-        values |= {other: None} if config is two else {}
+        values, defaults = (part.model_dump(mode="json", exclude={"stage_2"}) for part in (config, default))
+        if config is two:
+            values[OTHER_METHOD[two.method]] = None
         flat, flat_defaults = flatten(values), flatten(defaults)
         chosen = {
             key
@@ -110,7 +110,8 @@ def commented_configuration(one: Any, *, every: bool = False) -> str:
             if (key.partition(".")[0] in StageConfig.model_fields) == (section == "")
             and (every or key in _FIRST[section] or value != flat_defaults.get(key))
         }
-        chosen = {*chosen, *flatten(of_shared)} if config is two else {key for key in chosen if key[:7] != "stage_2"}
+        if config is two:
+            chosen |= flatten(of_shared).keys()
         schema = type(config).model_json_schema()
         lines += ["", f"{section}:"] if section else []
         lines += _lines(schema, schema["$defs"], values, defaults, chosen, indent="  " if section else "")
