@@ -9,7 +9,6 @@ import ctypes
 import importlib.util
 import inspect
 import json
-import math
 import os
 import select
 import signal
@@ -25,6 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dimred.averaging.choice import standard_error
 from dimred.errors import ConfigError, DimredError, shown
 from dimred.merging.folder import read_one
 from dimred.merging.output import put_statistics
@@ -203,7 +203,7 @@ def _as_score(value: Any) -> Score:
             f"it returned {shown(value)}, two numbers that are not a tuple; return (score, standard error), or one "
             "number for each of more than two samples"
         )
-    error = float(array.std(ddof=1) / math.sqrt(len(array))) if len(array) > 1 else None
+    error = standard_error(array) if len(array) > 1 else None
     return Score(float(array.mean()), error, tuple(array.tolist()))
 
 
