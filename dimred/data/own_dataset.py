@@ -55,11 +55,11 @@ class OwnDataset(Batches):
         self._plain_source = self._make(None, None)
         gave = f"gave {type(self._plain_source).__name__} for the split {split!r}"
         problem = f"{gave}, which is not a sequence of samples (input, label) or (input, ..., label)"
-        with _as_data_error(problem, "it needs __len__ and __getitem__"):
+        with _naming_faults(problem, "it needs __len__ and __getitem__"):
             self.n_images = len(self._plain_source)
         if self.n_images == 0:
             raise DataError(f"data.dataset {gave}, but it has no samples; give at least one")
-        with _as_data_error(problem, "it needs __len__ and __getitem__"):
+        with _naming_faults(problem, "it needs __len__ and __getitem__"):
             first = tuple(self._plain_source[0])
             _, *_, label = first
         self._columns = [*(f"input {number}" for number in range(1, len(first))), "label"]
@@ -93,13 +93,13 @@ class OwnDataset(Batches):
         last = self.n_images - 1
         for number in (0, last):
             what = f"failed to give sample {number} of the split {self._split!r}"
-            with _as_data_error(what, f"each number from 0 to {last} needs a sample"):
+            with _naming_faults(what, f"each number from 0 to {last} needs a sample"):
                 for part in map(np.asarray, self._plain_source[number]):
                     digest.update(f"{part.dtype} {part.shape}".encode() + part.tobytes())
         return digest.hexdigest()
 
     def _make(self, seed: int | None, epoch: int | None) -> Source:
-        with _as_data_error(
+        with _naming_faults(
             f"failed for DATA {str(self._data)!r}, split {self._split!r}, seed {seed}", "fix the function"
         ):
             options = {"epoch": epoch} if "epoch" in inspect.signature(self._factory).parameters else {}
@@ -128,12 +128,15 @@ class OwnDataset(Batches):
 
 
 @contextmanager
-def _as_data_error(what: str, remedy: str) -> Iterator[None]:
-    """Turn any error that the user's code raises inside the block into a DataError."""
+def _naming_faults(what: str, remedy: str, kinds: tuple[type[Exception], ...] = (Exception,)) -> Iterator[None]:
+    """Turn an error that the user's code raises inside the block into a DataError, which names the line there."""
     try:
         yield
-    except Exception as error:
-        raise DataError(f"data.dataset {what} ({type(error).__name__}: {error}); {remedy}") from error
+    except kinds as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        where = "" if last.filename == __file__ else f", in {last.filename}:{last.lineno}"
+        why = f"{type(error).__name__}: {shown(str(error), 300)}{where}"
+        raise DataError(f"data.dataset {what} ({why}); {remedy}") from error
 
 
 class _Samples:
@@ -146,14 +149,8 @@ class _Samples:
         return len(self._source)
 
     def __getitem__(self, number: int) -> tuple[np.ndarray, ...]:
-        try:
+        with _naming_faults(f"failed to give sample {number}", "fix the function", _MISTAKES):
             sample = self._source[int(number)]
-        except _MISTAKES as error:
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            raise DataError(
-                f"data.dataset failed to give sample {number} ({type(error).__name__}: {shown(str(error), 300)}, in "
-                f"{where.filename}:{where.lineno}); fix the function"
-            ) from error
         *inputs, label = map(np.array, sample)
         if (odd := next((one for one in inputs if one.dtype.kind not in "biufSU"), None)) is not None:
             raise DataError(f"sample {number} has the input {shown(odd.tolist())}, which is not an array of numbers")
