@@ -44,7 +44,7 @@ class GroupGradient(VectorGradient):
     ):
         super().__init__(gradient, vectors, draw_dropout_masks)
         check_number("micro_batch_size", rows, at_least=1, whole=True)
-        self._rows = rows
+        self._rows = int(rows)  # MindSpore can't slice by NumPy's integers
         moving = moving_statistics(gradient.loss.network)
         self._statistics = make_vectors(moving) if moving else None
 

@@ -100,6 +100,12 @@ def test_a_micro_batch_has_a_whole_number_of_rows(size):
         SubspaceTrainStep(network, basis_for(network), micro_batch_size=size)
 
 
+def test_the_rows_of_a_micro_batch_may_be_an_integer_of_numpy():
+    network, x, target = TanhMLP(), Tensor(np.ones((4, 3), np.float32)), Tensor(np.ones((4, 2), np.float32))
+    step = TrainStep(network, nn.SGD(network.trainable_params(), 0.1), micro_batch_size=np.int64(2))
+    assert step(x, target).applied
+
+
 class Renamed(nn.BCEWithLogitsLoss):
     """The loss by another name."""
 
