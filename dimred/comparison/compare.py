@@ -243,7 +243,7 @@ def _check_digests(folder: Path, digests: Mapping[str, str]) -> None:
 
 def _check_folder(out: Path, two: StageTwoConfig, *, resume: bool) -> None:
     """Check that a folder is new, or holds a comparison with the same stage 2 and ``resume`` is set."""
-    if not (out / CONFIG).exists():
+    if not (out / CONFIG).exists() or (out / PINS).exists():  # only a run has pins
         if out.exists() and (not out.is_dir() or results_in(out)):
             raise ConfigError(f"--out is {str(out)!r}, which holds something else; name another folder")
         return

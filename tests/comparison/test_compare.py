@@ -126,6 +126,7 @@ def test_what_does_not_go_together_is_refused_before_anything_is_run(folder: Pat
             "--out is .* can't be made or written",
         ),
         ({"out": folder}, ConfigError, "--out is .* holds something else; name another folder"),
+        ({"out": ended, "resume": True}, ConfigError, "--out is .* holds something else; name another folder"),
     ]
     for changed, kind, said in cases:
         options = {"runs": [folder / "run_3"], "out": tmp_path / "out"} | changed
