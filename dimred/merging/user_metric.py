@@ -54,7 +54,7 @@ class Score(NamedTuple):
 class FunctionMetric:
     """A metric that is a Python function, ``score(candidate)`` or ``score(candidate, split)``.
 
-    The candidate is a path; if the parameter is called ``tensors``, the function gets name -> array instead. It returns
+    The candidate is a path; if the first parameter is called ``tensors``, it gets name -> array instead. It returns
     a number, a tuple (number, standard error), or a list with one number for each of more than two samples. The splits
     are ``search``, ``select`` and ``test``.
 
@@ -69,8 +69,8 @@ class FunctionMetric:
 
     def __init__(self, function: Callable[..., Any], hook: Callable[[str], Any] | None = None) -> None:
         self._function, self._hook = function, hook
-        names = inspect.signature(function).parameters
-        self._takes_tensors = "tensors" in names
+        names = list(inspect.signature(function).parameters)
+        self._takes_tensors = names[:1] == ["tensors"]
         self.has_splits, self.reestimates = "split" in names, hook is not None
 
     def reestimate(self, candidate: Path) -> None:
@@ -86,7 +86,7 @@ class FunctionMetric:
             if self._takes_tensors:
                 checkpoint = read_one(candidate)
                 argument = {name: checkpoint.read(name) for name in checkpoint.tensors}
-            return _as_score(self._function(argument, *([split] if self.has_splits else [])))
+            return _as_score(self._function(argument, **({"split": split} if self.has_splits else {})))
 
     def close(self) -> None:
         """Do nothing: the function runs in this process."""
@@ -196,12 +196,12 @@ def _as_score(value: Any) -> Score:
         raise MetricError(f"it returned {shown(value)}, which is not finite")
     if array.ndim == 0:
         return Score(float(array))
-    if isinstance(value, tuple) and len(array) == 2:
-        return Score(float(array[0]), abs(float(array[1])))
+    if isinstance(value, tuple) and len(array) == 2 and array[1] >= 0:
+        return Score(float(array[0]), float(array[1]))
     if len(array) == 2:
         raise MetricError(
-            f"it returned {shown(value)}, two numbers that are not a tuple; return (score, standard error), or one "
-            "number for each of more than two samples"
+            f"it returned {shown(value)}, two numbers that are no score and its error; return a tuple (score, standard "
+            "error), with an error of at least 0, or one number for each of more than two samples"
         )
     error = standard_error(array) if len(array) > 1 else None
     return Score(float(array.mean()), error, tuple(array.tolist()))

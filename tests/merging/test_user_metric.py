@@ -54,8 +54,9 @@ def test_a_number_a_pair_and_samples(candidate: Path, value: object, score: Scor
         (None, "it returned None, which is not a number"),
         (np.bool_(True), "it returned True, which is not a number"),
         ([1.0, float("nan")], r"it returned \[1.0, nan\], which is not finite"),
-        ([0.5, 0.1], r"it returned \[0.5, 0.1\], two numbers that are not a tuple; return \(score, standard error\)"),
-        (np.array([0.5, 0.1]), "two numbers that are not a tuple"),
+        ([0.5, 0.1], r"it returned \[0.5, 0.1\], two numbers that are no score and its error; return a tuple"),
+        (np.array([0.5, 0.1]), "two numbers that are no score and its error"),
+        ((0.5, -0.1), r"it returned \(0.5, -0.1\), .* with an error of at least 0"),
     ],
 )
 def test_a_returned_value_that_is_no_score_is_refused(candidate: Path, value: object, words: str) -> None:
@@ -79,6 +80,13 @@ def test_a_function_of_a_file_and_of_this_process(start_metric, candidate: Path,
 
     assert FunctionMetric(score).score(candidate, "select") == Score(1.5)
     assert calls == [("select", VALUES.tolist())]
+
+
+def test_what_a_function_takes_besides_is_its_own(candidate: Path) -> None:
+    def score(path, tensors=None, size=64, *, split):
+        return float(path == str(candidate) and (tensors, size, split) == (None, 64, "select"))
+
+    assert FunctionMetric(score).score(candidate, "select") == Score(1.0)
 
 
 @pytest.mark.parametrize(
