@@ -72,9 +72,9 @@ def check_is_new(out: Path) -> None:
 
     A record without its result is allowed, because a call that was killed leaves one.
     """
-    for path in (out, record_path(out)):
+    for path_of in (Path, record_path):  # not both at once: "." exists, and has no name to make a record's from
         with name_faults(out):
-            exists = path.exists()
+            exists = (path := path_of(out)).exists()
         if exists and (path == out or not has_record(out)):
             raise ConfigError(f"out is {str(out)!r}, but {str(path)!r} exists already; name another")
 

@@ -107,7 +107,7 @@ class ProcessMetric:
     def __init__(self, source: str, timeout_seconds: float, log: Path) -> None:
         self.timeout_seconds, self._log = timeout_seconds, log
         self._process: subprocess.Popen[bytes] | None = None
-        file, _, name = source.rpartition(":")
+        file, _, name = str(source).rpartition(":")  # a caller may have given something else
         if not (name and Path(file).is_file()):
             where = f", but there is no file {file!r}" if file and name else ""
             raise ConfigError(

@@ -137,6 +137,7 @@ def test_the_record_says_what_it_was_made_from(tmp_path: Path) -> None:
     ("out", "options", "words"),
     [
         ("run", {}, "exists already; name another"),
+        ("/", {}, "exists already; name another"),
         ("mine.safetensors", {}, "mine.safetensors.json' exists already"),
         ("gone/avg.safetensors", {}, "in a folder that does not exist"),
         ("avg.ckpt", {}, "its name must end in .safetensors, for checkpoints in .safetensors"),

@@ -147,6 +147,11 @@ def test_a_file_without_a_metric_is_refused(
     assert "broken" not in spec or "Traceback" in log.read_text()
 
 
+def test_what_is_neither_a_text_nor_a_function_is_refused(start_metric) -> None:
+    with pytest.raises(ConfigError, match="metric is 3; give a Python file and a function"):
+        start_metric(3)
+
+
 def test_a_file_may_import_its_neighbours(start_metric, tmp_path: Path, candidate: Path) -> None:
     (tmp_path / "neighbour_module.py").write_text("VALUE = 7\n")
     (tmp_path / "mine.py").write_text("import neighbour_module\ndef score(path):\n    return neighbour_module.VALUE\n")
