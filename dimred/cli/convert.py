@@ -11,7 +11,10 @@ from dimred.console import AsJson
 
 
 def convert(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A PyTorch file (.pt, .pth, .bin, .ckpt).")],
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="A PyTorch file (.pt, .pth, .bin, .ckpt).", exists=True, dir_okay=False),
+    ],
     key: Annotated[
         list[str] | None,
         typer.Option(

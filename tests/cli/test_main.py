@@ -107,6 +107,7 @@ def test_the_exit_statuses_are_documented() -> None:
         (("report", "nowhere"), "RUN is 'nowhere'"),
         (("compare", "nowhere", "run"), "RUN is 'run', which has no config.yaml"),
         (("rank-table", "check", "gone.json"), "'TABLE': file 'gone.json' does not exist"),
+        (("convert", "."), "'FILE': file '.' is a directory"),
         (("bench", "gone", "--config", "digits"), "error: DATA is 'gone', which is not found"),
         (("summary", "resnet51"), "MODEL is 'resnet51'; allowed: resnet50, resnet18, resnet_small, or your own by pac"),
         (("summary", "resnet_small", "--input-shape", "1,x"), "--input-shape is '1,x'"),
