@@ -46,7 +46,7 @@ choose_python() {
     local candidate missing
     if [ -n "${DIMRED_PYTHON:-}" ]; then
         if ! command -v "$DIMRED_PYTHON" >/dev/null; then
-            echo "error: DIMRED_PYTHON is '$DIMRED_PYTHON', which is no program; give a Python, or unset it" >&2
+            echo "error: DIMRED_PYTHON is '$DIMRED_PYTHON', which is not a program; give a Python, or unset it" >&2
             return 2
         fi
         missing=$(missing_in "$DIMRED_PYTHON")

@@ -112,7 +112,7 @@ def test_a_script_behind_a_link_runs_in_the_environment_it_is_called_in(tmp_path
     refused = run(*command, cwd=tmp_path, environment={"DIMRED_PYTHON": str(empty)}, status=2)
     assert refused.stderr.startswith(f"error: DIMRED_PYTHON is '{empty}', which lacks dimred; '{empty}' -m pip install")
     refused = run(*command, cwd=tmp_path, environment={"DIMRED_PYTHON": "gone"}, status=2)
-    assert refused.stderr.startswith("error: DIMRED_PYTHON is 'gone', which is no program; give a Python, or unset it")
+    assert refused.stderr.startswith("error: DIMRED_PYTHON is 'gone', which is not a program; give a Python")
     assert not (clone / ".venv").exists()
 
 

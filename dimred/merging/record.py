@@ -30,7 +30,7 @@ SPLITS = ("search", "select", "test")  # of the metric's samples
 
 def record_path(out: Path) -> Path:
     """Return the path of the record beside the result of a merge."""
-    return out.with_name(out.name + ".json")
+    return out.parent / f"{out.name}.json"  # also for "." and "/", which have no name
 
 
 def has_record(out: Path) -> bool:
@@ -72,9 +72,9 @@ def check_is_new(out: Path) -> None:
 
     A record without its result is allowed, because a call that was killed leaves one.
     """
-    for path_of in (Path, record_path):  # not both at once: "." exists, and has no name to make a record's from
+    for path in (out, record_path(out)):
         with name_faults(out):
-            exists = (path := path_of(out)).exists()
+            exists = path.exists()
         if exists and (path == out or not has_record(out)):
             raise ConfigError(f"out is {str(out)!r}, but {str(path)!r} exists already; name another")
 

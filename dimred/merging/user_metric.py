@@ -200,8 +200,8 @@ def _as_score(value: Any) -> Score:
         return Score(float(array[0]), float(array[1]))
     if len(array) == 2:
         raise MetricError(
-            f"it returned {shown(value)}, two numbers that are no score and its error; return a tuple (score, standard "
-            "error), with an error of at least 0, or one number for each of more than two samples"
+            f"it returned {shown(value)}, two numbers that are not a score and its error; return a tuple (score, "
+            "standard error), with an error of at least 0, or one number for each of more than two samples"
         )
     error = standard_error(array) if len(array) > 1 else None
     return Score(float(array.mean()), error, tuple(array.tolist()))

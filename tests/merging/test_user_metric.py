@@ -54,8 +54,8 @@ def test_a_number_a_pair_and_samples(candidate: Path, value: object, score: Scor
         (None, "it returned None, which is not a number"),
         (np.bool_(True), "it returned True, which is not a number"),
         ([1.0, float("nan")], r"it returned \[1.0, nan\], which is not finite"),
-        ([0.5, 0.1], r"it returned \[0.5, 0.1\], two numbers that are no score and its error; return a tuple"),
-        (np.array([0.5, 0.1]), "two numbers that are no score and its error"),
+        ([0.5, 0.1], r"it returned \[0.5, 0.1\], two numbers that are not a score and its error; return a tuple"),
+        (np.array([0.5, 0.1]), "two numbers that are not a score and its error"),
         ((0.5, -0.1), r"it returned \(0.5, -0.1\), .* with an error of at least 0"),
     ],
 )
