@@ -13,6 +13,7 @@ NOT_QUICK = {"slow", "benchmark", "browser", "torch"}  # markers
 # Folders and files that start training runs or jobs, compile much, or take ten seconds: none is quick, and two workers
 # begin with them in this order, so that the short ones fill the gaps at the end.
 LONGER = (
+    "pipelines/test_progress.py",  # makes the run of both stages, for which other files of pipelines would wait
     "distributed",
     "pipelines",
     "comparison/test_compare.py",
