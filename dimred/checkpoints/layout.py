@@ -214,13 +214,18 @@ def vector_digest(vector: np.ndarray) -> str:
 
 def weights_digest(weights: Iterable[np.ndarray]) -> str:
     """Compute ``vector_digest`` of the vector of these weights, in their order, without making the vector."""
-    digest, rest = hashlib.sha256(), np.empty(0, np.float32)
+    digest, chunk, left = hashlib.sha256(), hashlib.sha256(), CHUNK
     for weight in weights:
-        values = np.concatenate([rest, np.asarray(weight, np.float32).reshape(-1)])
-        whole = len(values) // CHUNK * CHUNK
-        hash_columns(digest, values[:whole])
-        rest = values[whole:]
-    hash_columns(digest, rest)
+        row = np.ascontiguousarray(weight, "<f4").reshape(-1)
+        while row.size:
+            part, row = row[:left], row[left:]
+            chunk.update(part.data)
+            left -= part.size
+            if left == 0:
+                digest.update(chunk.digest())
+                chunk, left = hashlib.sha256(), CHUNK
+    if left < CHUNK:
+        digest.update(chunk.digest())
     return digest.hexdigest()
 
 
