@@ -35,7 +35,7 @@ from dimred.vectors.parameters import from_arrays, to_arrays
 from dimred.vectors.projection import make_projection
 from dimred.vectors.weights import make_copies, make_vectors
 from dimred.workarounds.binary_cross_entropy import ExactBinaryCrossEntropy
-from dimred.workarounds.failed_gradient import clear_failed_gradient
+from dimred.workarounds.failed_gradient import clearing_failures
 from dimred.workarounds.moved_memory import KnownMemory
 
 if TYPE_CHECKING:
@@ -178,15 +178,12 @@ class SearchStep(TypedCell):
         from_arrays(parameters_to_save(self), arrays, source)
         self.memory = memory
 
+    @clearing_failures
     def __call__(self, *inputs: Tensor) -> SearchResult:
         self._mode.ensure()
         self._parameter_memory.ensure()
-        try:
-            with self._binary_cross_entropy.in_use():
-                return self.construct(*inputs)
-        except BaseException:
-            clear_failed_gradient()
-            raise
+        with self._binary_cross_entropy.in_use():
+            return self.construct(*inputs)
 
     def construct(self, *inputs: Tensor) -> SearchResult:
         """Take one step; see the class."""

@@ -17,7 +17,7 @@ from dimred.train_step.usual_parts import collect_parts
 from dimred.vectors.parameters import from_arrays, to_arrays
 from dimred.vectors.weights import GraphCopies, make_vectors
 from dimred.workarounds.binary_cross_entropy import ExactBinaryCrossEntropy
-from dimred.workarounds.failed_gradient import clear_failed_gradient
+from dimred.workarounds.failed_gradient import clearing_failures
 from dimred.workarounds.moved_memory import KnownMemory
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class TrainStep(TypedCell):
 
             combine = MeanOfBatches(reduce)
         # At every call MindSpore visits all registered cells, which takes half a millisecond for ResNet-50. So those
-        # that have parameters are registered, once each, and those that only compute are not.
+        # that have parameters are registered, once each, but not the two that only compute with them.
         self.network = network
         self.optimizer = optimizer
         if parts:
@@ -168,15 +168,12 @@ class TrainStep(TypedCell):
         """Restore the parameters from the arrays of ``state``; see ``Step``."""
         from_arrays(parameters_to_save(self), arrays, source)
 
+    @clearing_failures
     def __call__(self, *inputs: Tensor) -> StepResult:
         self._mode.ensure()
         self._parameter_memory.ensure()
-        try:
-            with self._binary_cross_entropy.in_use():
-                return self._step(inputs)
-        except BaseException:
-            clear_failed_gradient()
-            raise
+        with self._binary_cross_entropy.in_use():
+            return self._step(inputs)
 
     def _step(self, inputs: tuple[Tensor, ...]) -> StepResult:
         tally = () if self.ballot is None else (self.ballot.tally,)

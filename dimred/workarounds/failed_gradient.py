@@ -5,15 +5,30 @@ tensor can be indexed by a number any more. Seen in MindSpore 2.7.1 to 2.10. We 
 fails once the fault is gone.
 """
 
+from collections.abc import Callable
 from contextlib import suppress
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
 import mindspore as ms
 
+_Inputs = ParamSpec("_Inputs")
+_Result = TypeVar("_Result")
 
-def clear_failed_gradient() -> None:
-    """Clear MindSpore's state of a PyNative gradient that an error or ctrl-C has interrupted."""
-    if ms.get_context("mode") == ms.PYNATIVE_MODE:
-        with suppress(ImportError):  # it is private
-            from mindspore.common.api import _pynative_executor
 
-            _pynative_executor.clear_res()
+def clearing_failures(call: Callable[_Inputs, _Result]) -> Callable[_Inputs, _Result]:
+    """Let a function clear MindSpore's state of a PyNative gradient that an error or ctrl-C interrupts inside it."""
+
+    @wraps(call)
+    def guarded(*inputs: _Inputs.args, **options: _Inputs.kwargs) -> _Result:
+        try:
+            return call(*inputs, **options)
+        except BaseException:
+            if ms.get_context("mode") == ms.PYNATIVE_MODE:
+                with suppress(ImportError):  # it is private
+                    from mindspore.common.api import _pynative_executor
+
+                    _pynative_executor.clear_res()
+            raise
+
+    return guarded
