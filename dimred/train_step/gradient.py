@@ -8,9 +8,10 @@ from mindspore import Parameter, Tensor, nn, ops
 from dimred.train_step.mean_loss import MeanLoss
 from dimred.train_step.part import LossScale
 from dimred.vectors.weights import Vectors
+from dimred.workarounds.visited_cells import VisitedOnce
 
 
-class BatchGradient(nn.Cell):
+class BatchGradient(VisitedOnce, nn.Cell):
     """A cell that returns loss and gradient of a batch, each times the batch's weight, and that weight.
 
     Args:

@@ -7,9 +7,10 @@ from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
 from dimred.errors import ConfigError
+from dimred.workarounds.visited_cells import VisitedOnce
 
 
-class MeanLoss(nn.Cell):
+class MeanLoss(VisitedOnce, nn.Cell):
     """A cell that returns the mean loss of a batch: the network's result, or its sum divided by its count.
 
     Args:

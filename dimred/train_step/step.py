@@ -19,6 +19,7 @@ from dimred.vectors.weights import GraphCopies, make_vectors
 from dimred.workarounds.binary_cross_entropy import ExactBinaryCrossEntropy
 from dimred.workarounds.failed_gradient import clearing_failures
 from dimred.workarounds.moved_memory import KnownMemory
+from dimred.workarounds.visited_cells import VisitedOnce
 
 if TYPE_CHECKING:
     from dimred.distributed.in_step import Ballot
@@ -50,7 +51,7 @@ class StepResult(NamedTuple):
         return {name: value.asnumpy().item() for name, value in values.items()}
 
 
-class TrainStep(TypedCell):
+class TrainStep(VisitedOnce, TypedCell):
     """A cell that makes one training step of a network.
 
     scaled loss -> unscale to float32 -> accumulate -> reduce -> all finite? -> clip -> update -> EMA
@@ -96,8 +97,6 @@ class TrainStep(TypedCell):
     """
 
     reads_each_step: ClassVar[bool] = False
-    gradient: BatchGradient
-    finish: Finish
 
     def __init__(
         self,
@@ -134,15 +133,10 @@ class TrainStep(TypedCell):
             from dimred.train_step.weighted_loss import MeanOfBatches
 
             combine = MeanOfBatches(reduce)
-        # At every call MindSpore visits all registered cells, which takes half a millisecond for ResNet-50. So those
-        # that have parameters are registered, once each, but not the two that only compute with them.
         self.network = network
         self.optimizer = optimizer
-        if parts:
-            self.cells_of_parts = nn.CellList(list(parts), auto_prefix=False)
-        object.__setattr__(self, "gradient", BatchGradient(network, optimizer.parameters, loss_scale, weighs))
-        finish = Finish(optimizer, parts, loss_scale, combine, self.untrained_parameters, self.votes)
-        object.__setattr__(self, "finish", finish)
+        self.gradient = BatchGradient(network, optimizer.parameters, loss_scale, weighs)
+        self.finish = Finish(optimizer, parts, loss_scale, combine, self.untrained_parameters, self.votes)
         self._group: VectorGradient | None = None
         if micro_batch_size is not None:
             from dimred.train_step.micro_batches import FinishVector, GroupGradient

@@ -9,6 +9,7 @@ from mindspore import Parameter, Tensor, mint, nn, ops
 
 from dimred.train_step.mean_loss import loss_numbers
 from dimred.train_step.places import places
+from dimred.workarounds.visited_cells import VisitedOnce
 
 _log = logging.getLogger(__name__)
 _each = ops.HyperMap()  # a graph compiles it much faster than a loop
@@ -21,7 +22,7 @@ _CROSS_ENTROPIES = {
 }
 
 
-class WeightedLoss(nn.Cell):
+class WeightedLoss(VisitedOnce, nn.Cell):
     """A cell that returns the mean loss of a part of a batch, and the number of items per row in that mean.
 
     With means f_i over n_i items, such as labels that are not ignored, the mean over all items of all parts i is

@@ -53,6 +53,44 @@ def test_a_step_that_weighs_nothing_leaves_the_network_s_cells_alone(parts: Call
     assert [*network.cells_and_names()] == before
 
 
+class Visited(nn.Dense):
+    """A layer that notes each visit by MindSpore, with the name of the compiled graph."""
+
+    visits: tuple[str, ...] = ()
+
+    @property
+    def compile_phase(self) -> str:
+        return nn.Cell.compile_phase.fget(self)
+
+    @compile_phase.setter
+    def compile_phase(self, phase: str) -> None:
+        self.visits = (*self.visits, phase)
+        nn.Cell.compile_phase.fset(self, phase)
+
+
+def test_cells_are_visited_when_another_graph_is_called_and_not_at_each_call() -> None:
+    layer = Visited(5, 2)
+    step = TrainStep(nn.WithLossCell(layer, nn.MSELoss()), nn.SGD(layer.trainable_params()))
+    n_visits = []
+    for rows in (7, 7, 3, 3, 7):
+        step(X[:rows], Y[:rows])
+        n_visits.append(len(layer.visits))
+    first, same, other, same_as_other, back = n_visits
+    assert (first, other) == (same, same_as_other)
+    if ms.get_context("mode") == ms.GRAPH_MODE:
+        assert 0 < first < other < back
+        assert layer.visits[0] == layer.visits[-1]
+
+
+def test_a_search_visits_them_at_its_first_step() -> None:
+    layer = Visited(5, 2)
+    step = SubspaceTrainStep(nn.WithLossCell(layer, nn.MSELoss()), basis_for(layer))
+    step(X, Y)
+    before = layer.visits
+    step(X, Y)
+    assert layer.visits == before
+
+
 def test_a_frozen_part_may_stay_in_evaluation_mode() -> None:
     network = with_batch_norm()
     for weight in network[1].trainable_params():

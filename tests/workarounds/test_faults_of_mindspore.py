@@ -58,6 +58,31 @@ except Exception:
 print("failed_gradient", is_wrong)
 """
 
+VISITED_CELLS = """
+class Inner(nn.Cell):
+    @property
+    def compile_phase(self):
+        return nn.Cell.compile_phase.fget(self)
+    @compile_phase.setter
+    def compile_phase(self, phase):
+        visits.append(phase)
+        nn.Cell.compile_phase.fset(self, phase)
+    def construct(self, x):
+        return x + 1
+class Outer(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.inner = Inner()
+    def construct(self, x):
+        return self.inner(x)
+visits = []
+ms.set_context(mode=ms.GRAPH_MODE)
+outer = Outer()
+for _ in range(3):
+    outer(Tensor(1.0))
+print("visited_cells", len(visits) == 3)
+"""
+
 LITTER = """
 class Broken(nn.Cell):
     def construct(self, x):
@@ -105,9 +130,9 @@ def ran(code: str, folder: Path, **variables: str) -> subprocess.CompletedProces
 def test_the_faults_of_steps_are_still_there(tmp_path: Path) -> None:
     """A failed gradient spoils what follows, so it comes last."""
     pynative = "ms.set_context(mode=ms.PYNATIVE_MODE)\n"
-    done = ran(START + pynative + BINARY_CROSS_ENTROPY + MOVED_MEMORY + FAILED_GRADIENT, tmp_path)
+    done = ran(START + VISITED_CELLS + pynative + BINARY_CROSS_ENTROPY + MOVED_MEMORY + FAILED_GRADIENT, tmp_path)
     found = dict(line.split(" ", 1) for line in done.stdout.splitlines())
-    modules = "binary_cross_entropy", "moved_memory", "failed_gradient"
+    modules = "visited_cells", "binary_cross_entropy", "moved_memory", "failed_gradient"
     assert found == dict.fromkeys(modules, "True"), f"a module may be no longer needed: {done.stderr[-800:]}"
 
 
@@ -134,11 +159,12 @@ def test_onednn_still_takes_its_reference_kernel_where_it_may_use_avx_512(tmp_pa
 
 
 def test_what_needs_no_workaround_imports_none() -> None:
-    """A step guards each call; the rest is for a process or a run as a whole."""
+    """A step guards each call, and with it what it calls as a graph; the rest is for a process or a run as a whole."""
     users = {
         path.relative_to(DIMRED).as_posix()
         for path in DIMRED.rglob("*.py")
         if re.search(r"(from|import) dimred\.workarounds", path.read_text())
     }
     of_steps, of_process = {"train_step/step.py", "search_step/search_step.py"}, {"__init__.py", "cli/machine.py"}
-    assert users == of_steps | of_process | {"runs/run.py"}
+    graphs = {f"train_step/{name}.py" for name in ("gradient", "mean_loss", "weighted_loss")}
+    assert users == of_steps | graphs | of_process | {"runs/run.py"}
