@@ -21,10 +21,10 @@ _log = logging.getLogger(__name__)
 
 
 class BadSnapshotError(CheckpointError):
-    """The snapshot of a row can't be used; the message begins with the reason, a whole sentence."""
+    """The snapshot of a row can't be used; the message says why, in whole sentences."""
 
     def __init__(self, row: int, reason: str) -> None:
-        super().__init__(f"{reason} Restore it, or leave it out with skip_bad=True.")
+        super().__init__(reason)
         self.row = row
 
 
@@ -82,7 +82,7 @@ class WeightMatrix:
             yield
         except CheckpointError as error:
             if not self._skip_bad:
-                raise
+                raise CheckpointError(f"{error} Restore it, or leave it out with skip_bad=True.") from None
             _log.warning(f"left out: {error}")
 
     @property
@@ -117,9 +117,11 @@ class WeightMatrix:
             except CheckpointError as error:
                 raise BadSnapshotError(number, str(error)) from None
 
-    def leave_out(self, number: int) -> None:
-        """Remove the row of this number, counted from 0."""
-        del self._rows[number]
+    def leave_out(self, bad: BadSnapshotError) -> None:
+        """Remove a row with a warning in the log, or raise CheckpointError; see ``skip_bad``."""
+        with self._leaving_out():
+            raise bad
+        del self._rows[bad.row]
 
     def read(self, start: int, out: np.ndarray) -> None:
         """Fill ``out``, (N, width) of the type ``dtype``, with the columns from ``start`` on.

@@ -96,10 +96,7 @@ def fit_basis(
                 basis = load_basis(target, layout=matrix.layout, verify=False)
                 return replace(basis, path=None) if out is None else basis  # the mappings keep its files alive
             except BadSnapshotError as bad:
-                if not skip_bad:
-                    raise
-                _log.warning(f"left out: {bad}")
-                matrix.leave_out(bad.row)
+                matrix.leave_out(bad)
             except OSError as error:
                 raise DimredError(f"Writing {target} failed: {error.strerror or error}.") from error
 
