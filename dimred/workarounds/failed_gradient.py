@@ -1,8 +1,8 @@
 """After an error inside a gradient in PyNative, later graphs and tensors fail.
 
 Graphs of gradients are then compiled for second derivatives, which fails for cross entropy; and after a second error no
-tensor can be indexed by a number any more. Seen in MindSpore 2.7.1 to 2.10. We know of no report. ``tests/workarounds``
-fails once the fault is gone.
+tensor can be indexed by a number any more. Seen in MindSpore 2.10, not in 2.7.1. We know of no report.
+``tests/workarounds`` fails once the fault is gone.
 """
 
 from collections.abc import Callable

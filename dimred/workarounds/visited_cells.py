@@ -1,8 +1,8 @@
 """At each call of a graph MindSpore visits every cell below the one that is called.
 
 It tells each of them to which compiled graph it belongs, which takes a millisecond for the 214 cells of ResNet-50. Only
-a compilation needs that. Seen in MindSpore 2.10. We know of no report. ``tests/workarounds`` fails once the fault is
-gone.
+a compilation needs that. Seen in MindSpore 2.7.1 and 2.10. We know of no report. ``tests/workarounds`` fails once the
+fault is gone.
 """
 
 from mindspore import nn
