@@ -205,8 +205,8 @@ def _without_dumps() -> Iterator[None]:
 def _as_data_error(text: str) -> DataError:
     """Return the error for a batch that MindSpore could not read, from its text; a DamagedError if it will not pass."""
     of_python, file = _PYTHON_ERROR.search(text), _FILE.search(text)
-    if of_python and "DataError: " in of_python[1]:  # one of ours, raised in MindSpore's thread
-        return DamagedError(of_python[1].partition("DataError: ")[2])
+    if of_python and (ours := re.search("(?:Data|Damaged)Error: (.*)", of_python[1])):  # raised in MindSpore's thread
+        return DamagedError(ours[1])
     reason = of_python or _REASON.search(text)
     why = shown(reason[1] if reason else text, 300)
     if difference := re.search("Cannot batch tensors with different (shapes|types)", text):

@@ -11,9 +11,9 @@ from typing import Any
 import mindspore.dataset as ds
 import numpy as np
 
-from dimred.data.batches import Batches, is_spare
+from dimred.data.batches import Batches, DamagedError, is_spare
 from dimred.data.labels import check_labels
-from dimred.errors import ConfigError, DataError, shown
+from dimred.errors import DataError, shown
 
 # Errors of a user's code that reading again would not mend; any other one may be of a disk or a network.
 _MISTAKES = (
@@ -23,6 +23,7 @@ _MISTAKES = (
 # must give the same sample each time. One thread reads it, unless the user sets ``data.workers``.
 Source = Sequence[tuple[Any, ...]]
 Factory = Callable[..., Source]
+_Kinds = tuple[type[Exception], ...]
 
 
 class OwnDataset(Batches):
@@ -44,8 +45,7 @@ class OwnDataset(Batches):
         n_classes: if set, a whole number that is not a class is refused when its sample is read.
 
     Raises:
-        DataError: the factory fails or gives no samples, or the first sample has fewer than two parts or a label that
-            is not a number.
+        DataError: the factory fails or gives no samples, or the first one is not a tuple with a number as its label.
     """
 
     def __init__(self, factory: Factory, data: Path, split: str, **options: Any):
@@ -53,18 +53,11 @@ class OwnDataset(Batches):
         self._factory, self._data, self._split = factory, data, split
         self.n_classes: int | None = None
         self._plain_source = self._make(None, None)
-        gave = f"gave {type(self._plain_source).__name__} for the split {split!r}"
-        problem = f"{gave}, which is not a sequence of samples (input, label) or (input, ..., label)"
-        with _naming_faults(problem, "it needs __len__ and __getitem__"):
-            self.n_images = len(self._plain_source)
+        self.n_images = len(self._plain_source)
         if self.n_images == 0:
-            raise DataError(f"data.dataset {gave}, but it has no samples; give at least one")
-        with _naming_faults(problem, "it needs __len__ and __getitem__"):
-            first = tuple(self._plain_source[0])
-            _, *_, label = first
-        self._columns = [*(f"input {number}" for number in range(1, len(first))), "label"]
-        self._first_label = np.array(label)
-        _check_number(self._first_label, "data.dataset gave")
+            raise DataError(f"data.dataset gave no samples for the split {split!r}; give at least one")
+        *inputs, self._first_label = _parts_of(self._plain_source, split, 0)
+        self._columns = [*(f"input {number}" for number in range(1, len(inputs) + 1)), "label"]
 
     def check_classes(self, n_classes: int) -> None:
         """Check on the first sample that these labels can train, or measure, a classifier.
@@ -90,26 +83,24 @@ class OwnDataset(Batches):
             DataError: the last sample can't be read.
         """
         digest = hashlib.sha256(str(self.n_images).encode())
-        last = self.n_images - 1
-        for number in (0, last):
-            what = f"failed to give sample {number} of the split {self._split!r}"
-            with _naming_faults(what, f"each number from 0 to {last} needs a sample"):
-                for part in map(np.asarray, self._plain_source[number]):
-                    digest.update(f"{part.dtype} {part.shape}".encode() + part.tobytes())
+        for number in (0, self.n_images - 1):
+            for part in _parts_of(self._plain_source, self._split, number):
+                digest.update(f"{part.dtype} {part.shape}".encode() + part.tobytes())
         return digest.hexdigest()
 
     def _make(self, seed: int | None, epoch: int | None) -> Source:
-        with _naming_faults(
-            f"failed for DATA {str(self._data)!r}, split {self._split!r}, seed {seed}", "fix the function"
-        ):
+        what = f"failed for DATA {str(self._data)!r}, split {self._split!r}, seed {seed}"
+        with _naming_faults(what, "fix the function, which must return a sequence of samples"):
             options = {"epoch": epoch} if "epoch" in inspect.signature(self._factory).parameters else {}
-            return self._factory(self._data, self._split, seed, **options)
+            source = self._factory(self._data, self._split, seed, **options)
+            len(source)
+        return source
 
     def _training_samples(self, order: np.ndarray, seed: int, epoch: int) -> ds.Dataset:
         epoch_seed = int(np.random.default_rng([seed, epoch, 1]).integers(2**31))
         source = self._make(epoch_seed, None if is_spare(epoch) else epoch)
         if len(source) != (n_plain := len(self._plain_source)):
-            raise ConfigError(
+            raise DamagedError(
                 f"data.dataset gave {n_plain} samples without a seed, and {len(source)} with one; give equally many"
             )
         return self._read(source, order)
@@ -118,8 +109,9 @@ class OwnDataset(Batches):
         return self._read(self._plain_source, order)
 
     def _read(self, source: Source, order: np.ndarray) -> ds.Dataset:
+        label_type = np.float32 if self._first_label.dtype.kind == "f" else np.int32
         return ds.GeneratorDataset(
-            _Samples(source, np.float32 if self._first_label.dtype.kind == "f" else np.int32, self.n_classes),
+            _Samples(source, self._split, len(self._columns), label_type, self.n_classes),
             self._columns,
             sampler=ds.SubsetSampler(order),
             num_parallel_workers=self.workers,
@@ -128,33 +120,56 @@ class OwnDataset(Batches):
 
 
 @contextmanager
-def _naming_faults(what: str, remedy: str, kinds: tuple[type[Exception], ...] = (Exception,)) -> Iterator[None]:
-    """Turn an error that the user's code raises inside the block into a DataError, which names the line there."""
+def _naming_faults(what: str, remedy: str, kinds: _Kinds = (Exception,)) -> Iterator[None]:
+    """Turn an error that the user's code raises inside the block into a DataError, which names the line there.
+
+    It is a DamagedError if the error is a mistake in that code.
+    """
     try:
         yield
     except kinds as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         where = "" if last.filename == __file__ else f", in {last.filename}:{last.lineno}"
         why = f"{type(error).__name__}: {shown(str(error), 300)}{where}"
-        raise DataError(f"data.dataset {what} ({why}); {remedy}") from error
+        kind = DamagedError if isinstance(error, _MISTAKES) else DataError
+        raise kind(f"data.dataset {what} ({why}); {remedy}") from error
+
+
+def _parts_of(source: Source, split: str, number: int, kinds: _Kinds = (Exception,)) -> tuple[np.ndarray, ...]:
+    """Read a sample, and return a copy of each of its parts, of which the last, the label, is of numbers.
+
+    Raises:
+        DataError: the source raises an error of these ``kinds``, or what it gives is no such sample.
+    """
+    with _naming_faults(f"failed to give sample {number} of the split {split!r}", "fix the function", kinds):
+        sample = source[number]
+        if not isinstance(sample, tuple | list) or len(sample) < 2:
+            raise TypeError(f"it is {shown(sample)}, and no tuple (input, label) or (input, ..., label)")
+        parts = tuple(map(np.array, sample))
+    if (label := parts[-1]).dtype.kind not in "biuf":
+        raise DataError(
+            f"sample {number} has the label {shown(label.tolist())}, which is not a number that NumPy has a type for; "
+            "number the classes from 0"
+        )
+    return parts
 
 
 class _Samples:
     """Samples as arrays that MindSpore takes, with labels of one type."""
 
-    def __init__(self, source: Source, label_type: type[np.number], n_classes: int | None):
-        self._source, self._type, self._n_classes = source, label_type, n_classes
+    def __init__(self, source: Source, split: str, n_parts: int, label_type: type[np.number], n_classes: int | None):
+        self._source, self._split, self._n_parts = source, split, n_parts
+        self._type, self._n_classes = label_type, n_classes
 
     def __len__(self) -> int:
         return len(self._source)
 
     def __getitem__(self, number: int) -> tuple[np.ndarray, ...]:
-        with _naming_faults(f"failed to give sample {number}", "fix the function", _MISTAKES):
-            sample = self._source[int(number)]
-        *inputs, label = map(np.array, sample)
+        *inputs, label = parts = _parts_of(self._source, self._split, int(number), _MISTAKES)
+        if len(parts) != self._n_parts:
+            raise DataError(f"sample {number} has {len(parts)} parts, the first has {self._n_parts}; give all as many")
         if (odd := next((one for one in inputs if one.dtype.kind not in "biufSU"), None)) is not None:
             raise DataError(f"sample {number} has the input {shown(odd.tolist())}, which is not an array of numbers")
-        _check_number(label, f"sample {number} has")
         if self._type is np.int32 and label.dtype.kind == "f":
             raise DataError(
                 f"sample {number} has the label {shown(label)}, but the first sample's is a whole number; give all "
@@ -170,11 +185,3 @@ class _Samples:
                 "labels like the first sample's get; scale the labels, or give all as floats"
             )
         return *inputs, label.astype(self._type)
-
-
-def _check_number(label: np.ndarray, where: str) -> None:
-    if label.dtype.kind not in "biuf":
-        raise DataError(
-            f"{where} the label {shown(label.tolist())}, which is not a number that NumPy has a type for; number the "
-            "classes from 0"
-        )

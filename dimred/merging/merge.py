@@ -149,7 +149,7 @@ def merge(
             notes |= {"profile": profile}
         else:
             about = {
-                "metric": _name_of(metric),  # the name only: a user may mend the metric's file and resume
+                "metric": getattr(metric, "__qualname__", str(metric)),  # a user may mend its file and resume
                 "better": "lower" if minimize else "higher",
                 "dtype": dtype,
                 "lora_rank": lora_rank,
@@ -249,8 +249,3 @@ def _open_rest(path: Path, inputs: Sequence[SavedNetwork]) -> SavedNetwork:
     rest = read_one(path)
     files = [*map(os.path.realpath, rest.files)]
     return next((one for one in inputs if [*map(os.path.realpath, one.files)] == files), rest)
-
-
-def _name_of(metric: str | Callable[..., Any]) -> str:
-    """Return a metric as the user typed it, or a function's name."""
-    return metric if isinstance(metric, str) else getattr(metric, "__qualname__", repr(metric))

@@ -19,6 +19,7 @@ _log = logging.getLogger(__name__)
 
 _FEWEST_TO_CHOOSE, _ENOUGH_TO_CHOOSE = 2, 50  # samples of val
 _WORKERS = 2  # that read images, by default
+_MOST_WORKERS = os.cpu_count() or 1  # that MindSpore takes
 
 
 def build_splits(
@@ -55,8 +56,8 @@ def build_splits(
             own.n_classes = n_classes if config.loss is None else None
     if val_chooses:
         _check_size_of_val(images["val"].n_images)
-    if (config.data.workers or 0) > (most := _most_workers()):
-        _log.info(f"data.workers is {config.data.workers}; MindSpore takes at most {most}, one per processor")
+    if (config.data.workers or 0) > _MOST_WORKERS:
+        _log.info(f"data.workers is {config.data.workers}; MindSpore takes at most {_MOST_WORKERS}, one per processor")
     return images
 
 
@@ -93,10 +94,6 @@ def _check_sizes(config: DataConfig, images: ImageFolder) -> None:
             )
 
 
-def _most_workers() -> int:
-    return os.cpu_count() or 1
-
-
 def build_data(config: DataConfig, data: Path, split: str, ranks: Ranks = ALONE, accumulation: int = 1) -> Batches:
     """Build this rank's part of one split.
 
@@ -119,7 +116,7 @@ def build_data(config: DataConfig, data: Path, split: str, ranks: Ranks = ALONE,
     options: dict[str, Any] = {"rank": ranks.rank, "group_size": ranks.group_size, "accumulation": accumulation}
     options |= config.model_dump(include={"batch_size", "sink", "multiple_of"})
     workers = config.workers or (_WORKERS if config.dataset is None else 1)
-    options["workers"] = min(workers, _most_workers())
+    options["workers"] = min(workers, _MOST_WORKERS)
     if config.dataset is not None:
         from dimred.data.own_dataset import OwnDataset
         from dimred.models.factory import load_factory

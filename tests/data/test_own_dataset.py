@@ -144,8 +144,11 @@ def test_a_label_that_is_no_class_is_refused_before_it_is_trained(label: int, is
     [
         (lambda: (np.zeros(3), 0), "samples have different shapes.*set data.resize=true"),
         (lambda: (np.zeros(2, np.float16), 0), "samples have different types.*or give all samples one type"),
-        (lambda: (np.zeros(2), 0, 0), "'source' of 'GeneratorDataset' should return same number of NumPy arrays"),
+        (lambda: (np.zeros(2), 0, 0), "^sample 1 has 3 parts, the first has 2; give all as many"),
         (lambda: [][1], "IndexError"),
+        (lambda: None, r"failed to give sample 1 of the split 'train' .*it is None, and no tuple \(input, label\)"),
+        (lambda: {"x": np.zeros(2), "y": 0}, r"failed to give sample 1 .*it is \{'x': .*, and no tuple"),
+        (lambda: ([[1.0, 2.0], [3.0]], 0), "failed to give sample 1 .*inhomogeneous shape"),
         (lambda: (None, 0), "sample 1 has the input None, which is not an array of numbers"),
     ],
 )
@@ -193,10 +196,13 @@ def test_what_can_not_be_classified_is_said_before_training(label: object, split
 @pytest.mark.parametrize(
     ("bad", "said"),
     [
-        (lambda data, split, seed: 5, "gave int"),
-        (lambda data, split, seed: [], "it has no samples"),
-        (lambda data, split, seed: [1], "samples (input, label)"),
-        (lambda data, split, seed: [(1,)], "not enough values to unpack"),
+        (lambda data, split, seed: 5, "'int' has no len()\"); fix the function, which must return a sequence"),
+        (lambda data, split, seed: {1, 2}, "'set' object is not subscriptable"),
+        (lambda data, split, seed: [], "no samples for the split 'train'"),
+        (lambda data, split, seed: [1], "it is 1, and no tuple (input, label) or (input, ..., label)"),
+        (lambda data, split, seed: [(1,)], "it is (1,), and no tuple (input, label)"),
+        (lambda data, split, seed: [{"image": 1, "label": 2}], "it is {'image': 1, 'label': 2}, and no tuple"),
+        (lambda data, split, seed: np.zeros((3, 8, 8)), "no tuple (input, label)"),
         (lambda data, split, seed: [(1, "cat")], "the label 'cat', which is not a number"),
         (lambda data: [], "TypeError"),
         (lambda data, split, seed: {}[split], "KeyError"),
@@ -206,6 +212,26 @@ def test_a_wrong_factory_is_explained(bad: object, said: str) -> None:
     with pytest.raises(DataError) as refused:
         OwnDataset(bad, Path("here"), "train", batch_size=4)  # type: ignore[arg-type]
     assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("seeded", "is_lasting", "said"),
+    [
+        (lambda: NUMBERS[:4], True, "gave 23 samples without a seed, and 4 with one; give equally many"),
+        (lambda: iter(NUMBERS), True, r"seed \d+ \(TypeError: .*'list_iterator' has no len\(\)"),
+        (lambda: {}["seed"], True, r"split 'train', seed \d+ \(KeyError: "),
+        (lambda: Path("gone").stat(), False, r"split 'train', seed \d+ \(FileNotFoundError: "),
+    ],
+)
+def test_what_the_factory_gives_with_a_seed_is_checked_too(
+    seeded: Callable[[], Sequence[tuple[object, ...]]], is_lasting: bool, said: str
+) -> None:
+    """Whoever reads an epoch has a DataError to save the run after; a mistake is not waited for."""
+    data = OwnDataset(lambda data, split, seed: NUMBERS if seed is None else seeded(), Path(), "train", batch_size=4)
+    waits: list[float] = []
+    with pytest.raises(DataError, match=said):
+        list(read_batches(lambda: data.training_epoch(1, 1), wait=waits.append))
+    assert (not waits) == is_lasting
 
 
 def test_several_inputs_and_float_labels_of_any_shape_leave_as_they_are() -> None:
@@ -222,7 +248,7 @@ def test_several_inputs_and_float_labels_of_any_shape_leave_as_they_are() -> Non
         (
             KeyError("image 1"),
             True,
-            r"failed to give sample 1 \(KeyError: .*image 1.*, in .*test_own_dataset\.py:\d+\); fix",
+            r"sample 1 of the split 'train' \(KeyError: .*image 1.*, in .*test_own_dataset\.py:\d+\); fix",
         ),
         (ValueError("1 error\n  for Sample"), True, r"\(ValueError: '1 error\\n  for Sample', in .*; fix the function"),
         (
