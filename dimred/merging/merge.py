@@ -99,6 +99,8 @@ def merge(
     checkpoints = list_sources(checkpoints)
     command = _command(locals())
     check_type("out", out, (str, os.PathLike), "the path of the new file or folder")
+    for name, path in {"rest": rest, "names_from": names_from}.items():
+        check_type(name, path, (str, os.PathLike, type(None)), "the path of a checkpoint")
     target = Path(out)
     if metric is None and (minimize or maximize or resume or budget is not None):
         raise ConfigError("minimize=, maximize=, budget= and resume= need metric=")
@@ -106,11 +108,10 @@ def merge(
         raise ConfigError(f"profile is {profile!r}, but the metric chooses windows and profiles; leave it out")
     if metric is not None and minimize == maximize:
         raise ConfigError("say which is better: either minimize=True or maximize=True")
-    if budget is not None:
-        check_number("budget", budget, at_least=1, whole=True)
+    for name, number in {"budget": budget, "lora_rank": lora_rank}.items():
+        if number is not None:
+            check_number(name, number, at_least=1, whole=True)
     check_number("timeout", timeout, above=0)
-    if lora_rank is not None:
-        check_number("lora_rank", lora_rank, at_least=1, whole=True)
     check_is_new(target)
     layout = None if names_from is None else layout_from(Path(names_from))
     inputs = open_checkpoints(checkpoints, order, last=last, from_step=from_step, to_step=to_step, layout=layout)

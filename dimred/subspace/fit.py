@@ -75,9 +75,9 @@ def fit_basis(
         CheckpointError: a snapshot is missing, damaged, changed, or has numbers that are not finite.
         DimredError: ``out`` can't be written.
     """
-    check_type("series", series, (CheckpointSeries, str, os.PathLike), "a dimred.CheckpointSeries, or its folder")
-    if isinstance(series, str | os.PathLike):
-        series = CheckpointSeries.open(series)
+    if not isinstance(series, CheckpointSeries):
+        series = CheckpointSeries.open(series, argument="series")
+    check_type("out", out, (str, os.PathLike, type(None)), "the path of a .npy file")
     check_choice("kind", kind, KINDS)
     if n_components is not None:
         check_number("n_components", n_components, at_least=1, whole=True)

@@ -45,7 +45,7 @@ def test_any_other_folder_is_refused_and_the_way_round_leads_on(tmp_path, kind):
         SeriesError, match=r"NAME-EPOCH_STEP.*CheckpointSeries\(folder\)\.append\(weights, step="
     ) as error:
         fit_basis(tmp_path, 2)
-    assert f"directory is {str(tmp_path)!r}" in str(error.value)
+    assert f"series is {str(tmp_path)!r}" in str(error.value)
     series = CheckpointSeries(tmp_path / "series")
     for step, tensors in enumerate(arrays, start=1):
         weights = {name: tensors[name] for name in ("conv.weight", "fc.weight")}

@@ -218,6 +218,8 @@ def test_the_table_and_the_json(workspace: Path) -> None:
         ({"metric": score_zero, "minimize": True, "profile": "uniform"}, "profile is 'uniform', but the metric"),
         ({"metric": score_zero, "minimize": True, "budget": 0}, "budget is 0"),
         ({"metric": score_zero, "minimize": True, "timeout": 0}, "timeout is 0"),
+        ({"rest": 3}, "rest is 3; it must be the path of a checkpoint"),
+        ({"names_from": ["net.ckpt"]}, "names_from is ['net.ckpt']; it must be the path of a checkpoint"),
         ({"metric": score_zero, "minimize": True, "last": 1}, "is the only checkpoint that is left; to choose, a"),
     ],
 )

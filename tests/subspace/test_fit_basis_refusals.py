@@ -34,6 +34,7 @@ OTHER = WeightLayout(("conv.weight", "other"), ((1, M // 3), (M - M // 3,)))
         ({"n_components": 3, "kind": "ica"}, ConfigError, "kind is 'ica'"),
         ({"n_components": 3, "name": "a.txt"}, ConfigError, r"must end in \.npy"),
         ({"n_components": 3, "name": "no/a.npy"}, ConfigError, "there is no folder"),
+        ({"n_components": 3, "out": 3}, ConfigError, r"out is 3; it must be the path of a \.npy file"),
         ({"n_components": 3, "layout": OTHER}, CheckpointError, "no parameter 'other'"),
         ({"n_components": 1, "last": 1}, SeriesError, r"2 snapshots; .* gives 1\. Save more snapshots in stage 1\.$"),
     ],
@@ -41,8 +42,13 @@ OTHER = WeightLayout(("conv.weight", "other"), ((1, M // 3), (M - M // 3,)))
 def test_what_can_not_be_done_is_refused_and_nothing_written(walk, tmp_path, arguments, error, words):
     out, series = tmp_path / arguments.pop("name", "pca_mat.npy"), walk[0].select(arguments.pop("last", None))
     with pytest.raises(error, match=words):
-        fit_basis(series, out=out, **arguments)
+        fit_basis(series, **{"out": out} | arguments)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_without_snapshots_is_named_as_the_argument_series(tmp_path):
+    with pytest.raises(SeriesError, match=f"^series is '{tmp_path}', which has neither a manifest"):
+        fit_basis(tmp_path, 3)
 
 
 def spoil(series, number, how):

@@ -210,7 +210,7 @@ def test_rows_that_a_program_made_itself_are_checked(rows):
 @pytest.mark.parametrize(
     ("argument", "value", "words"),
     [
-        ("series", ["a.ckpt"], r"series is \['a.ckpt'\]; it must be a dimred.CheckpointSeries, or its folder"),
+        ("series", ["a.ckpt"], r"series is \['a.ckpt'\]; it must be the path of a folder"),
         ("path", None, "path is None; it must be the path"),
         ("network", 3, "network is 3; it must be a cell of MindSpore, or give layout"),
         ("layout", {}, r"layout is \{\}; it must be a dimred.WeightLayout"),
