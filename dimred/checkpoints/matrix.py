@@ -60,14 +60,14 @@ class WeightMatrix:
         rows: list[_Row] = []
         no_snapshot = SeriesError(f"None of the {len(series)} snapshots in {series.directory} can be used.")
         for entry, path in zip(series.entries, series.paths, strict=True):
-            with self._leaving_out():
+            with self._leaving_out(len(rows)):
                 # If no manifest has the digest of the weights, a file is compared with its own checksum, if it has one.
                 rows.append(_Row(entry, Checkpoint.open(path, verify=not entry.digest)))
         if not rows:
             raise no_snapshot
         layout = layout or series.layout or _layout_of_weights([row.checkpoint for row in rows])
         for row in rows:
-            with self._leaving_out():
+            with self._leaving_out(len(self._rows)):
                 row.checkpoint.check_fit(layout)
                 # The digests in a manifest are of the weights in the manifest's order.
                 digest = row.entry.digest if layout == series.layout else ""
@@ -77,12 +77,12 @@ class WeightMatrix:
         self.layout = layout
 
     @contextmanager
-    def _leaving_out(self) -> Iterator[None]:
+    def _leaving_out(self, row: int) -> Iterator[None]:
         try:
             yield
         except CheckpointError as error:
             if not self._skip_bad:
-                raise CheckpointError(f"{error} Restore it, or leave it out with skip_bad=True.") from None
+                raise BadSnapshotError(row, str(error)) from None
             _log.warning(f"left out: {error}")
 
     @property
@@ -117,11 +117,9 @@ class WeightMatrix:
             except CheckpointError as error:
                 raise BadSnapshotError(number, str(error)) from None
 
-    def leave_out(self, bad: BadSnapshotError) -> None:
-        """Remove a row with a warning in the log, or raise CheckpointError; see ``skip_bad``."""
-        with self._leaving_out():
-            raise bad
-        del self._rows[bad.row]
+    def leave_out(self, number: int) -> None:
+        """Remove the row of this number, counted from 0."""
+        del self._rows[number]
 
     def read(self, start: int, out: np.ndarray) -> None:
         """Fill ``out``, (N, width) of the type ``dtype``, with the columns from ``start`` on.

@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 from dimred.checkpoints.layout import WeightLayout, layout_of
 from dimred.checkpoints.matrix import BadSnapshotError, WeightMatrix
 from dimred.checkpoints.series import CheckpointSeries
-from dimred.errors import DimredError, check_choice, check_number, check_type
+from dimred.errors import CheckpointError, DimredError, check_choice, check_number, check_type
 from dimred.io.atomic import open_atomic, remove_leftovers
 from dimred.subspace.basis import SubspaceBasis, check_out, load_basis
 from dimred.subspace.gram_and_rows import gram_pass, rows_pass
@@ -87,16 +87,20 @@ def fit_basis(
         else:
             target = Path(out)
         check_out(target, overwrite=overwrite)
-        matrix = WeightMatrix(series, layout_of(network, layout), skip_bad=skip_bad)
-        k = n_components or (32 if kind == "pca" else matrix.shape[0])
+        matrix = None
         while True:
-            check_enough(matrix.shape[0], k, kind, series.directory)
             try:
+                matrix = matrix or WeightMatrix(series, layout_of(network, layout), skip_bad=skip_bad)
+                k = n_components or (32 if kind == "pca" else matrix.shape[0])
+                check_enough(matrix.shape[0], k, kind, series.directory)
                 _make(target, matrix, kind, k, overwrite=overwrite)
                 basis = load_basis(target, layout=matrix.layout, verify=False)
                 return replace(basis, path=None) if out is None else basis  # the mappings keep its files alive
             except BadSnapshotError as bad:
-                matrix.leave_out(bad)
+                if matrix is None or not skip_bad:
+                    raise CheckpointError(f"{bad} Restore it, or leave it out with skip_bad=True.") from None
+                _log.warning(f"left out: {bad}")
+                matrix.leave_out(bad.row)
             except OSError as error:
                 raise DimredError(f"Writing {target} failed: {error.strerror or error}.") from error
 
