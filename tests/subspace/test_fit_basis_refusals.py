@@ -83,6 +83,7 @@ def test_damage_inside_a_snapshot_is_found_or_skipped(tmp_path, how, words, capl
     assert re.search(words, caplog.text)
     clean = fit_basis(write_series(tmp_path / "clean", np.delete(snapshots, 3, axis=0)), 3)
     assert np.array_equal(basis.components, clean.components)
+    assert fit_basis(series, kind="snapshots", skip_bad=True).n_components == 7  # all that are left
     with pytest.raises(SeriesError, match=r"at least 8 snapshots; .* gives 7\."):
         fit_basis(series, 7, out=tmp_path / "b.npy", skip_bad=True)
     assert not list(tmp_path.glob("b.npy*"))
