@@ -93,7 +93,7 @@ class OwnDataset(Batches):
         with _naming_faults(what, "fix the function, which must return a sequence of samples"):
             options = {"epoch": epoch} if "epoch" in inspect.signature(self._factory).parameters else {}
             source = self._factory(self._data, self._split, seed, **options)
-            len(source)
+            len(source)  # so that one without a length is refused here, with a seed as without
         return source
 
     def _training_samples(self, order: np.ndarray, seed: int, epoch: int) -> ds.Dataset:
