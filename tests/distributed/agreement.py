@@ -3,7 +3,7 @@
 import functools
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -206,7 +206,11 @@ def all_reduces(ranks: Ranks) -> dict:
             Group(ranks.rank, ranks.group_size, splits).mean(len(ours))
         except ConfigError as error:
             refused.append(str(error))
-    share = (ranks.group_size + 1) / 2
+
+    def error_of(reduced: Sequence[Tensor]) -> float:
+        exact = [(ranks.group_size + 1) / 2 * value for value in values]
+        return max(float(np.abs(one.asnumpy() - other).max()) for one, other in zip(reduced, exact, strict=True))
+
     return {
         "of a step": primitives(runs_of_all_parts(ranks).step)["AllReduce"],
         "of means": primitives(mean)["AllReduce"],
@@ -216,7 +220,6 @@ def all_reduces(ranks: Ranks) -> dict:
             np.array_equal(one.asnumpy(), other.asnumpy()) for one, other in zip(sums, means, strict=True)
         ),
         "shapes": [tuple(each.shape) for each in means] == [*shapes],
-        "error": max(
-            float(np.abs(each.asnumpy() - share * value).max()) for each, value in zip(means, values, strict=True)
-        ),
+        "error": error_of(means),
+        "fused error": error_of(sums),
     }

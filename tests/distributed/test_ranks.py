@@ -124,8 +124,10 @@ def test_the_votes_and_all_small_gradients_take_one_all_reduce(answers) -> None:
     for each in answers["all_reduces"]:
         assert (each["of a step"], each["of means"], each["shapes"]) == (1, 3, True)
         assert each["error"] < 1e-5
+        assert each["fused error"] < 1e-5
         assert each["fused"] == [1024] * 2 + [1025] * 3 + [1026] * 20
-        assert each["fused is equal"]
+        # A ring adds three ranks in an order that depends on the place in the vector; the sum of two has only one.
+        assert each["fused is equal"] or len(answers["all_reduces"]) > 2
         assert [text.partition(";")[0] for text in each["refused"]] == [
             "all_reduce_split is [4, 1]", "all_reduce_split is [25]"
         ]  # fmt: skip
