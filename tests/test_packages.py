@@ -19,16 +19,17 @@ OFFLINE = ("errors", "io", "checkpoints", "subspace", "averaging", "merging")
 MAY_IMPORT = {
     "errors": (),
     "curves": (),
+    "factories": ("errors",),
     "console": ("errors",),
     "io": ("errors",),
-    "config": ("errors", "curves"),
+    "config": ("errors", "curves", "factories"),
     "checkpoints": ("errors", "io"),
     "subspace": ("errors", "io", "checkpoints"),
     "averaging": ("errors", "curves", "io", "checkpoints"),
     "merging": ("errors", "io", "checkpoints", "averaging"),
     "launch": ("errors", "console", "io"),
     "report": (*OFFLINE, "config"),
-    "models": ("errors",),
+    "models": ("errors", "factories"),
     "data": ("errors", "io"),
     "distributed": ("errors", "io"),
     "vectors": ("errors", "distributed"),
@@ -49,7 +50,18 @@ MAY_IMPORT["__init__"] = MAY_IMPORT["comparison"]
 MAY_IMPORT["__main__"] = ("cli",)
 
 # These import no mindspore at any time. The command line and the public names import the rest inside functions.
-WITHOUT_MINDSPORE = ("errors", "curves", "console", "io", "config", *OFFLINE[2:], "launch", "report", "cli")
+WITHOUT_MINDSPORE = (
+    "errors",
+    "curves",
+    "factories",
+    "console",
+    "io",
+    "config",
+    *OFFLINE[2:],
+    "launch",
+    "report",
+    "cli",
+)
 MAY_IMPORT["cli"] = tuple(name for name in WITHOUT_MINDSPORE if name != "cli")
 MAY_IMPORT_LATE = {"cli": (*MAY_IMPORT["pipelines"], "pipelines"), "__init__": MAY_IMPORT["pipelines"]}
 

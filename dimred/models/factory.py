@@ -1,70 +1,16 @@
-"""Find a user's own network, data, loss, metric, optimizer or callback by its name, ``package.module:factory``."""
+"""Make a user's own network, or a cell such as a loss, by the name of its factory, ``package.module:factory``."""
 
-import importlib
 import inspect
-import sys
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from mindspore import nn
 
-from dimred.errors import ConfigError, shown
+from dimred.errors import ConfigError
+from dimred.factories import call_factory, load_factory
 
 _CLASSES = ("n_classes", "num_classes", "class_num", "num_labels")  # names of a factory's number of classes
 CLASSES_REMEDY = f"give the number of classes to a parameter called {', '.join(_CLASSES[:-1])} or {_CLASSES[-1]}"
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-
-
-def load_factory(name: str, key: str = "model") -> Callable[..., Any]:
-    """Import the function that ``package.module:factory`` names; the working folder is searched too.
-
-    Args:
-        name: the function's name.
-        key: the configuration's key that holds the name, for the error.
-
-    Raises:
-        ConfigError: the module can't be imported, or the function is missing there or can't be called.
-    """
-    module_name, _, attribute = name.partition(":")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        factory = importlib.import_module(module_name)
-    except Exception as error:
-        if module_name.endswith(".py"):
-            without_ending = f"{module_name.removesuffix('.py')}:{attribute}"
-            raise ConfigError(f"{key} is {name!r}; name the module without its ending: {without_ending}") from None
-        raise ConfigError(
-            f"{key} is {name!r}, but {module_name!r} can't be imported ({type(error).__name__}: {error}); run from the "
-            "folder that holds it, or put that folder on PYTHONPATH"
-        ) from error
-    for part in attribute.split("."):
-        if not hasattr(factory, part):
-            raise ConfigError(f"{key} is {name!r}, but {module_name!r} has no {attribute!r}")
-        factory = getattr(factory, part)
-    if not callable(factory):
-        raise ConfigError(f"{key} is {name!r}, which is not a function: it is {shown(factory)}")
-    return factory
-
-
-def call_factory(name: str, *arguments: Any, key: str = "model", **options: Any) -> Any:
-    """Call the function that ``package.module:factory`` names, and return its result.
-
-    Args:
-        name: the function's name.
-        arguments, options: the arguments to call it with.
-        key: the configuration's key that holds the name, for the error.
-
-    Raises:
-        ConfigError: as for ``load_factory``, or the function fails.
-    """
-    factory = load_factory(name, key)
-    try:
-        return factory(*arguments, **options)
-    except Exception as error:
-        raise ConfigError(f"{key} is {name!r}, which failed with {type(error).__name__}: {error}") from error
 
 
 def make_cell(name: str, *arguments: Any, key: str = "model", **options: Any) -> nn.Cell:

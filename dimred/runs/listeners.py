@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dimred.errors import ConfigError, shown
-from dimred.models.factory import call_factory
+from dimred.factories import call_factory
 from dimred.runs.records import Record
 
 _SECONDS_BETWEEN_FLUSHES = 10.0

@@ -14,6 +14,7 @@ from dimred.data.image_folder import ImageFolder, check_classes, check_splits, s
 from dimred.data.image_tree import IMAGE_SUFFIXES, count_in_words
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError, DataError
+from dimred.factories import load_factory
 
 _log = logging.getLogger(__name__)
 
@@ -119,7 +120,6 @@ def build_data(config: DataConfig, data: Path, split: str, ranks: Ranks = ALONE,
     options["workers"] = min(workers, _MOST_WORKERS)
     if config.dataset is not None:
         from dimred.data.own_dataset import OwnDataset
-        from dimred.models.factory import load_factory
 
         return OwnDataset(load_factory(config.dataset, "data.dataset"), data, split, **options)
     options |= config.model_dump(include={"image_size", "mean", "std", "augmentation", "resize", "damaged"})

@@ -19,6 +19,7 @@ from dimred.config import (
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError
 from dimred.evaluation.scores import Score, Scores, cross_entropy, is_among_five, is_correct
+from dimred.factories import call_factory, load_factory
 from dimred.io.metric import ACCURACY, TOP5, metrics_of
 from dimred.train_step.optimizers import decays, make_optimizer
 from dimred.train_step.part import StepPart
@@ -92,8 +93,6 @@ def build_optimizer(config: OptimizerConfig, network: nn.Cell, rates: float | Se
     """
     factory = None
     if ":" in config.name:
-        from dimred.models.factory import load_factory
-
         factory = load_factory(config.name, "optimizer.name")
     options = config.model_dump(exclude={"name"})
     return make_optimizer(config.name, network.trainable_params(), rates, factory=factory, **options)
@@ -185,8 +184,6 @@ def build_scores(config: StageConfig) -> Scores:
 
 
 def _own_metric(name: str) -> Score:
-    from dimred.models.factory import call_factory
-
     metric: Score = call_factory(name, key="metric")
     if not callable(metric):
         raise ConfigError(

@@ -13,6 +13,7 @@ from dimred.checkpoints.layout import arrays_digest
 from dimred.checkpoints.states import read_full_checkpoint
 from dimred.config import N_COMPONENTS, StageConfig, StageOneConfig, StageTwoConfig
 from dimred.errors import ConfigError, number_of
+from dimred.factories import load_factory
 from dimred.io.disk_space import free_bytes
 from dimred.io.run_names import BASIS, named_weights
 from dimred.runs.begun import Begun
@@ -165,8 +166,6 @@ def _check_run(task: Task[Settings], out: Path, disk: int, *, resume: bool) -> N
     if task.ranks.is_rank_zero:  # other ranks save no checkpoints, and may lack the files of a resumed run
         problems.collect(lambda: check_space(out, disk))
     if callback is not None:
-        from dimred.models.factory import load_factory
-
         problems.collect(lambda: load_factory(callback, "callback"))
     if _may_lack_memory(task.settings):
         problems.collect(lambda: _check_memory(task))
