@@ -16,17 +16,34 @@ _HEAD = """\
 # that is left out has its default.
 """
 _FIRST = {
-    "": (
-        "model.name", "model.n_classes", "data.dataset", "data.image_size", "data.batch_size", "data.augmentation",
-        "data.mean", "data.std", "data.eval_split", "loss", "metric", "precision.level",
-    ),
-    "stage_1": (
-        "epochs", "schedule.name", "schedule.peak", "schedule.warmup_epochs", "schedule.total_epochs", "optimizer.name",
-        "optimizer.weight_decay", "snapshots.first_epoch", "snapshots.keep",
-    ),
-    "stage_2": ("method", "epochs", "search.n_components", "cooldown.factor", "cooldown.schedule"),
-}  # fmt: skip
-"""The keys that a user sets first, by section."""
+    "": [
+        "model.name",
+        "model.n_classes",
+        "data.dataset",
+        "data.image_size",
+        "data.batch_size",
+        "data.augmentation",
+        "data.mean",
+        "data.std",
+        "data.eval_split",
+        "loss",
+        "metric",
+        "precision.level",
+    ],
+    "stage_1": [
+        "epochs",
+        "schedule.name",
+        "schedule.peak",
+        "schedule.warmup_epochs",
+        "schedule.total_epochs",
+        "optimizer.name",
+        "optimizer.weight_decay",
+        "snapshots.first_epoch",
+        "snapshots.keep",
+    ],
+    "stage_2": ["method", "epochs"],
+}
+"""The keys that a user sets first, by section; a method of stage 2 has its own, see ``MethodConfig.first_keys``."""
 _LIMITS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
 
 
@@ -93,22 +110,25 @@ def commented_configuration(one: Any, *, every: bool = False) -> str:
         one: stage 1's configuration, with the section ``stage_2``.
         every: whether to write every key; otherwise those to set first, and those whose value is not the default.
     """
-    from dimred.config import OTHER_METHOD, StageConfig, StageTwoConfig, flatten
+    from dimred.config import StageConfig, flatten
 
-    two, lines = one.following, list[str]()
+    two = one.following
+    lines = list[str]()
     of_shared = {key: value for key, value in one.stage_2.items() if key in StageConfig.model_fields}
-    default_two = StageTwoConfig(method=two.method)
+    first = dict(_FIRST)
+    first["stage_2"] = [*first["stage_2"], *(f"{two.method_name}.{key}" for key in two.method_config.first_keys)]
+    default_two = type(two)(method=two.method)
     parts = (("", one, type(one)()), ("stage_1", one, type(one)()), ("stage_2", two, default_two))
     for section, config, default in parts:
         values, defaults = (part.model_dump(mode="json", exclude={"stage_2"}) for part in (config, default))
         if config is two:
-            values[OTHER_METHOD[two.method]] = None
+            values |= dict.fromkeys(two.methods().keys() - {two.method_name})
         flat, flat_defaults = flatten(values), flatten(defaults)
         chosen = {
             key
             for key, value in flat.items()
             if (key.partition(".")[0] in StageConfig.model_fields) == (section == "")
-            and (every or key in _FIRST[section] or value != flat_defaults.get(key))
+            and (every or key in first[section] or value != flat_defaults.get(key))
         }
         if config is two:
             chosen |= flatten(of_shared).keys()
@@ -119,9 +139,14 @@ def commented_configuration(one: Any, *, every: bool = False) -> str:
 
 
 def _lines(
-    schema: dict[str, Any], sections: dict[str, Any], values: dict[str, Any], defaults: dict[str, Any],
-    chosen: Collection[str], indent: str = "", prefix: str = "",
-) -> Iterator[str]:  # fmt: skip
+    schema: dict[str, Any],
+    sections: dict[str, Any],
+    values: dict[str, Any],
+    defaults: dict[str, Any],
+    chosen: Collection[str],
+    indent: str = "",
+    prefix: str = "",
+) -> Iterator[str]:
     """Yield the lines of a section, for the dotted keys in ``chosen``."""
     for name, field in schema["properties"].items():
         key = prefix + name
@@ -138,8 +163,8 @@ def _lines(
         if section is None:
             yield f"{indent}{name}: {_plain_yaml(values[name])}"
         elif values[name] is None:
-            is_of_other_method = defaults[name] is not None
-            yield f"{indent}# {name}:" if is_of_other_method else f"{indent}{name}: null"
+            is_left_out = defaults[name] is not None
+            yield f"{indent}# {name}:" if is_left_out else f"{indent}{name}: null"
             for inner, part in section["properties"].items():
                 yield f"{indent}#   {inner}: {' '.join(part.get('description', '').split())}"
         else:

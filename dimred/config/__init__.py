@@ -2,11 +2,12 @@
 
 from dimred.config.base import NO_DECAY_PATTERNS as NO_DECAY_PATTERNS
 from dimred.config.base import flatten as flatten
+from dimred.config.cooldown import CooldownConfig as CooldownConfig
 from dimred.config.files import config_file as config_file
 from dimred.config.files import config_text as config_text
 from dimred.config.files import load_config as load_config
 from dimred.config.files import recipe_names as recipe_names
-from dimred.config.parts import CooldownConfig as CooldownConfig
+from dimred.config.methods import MethodConfig as MethodConfig
 from dimred.config.parts import DataConfig as DataConfig
 from dimred.config.parts import LossScaleConfig as LossScaleConfig
 from dimred.config.parts import ModelConfig as ModelConfig
@@ -18,7 +19,6 @@ from dimred.config.search import N_COMPONENTS as N_COMPONENTS
 from dimred.config.search import N_COMPONENTS_NAMES as N_COMPONENTS_NAMES
 from dimred.config.search import SearchConfig as SearchConfig
 from dimred.config.search import SearchOptions as SearchOptions
-from dimred.config.stages import OTHER_METHOD as OTHER_METHOD
 from dimred.config.stages import PARTS_OF_STEP as PARTS_OF_STEP
 from dimred.config.stages import StageConfig as StageConfig
 from dimred.config.stages import StageOneConfig as StageOneConfig

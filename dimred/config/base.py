@@ -29,18 +29,24 @@ Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
 Epochs = Annotated[int, Field(ge=1, le=900_000)]  # orders of samples have larger numbers, see dimred/data/batches.py
+NUMBER_OR_FRACTION = "it must be a whole number of at least 1, or a fraction of all passes below 100%, such as 10%"
 _FACTORY = r"^[\w.]+:[\w.]+$"
+
+
+def is_own(name: str) -> bool:
+    """Return whether a name has the form ``package.module:factory``, which names a user's own code."""
+    return re.match(_FACTORY, name) is not None
 
 
 def known_or_own(names: Sequence[str], name: str) -> str:
     """Return a name that is one of ``names``, or of the form ``package.module:factory``; ValueError for any other."""
-    if name not in names and not re.match(_FACTORY, name):
+    if name not in names and not is_own(name):
         raise ValueError(f"allowed: {', '.join(names)}, or your own by package.module:factory")
     return name
 
 
 def _own(name: str) -> str:
-    if not re.match(_FACTORY, name):
+    if not is_own(name):
         raise ValueError("name your own by package.module:factory, or null")
     return name
 
@@ -50,15 +56,15 @@ def _number_or_fraction(value: Any) -> Any:
     percent = re.fullmatch(r"(\d{1,2}(\.\d{1,6})?)\s*%", text)
     if percent and ExactFraction(percent[1]) > 0:
         return f"{percent[1]}%"
-    if not re.fullmatch(r"[1-9]\d{0,8}", text):
-        raise ValueError("it must be a whole number of at least 1, or a fraction of all passes below 100%, such as 10%")
+    if not re.fullmatch(r"0|[1-9]\d{0,8}", text):
+        raise ValueError(NUMBER_OR_FRACTION)
     return int(text)
 
 
 OwnFactory = Annotated[str, AfterValidator(_own)]
 """The name of a user's own function, ``package.module:factory``."""
 NumberOrFraction = Annotated[int | str, BeforeValidator(_number_or_fraction)]
-"""A number of epochs, or a fraction of the epochs of both stages together."""
+"""A number of epochs, or a fraction of the epochs of both stages together; 0 for a method that trains nothing."""
 
 
 class Strict(BaseModel):

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import yaml
 
 from dimred.config.search import N_COMPONENTS_NAMES
-from dimred.config.stages import OTHER_METHOD, StageConfig, StageOneConfig, StageTwoConfig, lay_over
+from dimred.config.stages import StageConfig, StageOneConfig, StageTwoConfig, lay_over
 from dimred.errors import ConfigError
 
 Stage = TypeVar("Stage", bound=StageConfig)
@@ -21,7 +21,7 @@ _LARGEST_FILE = 100_000
 def load_config(stage: type[Stage], path: Path | None, overrides: Sequence[str] = ()) -> Stage:
     """Load a stage's configuration: its section of the file overrides the shared part, and ``overrides`` override both.
 
-    The section ``stage_2`` is for its ``method``: if an override sets the other method, the section is ignored. Stage
+    The section ``stage_2`` is for its ``method``: if an override sets another method, the section is ignored. Stage
     2's section is checked with stage 1's, so that a mistake in it is found before stage 1 trains.
 
     Args:
@@ -100,7 +100,7 @@ def _has_other_method(section: Mapping[str, Any], overrides: Sequence[str]) -> b
     """Return whether the overrides name a method other than the one the section is for."""
     given = [_parse(one.partition("=")[2], "--set method") for one in overrides if one.partition("=")[0] == "method"]
     default = StageTwoConfig.model_fields["method"].default
-    return bool(given) and (section.get("method", default), given[-1]) in list(OTHER_METHOD.items())
+    return bool(given) and given[-1] != section.get("method", default)
 
 
 def _override(stage: type[StageConfig], values: dict[str, Any], overrides: Sequence[str]) -> None:
@@ -173,7 +173,8 @@ def config_text(config: StageConfig) -> str:
     values = config.model_dump(mode="json")
     whole = {key: values.pop(key) for key in StageConfig.model_fields}
     if isinstance(config, StageTwoConfig):
-        del values[OTHER_METHOD[config.method]]
+        for other in config.methods().keys() - {config.method_name}:
+            del values[other]
         whole["stage_2"] = values
     else:
         whole |= {"stage_2": values.pop("stage_2"), "stage_1": values}

@@ -202,23 +202,6 @@ class OptimizerConfig(Strict):
     """Name patterns of the parameters without weight decay; by default normalisation's gamma and beta, and biases."""
 
 
-class CooldownConfig(Strict):
-    """How stage 2 brings stage 1's training to its end: it goes on with the same optimizer state, batches and parts of
-    the step, while the learning rate falls to 0."""
-
-    factor: Positive = 0.5
-    """The rate begins at this multiple of the rate that stage 1 ended with, or of cooldown.rate."""
-    schedule: CurveName = "linear"
-    """How the rate falls to 0 as x goes from 0 to 1: linear, as 1 - x; cosine; or 1-sqrt, as 1 - sqrt(x)."""
-    keep_best: bool = True
-    """Keep the best average of stage 1's snapshots instead of the weights after the last epoch if the loss that is
-    trained is lower for it on the val split; false keeps the weights after the last epoch, and needs no val."""
-    rate: Positive | None = None
-    """Replaces the rate that stage 1 ended with, for WEIGHTS from elsewhere; null for stage 1's."""
-    optimizer: OptimizerConfig | None = None
-    """Replaces stage 1's optimizer, for WEIGHTS from elsewhere; null for stage 1's."""
-
-
 class CheckpointConfig(Strict):
     """Full checkpoints, which hold weights, statistics and the optimizer's state."""
 

@@ -7,6 +7,7 @@ import numpy as np
 from pydantic import AliasChoices, Field, field_validator, model_validator
 
 from dimred.config.base import Count, Fraction, NotNegative, OpenFraction, Positive, Strict
+from dimred.config.methods import MethodConfig
 
 N_COMPONENTS = 32  # directions to search in, unless a number is given
 
@@ -24,10 +25,14 @@ class SearchOptions(Strict):
     """The options of ``SubspaceTrainStep``; the section ``search`` of stage 2 has these and more."""
 
     NEW_KEYS: ClassVar[dict[str, str]] = {
-        "pca_mat_path": "give the argument basis", "weight_load_dir": "make the basis by dimred.fit_basis",
-        "timeout": "leave it out; dimred train has --stall-timeout", "boost_level": "leave it out",
-        "device_num": "give the argument ranks", "device_number": "give the argument ranks", "boost": "leave it out",
-    }  # fmt: skip
+        "pca_mat_path": "give the argument basis",
+        "weight_load_dir": "make the basis by dimred.fit_basis",
+        "timeout": "leave it out; dimred train has --stall-timeout",
+        "boost_level": "leave it out",
+        "boost": "leave it out",
+        "device_num": "give the argument ranks",
+        "device_number": "give the argument ranks",
+    }
     """Options of mindspore.boost's ``dim_reduce`` -> what to do instead."""
 
     rule: Literal["bfgs", "sgd"] = "bfgs"
@@ -81,8 +86,11 @@ class SearchOptions(Strict):
         return self
 
 
-class SearchConfig(SearchOptions):
+class SearchConfig(SearchOptions, MethodConfig):
     """A search in the directions of stage 1's snapshots, by default with a quasi-Newton rule and a line search."""
+
+    default_epochs: ClassVar[int | str] = 2
+    first_keys: ClassVar[tuple[str, ...]] = ("n_components",)
 
     n_components: Annotated[Count, Field(validation_alias=_N_COMPONENTS)] = N_COMPONENTS
     """Number of leading directions to search in; a basis that is fitted for the search has as many."""
@@ -92,3 +100,9 @@ class SearchConfig(SearchOptions):
     """Learning rate of sgd."""
     learning_rate_schedule: Literal["linear", "constant"] = "linear"
     """How the rate of sgd changes: it falls linearly to 0 at the end, or is constant."""
+
+    @property
+    def fixed_keys(self) -> frozenset[str]:
+        """Return ``epochs`` if the rate of sgd falls to 0 by its end: with more epochs it would rise again."""
+        falls_to_zero = self.rule == "sgd" and self.learning_rate_schedule == "linear"
+        return frozenset({"epochs"}) if falls_to_zero else frozenset()

@@ -1,17 +1,30 @@
 """The configuration of each stage as a model: its keys with types, defaults and meanings, and rules between keys."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from fractions import Fraction as ExactFraction
-from typing import Annotated, Any, ClassVar, Literal
+from functools import cache
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, create_model, field_validator, model_validator
 
-from dimred.config.base import Count, Epochs, Fraction, NumberOrFraction, OwnFactory, Strict, flatten
+from dimred.config.base import (
+    NUMBER_OR_FRACTION,
+    Count,
+    Epochs,
+    Fraction,
+    NumberOrFraction,
+    OwnFactory,
+    Strict,
+    flatten,
+    is_own,
+    known_or_own,
+)
+from dimred.config.cooldown import CooldownConfig
+from dimred.config.methods import MethodConfig, own_method, section_name
 from dimred.config.parts import (
     CheckpointConfig,
     ClippingConfig,
-    CooldownConfig,
     DataConfig,
     EmaConfig,
     LossScaleConfig,
@@ -26,9 +39,7 @@ from dimred.config.parts import (
 from dimred.config.search import BOOST_OPTIONS, SearchConfig
 from dimred.errors import ConfigError
 
-OTHER_METHOD = {"search": "cooldown", "cooldown": "search"}
 PARTS_OF_STEP = ("accumulation", "precision", "loss_scale", "clipping", "ema")
-_EPOCHS: dict[str, int | str] = {"search": 2, "cooldown": "10%"}
 
 
 def lay_over(shared: Mapping[str, Any], section: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,12 +115,21 @@ class StageConfig(Strict):
     @property
     def splits(self) -> list[str]:
         """Return the names of the splits that a run reads, sorted."""
-        return sorted({"train", self.data.eval_split} | ({"val"} if self.uses_val else set()))
+        splits = {"train", self.data.eval_split}
+        if self.uses_val:
+            splits.add("val")
+        return sorted(splits)
+
+    @property
+    def fixed_keys(self) -> frozenset[str]:
+        """Return keys that a resume may not change, though it may in other configurations; by default none."""
+        return frozenset()
 
     @property
     def has_own_parts(self) -> bool:
         """Return whether network, data, loss or metric are the user's own."""
-        return ":" in self.model.name or not self.data.dataset is self.loss is self.metric is None
+        names = (self.model.name, self.data.dataset, self.loss, self.metric)
+        return any(is_own(name) for name in names if name is not None)
 
     def eval_split_warning(self) -> str | None:
         """Return a warning if the split of the reported metric also chose the network; otherwise None."""
@@ -196,36 +216,91 @@ class StageOneConfig(StageConfig):
 
 
 class StageTwoConfig(StageConfig):
-    """The configuration of stage 2: a search in the directions of stage 1's snapshots, or a cooldown."""
+    """The configuration of stage 2: a search in the directions of stage 1's snapshots, a cooldown, or your own method.
+
+    Its methods are those sections that are a ``MethodConfig``; nothing else lists their names. A user's own method,
+    ``package.module:Name``, gives the model one more section, see ``with_method``.
+    """
 
     NEW_KEYS: ClassVar[dict[str, str]] = StageConfig.NEW_KEYS | {"optimizer": "set cooldown.optimizer"}
 
-    method: Literal["search", "cooldown"] = "search"
+    method: str = "search"
     """search: search in the directions of stage 1's snapshots, and keep the weights that it ends with, as published;
     cooldown: go on with stage 1's training while its rate falls to 0, and let val choose between the final weights and
     the best average of the snapshots."""
-    epochs: NumberOrFraction = _EPOCHS["search"]
+    epochs: NumberOrFraction = SearchConfig.default_epochs
     """Passes over the training split: a number, or a fraction of the passes of both stages together, such as 10%. By
     default 2 for a search and 10% for a cooldown."""
     search: SearchConfig = SearchConfig()
     cooldown: CooldownConfig = CooldownConfig()
 
+    @classmethod
+    def methods(cls) -> dict[str, type[MethodConfig]]:
+        """Return the section of each method, by the method's name."""
+        kinds = {name: field.annotation for name, field in cls.model_fields.items()}
+        return {name: kind for name, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, MethodConfig)}
+
+    @classmethod
+    def with_method(cls, method: object) -> type["StageTwoConfig"]:
+        """Return the model that has the section of a method: for a user's own one more than for the others.
+
+        Raises:
+            ConfigError: a user's own can't be used, see ``own_method``; or its section would have the name of a key.
+        """
+        return _with_own_method(method) if isinstance(method, str) and is_own(method) else StageTwoConfig
+
+    @classmethod
+    def checked(cls, values: Mapping[str, Any], *, exact: bool = False, other_keys: Collection[str] = ()) -> Self:
+        """Build the model of the method that the values name; otherwise as ``Strict.checked``."""
+        model: Any = cls.with_method(values.get("method"))
+        config: Any = super(StageTwoConfig, model).checked(values, exact=exact, other_keys=other_keys)
+        return config
+
+    @property
+    def method_name(self) -> str:
+        """Return the name of the method and of its section; of a user's own, the last part."""
+        return section_name(self.method)
+
+    @property
+    def method_config(self) -> MethodConfig:
+        """Return the section of the method."""
+        section: MethodConfig = getattr(self, self.method_name)
+        return section
+
     @property
     def uses_val(self) -> bool:
         """Return whether ``val`` chooses the result."""
-        return self.method == "cooldown" and self.cooldown.keep_best
+        return self.method_config.uses_val
+
+    @property
+    def fixed_keys(self) -> frozenset[str]:
+        """Return the method's fixed keys, see ``MethodConfig``."""
+        return self.method_config.fixed_keys
 
     @model_validator(mode="before")
     @classmethod
-    def _epochs_of_the_method(cls, values: Any) -> Any:
-        if isinstance(values, Mapping) and values.get("method") == "cooldown":
-            return {"epochs": _EPOCHS["cooldown"], **values}
-        return values
+    def _default_epochs_of_the_method(cls, values: Any) -> Any:
+        """Set ``epochs`` to the method's default if it is left out, unless that is the default anyway."""
+        if not isinstance(values, Mapping):
+            return values
+        section = cls.methods().get(section_name(str(values.get("method"))))
+        if section is None or section.default_epochs == cls.model_fields["epochs"].default:
+            return values
+        return {"epochs": section.default_epochs, **values}
+
+    @field_validator("method")
+    @classmethod
+    def _is_a_method(cls, method: str) -> str:
+        return known_or_own(list(StageTwoConfig.methods()), method)
 
     @model_validator(mode="after")
-    def _no_other_method(self) -> "StageTwoConfig":
-        other = OTHER_METHOD[self.method]
-        if other in self.model_fields_set:
+    def _has_the_section_of_its_method_alone(self) -> "StageTwoConfig":
+        methods = self.methods()
+        if self.method_name not in methods:
+            raise ValueError(f"method is {self.method}, your own; build this configuration by StageTwoConfig.checked")
+        for other in methods:
+            if other == self.method_name or other not in self.model_fields_set:
+                continue
             given = flatten({other: getattr(self, other).model_dump(exclude_unset=True)})
             raise ValueError(
                 f"{', '.join(given)}: for the method {other}, but method is {self.method}; leave it out, or use "
@@ -234,11 +309,20 @@ class StageTwoConfig(StageConfig):
         return self
 
     @model_validator(mode="after")
+    def _epochs_fit_the_method(self) -> "StageTwoConfig":
+        trains = self.method_config.default_epochs != 0
+        if trains and self.epochs == 0:
+            raise ValueError(f"epochs is 0; {NUMBER_OR_FRACTION}")
+        if not trains and self.epochs != 0:
+            raise ValueError(f"epochs is {self.epochs}, but the method {self.method_name} trains nothing; leave it out")
+        return self
+
+    @model_validator(mode="after")
     def _candidates_are_kept_as_they_are_measured(self) -> "StageTwoConfig":
         if self.uses_val and not self.reestimate_batch_norm:
             raise ValueError(
                 "reestimate_batch_norm is false, but the networks that val chooses from are measured with re-estimated "
-                "statistics; leave it true, or set cooldown.keep_best to false"
+                f"statistics; leave it true, or turn this choice off in the section {self.method_name}"
             )
         return self
 
@@ -268,3 +352,13 @@ class StageTwoConfig(StageConfig):
         percent = ExactFraction(self.epochs.rstrip("%"))
         epochs = max(1, math.ceil(percent / (100 - percent) * stage_1_epochs))
         return self.model_copy(update={"epochs": epochs})
+
+
+@cache
+def _with_own_method(method: str) -> type[StageTwoConfig]:
+    """Return the model of a stage 2 with a user's own method, see ``StageTwoConfig.with_method``."""
+    section, name = own_method(method), section_name(method)
+    if name in StageTwoConfig.model_fields or hasattr(StageTwoConfig, name):
+        raise ConfigError(f"method is {method!r}, but {name} is the name of another key; give the class another name")
+    fields: dict[str, Any] = {name: (section, Field(default_factory=section))}
+    return create_model(StageTwoConfig.__name__, __base__=StageTwoConfig, __doc__=StageTwoConfig.__doc__, **fields)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, Self
 
-from dimred.config import StageConfig, StageOneConfig, StageTwoConfig, load_config
+from dimred.config import StageOneConfig, load_config
 from dimred.data.batches import Batches
 from dimred.errors import ConfigError, RunError
 from dimred.io.checksums import read_checksummed, write_checksummed
@@ -17,11 +17,22 @@ from dimred.runs.task import Settings
 
 _log = logging.getLogger(__name__)
 
-FREE_KEYS = frozenset({
-    "epochs", "stop", "data.workers", "evaluate_every_epochs", "checkpoints.every_epochs", "save_every_steps",
-    "read_every_steps", "profile", "tensorboard", "callback",
-})  # fmt: skip
-"""Keys that may be changed when a run is resumed: they set where it ends, or leave its weights as they are."""
+FREE_KEYS = frozenset(
+    {
+        "epochs",
+        "stop",
+        "data.workers",
+        "evaluate_every_epochs",
+        "checkpoints.every_epochs",
+        "save_every_steps",
+        "read_every_steps",
+        "profile",
+        "tensorboard",
+        "callback",
+    }
+)
+"""Keys that may be changed when a run is resumed: they set where it ends, or leave its weights as they are. Some of
+them may not in some configurations, see ``StageConfig.fixed_keys``."""
 
 
 class Pin(NamedTuple):
@@ -90,7 +101,7 @@ class Begun(Generic[Settings]):
             _log.info(f"--resume: epochs stays {values['epochs']}, not {given['epochs']}; give a number to change it")
             del given["epochs"]
         changes = list(_differences(values, given))
-        free = _free_keys(stage.checked(values))
+        free = FREE_KEYS - stage.checked(values).fixed_keys
         refused = [
             f"\n  {key}: {json.dumps(old)} -> {json.dumps(new)}"
             for key, old, new in changes
@@ -153,15 +164,6 @@ def _read_pins(path: Path) -> dict[str, Pin] | None:
     except (OSError, ValueError) as error:
         raise RunError(f"{path} can't be read: {error}; restore it, or begin a new run with another --out") from error
     return {name: Pin(*pin) for name, pin in content["pins"].items()}
-
-
-def _free_keys(config: StageConfig) -> frozenset[str]:
-    """Return the free keys, without ``epochs`` if the rates fall to 0 by its end: with more they would rise again."""
-    if isinstance(config, StageTwoConfig):
-        search = config.search
-        if config.method == "cooldown" or (search.rule == "sgd" and search.learning_rate_schedule == "linear"):
-            return FREE_KEYS - {"epochs"}
-    return FREE_KEYS
 
 
 def _differences(own: Any, given: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:

@@ -1,10 +1,12 @@
 """What a configuration accepts, and how it explains what it refuses."""
 
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from dimred.config import (
+    MethodConfig,
     ModelConfig,
     SearchConfig,
     StageConfig,
@@ -126,7 +128,7 @@ def test_a_file_is_refused_with_every_mistake_in_either_section(tmp_path: Path) 
         ("optimizer.name=sgd", "optimizer is a key of stage_1; leave it out here"),
         ("keep_best=false", "unknown key 'keep_best'; did you mean 'cooldown.keep_best'?"),
         ("cooldown.factor=0.1", "cooldown.factor: for the method cooldown, but method is search; leave it out, or use"),
-        ("method=both", "method is 'both'; it must be 'search' or 'cooldown'"),
+        ("method=both", "method is 'both'; allowed: search, cooldown, or your own by package.module:factory"),
         ("search.rho=1", "search.rho is 1; it must be less than 1"),
         ("epochs=0%", "epochs is '0%'; it must be a whole number of at least 1, or a fraction of all passes below"),
         ("search.n_components=0", "search.n_components is 0; it must be greater than or equal to 1"),
@@ -332,3 +334,53 @@ def test_a_recipe_goes_by_its_name(stage: type[StageConfig], tmp_path: Path, mon
     Path("digits").rmdir()
     Path("digits").write_text("seed: 7\n")  # a file of that name is meant before a recipe
     assert load_config(stage, Path("digits")).seed == 7
+
+
+class still(MethodConfig):  # noqa: N801
+    """A method of a user's own, which trains nothing."""
+
+    default_epochs: ClassVar[int | str] = 0
+    width: float = 0.5
+    """Its key."""
+
+
+class data(MethodConfig):  # noqa: N801
+    """A method with the name of a shared key."""
+
+
+class needs_a_value(MethodConfig):  # noqa: N801
+    width: float
+
+
+OWN = f"method={__name__}:still"
+
+
+def test_a_method_of_one_s_own_has_a_section_that_is_checked_saved_and_read_back(tmp_path: Path) -> None:
+    two = load_config(StageTwoConfig, Path("digits"), [OWN, "still.width=2"])
+    assert (two.method_name, two.method_config, two.n_epochs) == ("still", still(width=2), 0)
+    (tmp_path / "saved.yaml").write_text(config_text(two))
+    assert load_config(StageTwoConfig, tmp_path / "saved.yaml") == two
+    saved = (tmp_path / "saved.yaml").read_text()
+    assert "still:" in saved
+    assert "search:" not in saved
+    one = load_config(StageOneConfig, tmp_path / "saved.yaml")
+    assert one.following == two
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["still.widht=2"], "unknown key 'still.widht'; did you mean 'still.width'?"),
+        (["still.width=wide"], "still.width is 'wide'; it must be a valid number"),
+        (["search.rho=0.5"], "search.rho: for the method search, but method is tests.config.test_config:still; leave"),
+        (["epochs=2"], "epochs is 2, but the method still trains nothing; leave it out"),
+        (["method=search", "epochs=0"], "epochs is 0; it must be a whole number of at least 1, or a fraction of all"),
+        (["method=search", "still.width=2"], "unknown key 'still.width'; allowed: "),
+        (["method=nowhere:still"], "method is 'nowhere:still', but 'nowhere' can't be imported"),
+        (["method=pathlib:Path"], "method is 'pathlib:Path', which is not a class derived from dimred.config.MethodC"),
+        ([f"method={__name__}:data"], "but data is the name of another key; give the class another name"),
+        ([f"method={__name__}:needs_a_value"], "whose key 'width' has no valid default; give it one"),
+    ],
+)
+def test_a_method_of_one_s_own_is_refused_by_name(overrides: list[str], said: str) -> None:
+    assert said in refusal("digits", OWN, *overrides)
