@@ -73,11 +73,15 @@ class StoppedError(DimredError):
         self.exit_status = 128 + number
 
 
+class NothingToGainError(DimredError):
+    """More steps would gain nothing; a stage 2 ends with what it has reached."""
+
+
 class SearchError(DimredError):
     """A search can't continue."""
 
 
-class NothingAcceptedError(SearchError):
+class NothingAcceptedError(SearchError, NothingToGainError):
     """No step of a search was accepted for too long."""
 
 

@@ -1,4 +1,4 @@
-"""Stage 2: continue a stage 1 by a search or a cooldown, and save the network.
+"""Stage 2: continue a stage 1 by a method, and save the network.
 
 python -m dimred.pipelines.stage_2 DATA WEIGHTS --out device0_stage_2
 """
@@ -28,7 +28,7 @@ def stage_2(
     out: Annotated[Path, typer.Option(help="New folder for checkpoints and metrics.")] = Path("device0_stage_2"),
     device_target: DeviceTarget = "CPU", fast_dev_run: FastDevRun = False,
 ) -> None:  # fmt: skip
-    """Search in the subspace of stage 1's snapshots, or cool its training down; save the network."""
+    """Continue a stage 1: search in the subspace of its snapshots, or cool its training down; save the network."""
     begun = Begun.open(out, StageTwoConfig, config, overrides or []) if resume else None
     settings = begun.config if begun else load_config(StageTwoConfig, config or config_beside(weights), overrides or [])
     ranks = set_up(settings.seed, device_target, settings.all_reduce_split, settings.deterministic)
@@ -38,7 +38,7 @@ def stage_2(
     task = build_task(settings, data, ranks, is_checked=False)
     plan = check_stage_2(task, parent, pca_mat, out, begun, resume=resume)
     with open_run(out, task, begun, fast_dev_run) as run:
-        build_stage_2(run, task, parent, *plan).go()
+        build_stage_2(run, task, parent, plan).go()
 
 
 if __name__ == "__main__":

@@ -36,8 +36,8 @@ from dimred.io.run_names import (
 from dimred.runs.begun import Begun, pins_of_data
 from dimred.runs.device import set_up
 from dimred.runs.splits import build_splits
-from dimred.stages.checks import snapshots_in_the_end
 from dimred.stages.cooldown import last_rate
+from dimred.stages.disk import snapshots_in_the_end
 from dimred.stages.parent import StageOneRun
 from dimred.subspace.spectrum import check_enough
 

@@ -12,6 +12,7 @@ class CooldownConfig(MethodConfig):
     """How stage 2 brings stage 1's training to its end: it goes on with the same optimizer state, batches and parts of
     the step, while the learning rate falls to 0."""
 
+    plan: ClassVar[str] = "dimred.stages.cooldown:CooldownPlan"
     default_epochs: ClassVar[int | str] = "10%"
     first_keys: ClassVar[tuple[str, ...]] = ("factor", "schedule")
 

@@ -13,9 +13,12 @@ from dimred.factories import load_factory
 class MethodConfig(Strict):
     """The keys of a method of stage 2, and what must be known of the method where MindSpore is not imported.
 
-    The section has the method's name. Every key needs a default.
+    The section has the method's name. Every key needs a default. What a method does is in its ``Plan``, which is named
+    here and not imported, because it needs MindSpore.
     """
 
+    plan: ClassVar[str]
+    """Its ``Plan`` (dimred.stages.method), as package.module:Name."""
     default_epochs: ClassVar[int | str] = 1
     """The value of ``epochs`` if it is left out; 0 for a method that trains nothing."""
     first_keys: ClassVar[tuple[str, ...]] = ()

@@ -89,6 +89,7 @@ class SearchOptions(Strict):
 class SearchConfig(SearchOptions, MethodConfig):
     """A search in the directions of stage 1's snapshots, by default with a quasi-Newton rule and a line search."""
 
+    plan: ClassVar[str] = "dimred.stages.search:SearchPlan"
     default_epochs: ClassVar[int | str] = 2
     first_keys: ClassVar[tuple[str, ...]] = ("n_components",)
 

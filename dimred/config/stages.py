@@ -227,7 +227,7 @@ class StageTwoConfig(StageConfig):
     method: str = "search"
     """search: search in the directions of stage 1's snapshots, and keep the weights that it ends with, as published;
     cooldown: go on with stage 1's training while its rate falls to 0, and let val choose between the final weights and
-    the best average of the snapshots."""
+    the best average of the snapshots; or your own by package.module:Name, see dimred/stages/README.md."""
     epochs: NumberOrFraction = SearchConfig.default_epochs
     """Passes over the training split: a number, or a fraction of the passes of both stages together, such as 10%. By
     default 2 for a search and 10% for a cooldown."""

@@ -166,7 +166,7 @@ class EpochLoop:
     def _is_read_due(self, done: int, observer: Observer) -> bool:
         """Return whether the host waits for the device after that step of an epoch, the same on all ranks."""
         is_due = done % self.read_every_steps == 0 or self._is_save_due(done)
-        return is_due or self.step.reads_each_step or observer.reads_after(done)
+        return is_due or observer.reads_after(done)
 
     def _is_save_due(self, done: int) -> bool:
         every = self.save_every_steps

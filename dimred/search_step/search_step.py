@@ -103,7 +103,6 @@ class SearchStep(TypedCell):
     """
 
     ballot: ClassVar[None] = None  # a step reads the device midway, so the ranks agree before each step instead
-    reads_each_step: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import psutil
@@ -14,25 +14,19 @@ from dimred.checkpoints.states import read_full_checkpoint
 from dimred.config import N_COMPONENTS, StageConfig, StageOneConfig, StageTwoConfig
 from dimred.errors import ConfigError, number_of
 from dimred.factories import load_factory
-from dimred.io.disk_space import free_bytes
 from dimred.io.run_names import BASIS, named_weights
+from dimred.models.summary import memory_of_step, summarise
 from dimred.runs.begun import Begun
 from dimred.runs.run_folder import check_run_folder
 from dimred.runs.steps import build_optimizer, warn_of_idle_patterns
 from dimred.runs.task import Settings, Task
+from dimred.stages.disk import FLOAT, check_space, disk_of_stage_1, snapshots_in_the_end
+from dimred.stages.method import Plan, plan_of
 from dimred.stages.parent import StageOneRun
 from dimred.train_step.optimizer_state import UPDATES, check_no_gradient_point
 from dimred.vectors.parameters import check_arrays
 
-if TYPE_CHECKING:
-    from dimred.checkpoints.series import CheckpointSeries
-    from dimred.stages.cooldown import Cooldown
-    from dimred.subspace.basis import SubspaceBasis
-
 _log = logging.getLogger(__name__)
-
-_FLOAT = 4  # bytes
-_STATES = 3  # the newest two, and the one being written
 
 
 def check_stage_1(
@@ -99,10 +93,10 @@ def check_stage_2(
     begun: Begun[StageTwoConfig] | None = None,
     *,
     resume: bool = False,
-) -> "tuple[Cooldown | None, SubspaceBasis | CheckpointSeries | None]":
-    """Check the folder, the free space, the callback, the weights, and the needs of a search; plan the cooldown.
+) -> Plan[Any]:
+    """Check the folder, the free space, the callback, the weights, and what the method needs.
 
-    Nothing changes, except that the ranks' networks are made equal. The plan of the run is logged.
+    Nothing changes, except that the ranks' networks are made equal. The length of the run is logged.
 
     Args:
         task: the task, not yet checked; its problems are reported with the others.
@@ -113,35 +107,24 @@ def check_stage_2(
         resume: whether ``out`` may hold a start that was killed before the run had begun.
 
     Returns:
-        The cooldown as it begins, on every rank; and the basis of a search, or the snapshots to fit one on, on rank 0.
-        Whichever does not apply is None.
+        The plan of the method, which can be built now.
 
     Raises:
         ConfigError: a check failed on this rank or on rank 0; the message lists all problems.
         DimredError, DataError: as ``Task.check``, which comes last.
     """
-    settings, network, ranks, problems = task.settings, task.network, task.ranks, task.problems
+    config, network, problems = task.settings, task.network, task.problems
     if begun is not None and pca_mat is None and (pin := begun.pins.get("PCA_MAT")) is not None:
         pca_mat = out / BASIS if pin.path is None else Path(pin.path)
-    disk = disk_of_stage_2(settings, network, pca_mat)
+    plan = plan_of(config)
+    disk = plan.disk(network, pca_mat)
     _check_run(task, out, disk, resume=resume)
-    problems.collect(lambda: _check_weights(parent, network, settings))
-    cooldown = basis = None
-    if settings.method == "cooldown":
-        from dimred.stages.cooldown import check_no_matrix, plan_cooldown
-
-        cooldown = problems.collect(lambda: plan_cooldown(settings.cooldown, network, parent))
-        problems.collect(lambda: check_no_matrix(pca_mat))
-    else:
-        from dimred.stages.search_basis import check_search_memory, find_basis
-
-        search = settings.search
-        basis = problems.collect(lambda: ranks.run_on_rank_zero(lambda: find_basis(search, network, parent, pca_mat)))
-        problems.collect(lambda: check_search_memory(settings, network, ranks))
+    problems.collect(lambda: _check_weights(parent, network, config))
+    plan.check(task, parent, pca_mat)
     problems.check()
     task.check()
-    log_plan(settings, task.steps_per_epoch, disk)
-    return cooldown, basis
+    log_plan(config, task.steps_per_epoch, disk)
+    return plan
 
 
 def _check_weights(parent: StageOneRun, network: nn.Cell, settings: StageTwoConfig) -> None:
@@ -178,14 +161,12 @@ def _may_lack_memory(settings: StageConfig) -> bool:
     forward pass.
     """
     is_built_in = ":" not in settings.model.name and settings.data.dataset is None
-    n_bytes = 1000 * _FLOAT * settings.data.batch_size * 3 * settings.data.image_size**2
+    n_bytes = 1000 * FLOAT * settings.data.batch_size * 3 * settings.data.image_size**2
     return is_built_in and get_context("device_target") == "CPU" and n_bytes >= psutil.virtual_memory().available
 
 
 def _check_memory(task: Task[Settings]) -> None:
     """Refuse a batch for which a CPU has less than half of the memory that a step is estimated to take."""
-    from dimred.models.summary import memory_of_step, summarise
-
     name, data, available = task.settings.model.name, task.settings.data, psutil.virtual_memory().available
     n_bytes = memory_of_step(summarise(task.network, (1, 3, data.image_size, data.image_size)), data.batch_size)
     if available < n_bytes / 2:
@@ -218,51 +199,3 @@ def log_plan(config: StageOneConfig | StageTwoConfig, steps_per_epoch: int, disk
         f"{ends}{number_of(n_epochs, 'epoch')} of {number_of(steps_per_epoch, 'step')}, {n_epochs * steps_per_epoch:,} "
         f"in all; snapshots, checkpoints and states take up to {disk / 1e6:,.0f} MB of disk"
     )
-
-
-def disk_of_stage_1(config: StageOneConfig, network: nn.Cell) -> int:
-    """Return about how many bytes a whole stage 1 takes on disk: snapshots, full checkpoints and states.
-
-    One more of each is counted than is kept, because a new file is written before the oldest is removed.
-    """
-    weights, everything = _sizes(network)
-    state = everything + 2 * weights + (everything if config.ema.decay else 0)  # AdamW keeps two moments
-    checkpoints = min(config.checkpoints.keep, config.epochs // config.checkpoints.every_epochs + 1) + 1
-    snapshots = snapshots_in_the_end(config) + 1
-    return _FLOAT * (snapshots * weights + (checkpoints + _STATES) * state)
-
-
-def disk_of_stage_2(config: StageTwoConfig, network: nn.Cell, pca_mat: Path | None) -> int:
-    """Return about how many bytes a whole stage 2 takes on disk: checkpoints, states, and a basis that it fits."""
-    weights, everything = _sizes(network)
-    is_search = config.method == "search"
-    state = 2 * everything + (1 if is_search else 2) * weights  # AdamW keeps two moments
-    basis = (config.search.n_components + 2) * weights if is_search and pca_mat is None else 0
-    return _FLOAT * ((config.n_epochs + 4) * 2 * everything + _STATES * state + basis)
-
-
-def check_space(out: Path, n_bytes: int) -> None:
-    """Check that a whole run has room for ``n_bytes`` on its disk, if the disk says how much is free.
-
-    The folder need not exist; the bytes in it count as the run's own.
-    """
-    there = next(path for path in (out.absolute(), *out.absolute().parents) if path.exists())
-    free, in_use = free_bytes(there), sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
-    if free is not None and free < n_bytes - in_use:
-        raise ConfigError(
-            f"--out is {str(out)!r}, on a disk with {free / 1e6:,.0f} MB free; the run takes up to "
-            f"{(n_bytes - in_use) / 1e6:,.0f} MB. Free some, keep fewer checkpoints, or name a folder on another disk"
-        )
-
-
-def _sizes(network: nn.Cell) -> tuple[int, int]:
-    """Count the trainable weights, and all parameters."""
-    trainable, everything = network.trainable_params(), network.get_parameters()
-    return sum(weight.size for weight in trainable), sum(parameter.size for parameter in everything)
-
-
-def snapshots_in_the_end(config: StageOneConfig, steps_per_epoch: int | None = None) -> int:
-    """Return how many snapshots a whole stage 1 leaves; an epoch has no more than ``steps_per_epoch``, if known."""
-    per_epoch = min(config.snapshots.per_epoch, steps_per_epoch or config.snapshots.per_epoch)
-    n_snapshots = max(config.epochs - config.snapshots.first_epoch + 1, 0) * per_epoch
-    return min(config.snapshots.keep, n_snapshots)

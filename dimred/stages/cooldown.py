@@ -1,4 +1,4 @@
-"""Continue stage 1's optimizer from its last rate to 0: decide what continues from WEIGHTS, and build the step."""
+"""The method ``cooldown``: stage 1's optimizer goes on while its rate falls to 0, and ``val`` chooses what is kept."""
 
 import logging
 from dataclasses import dataclass, field, replace
@@ -8,18 +8,26 @@ from typing import Any
 import numpy as np
 from mindspore import nn
 
+from dimred.averaging.choice import Candidate, Choice, choose
+from dimred.checkpoints.checkpoint_io import read_checkpoint
+from dimred.checkpoints.states import VAL_LOSSES, RunState
 from dimred.config import CooldownConfig, OptimizerConfig, StageOneConfig, StageTwoConfig
 from dimred.curves import CurveName
 from dimred.errors import ConfigError
+from dimred.evaluation.averages import SnapshotAverages, choose_average
 from dimred.io.run_names import CONFIG, FULL_CHECKPOINT, STAGE_1_CHECKPOINTS
+from dimred.io.stage_two_result import AVERAGE, START, StageTwoResult
+from dimred.runs.run import Run
 from dimred.runs.steps import build_optimizer, build_rates, join_step, warn_of_idle_patterns
 from dimred.runs.task import Task
+from dimred.stages.method import Method, NextCommands, Plan, State
 from dimred.stages.parent import StageOneRun
+from dimred.stages.point_files import PointFiles, parameters_of_point
 from dimred.train_step.optimizer_state import state_parameters
 from dimred.train_step.protocol import Step
 from dimred.train_step.schedule import with_cooldown
 from dimred.train_step.step import TrainStep
-from dimred.vectors.parameters import from_arrays
+from dimred.vectors.parameters import from_arrays, preserved, to_arrays
 
 _log = logging.getLogger(__name__)
 
@@ -94,6 +102,136 @@ class Cooldown:
             from_arrays(parameters, self.parent.arrays, self.parent.title)
 
 
+class CooldownMethod(Method):
+    """The hooks of a cooldown whose end is kept.
+
+    Args:
+        run: the run.
+        step: the step.
+        cooldown: the cooldown as it begins.
+    """
+
+    def __init__(self, run: Run[StageTwoConfig], step: Step, cooldown: Cooldown) -> None:
+        super().__init__(run, step)
+        self.cooldown = cooldown
+
+    def describe(self, result: StageTwoResult) -> None:
+        """Note which optimizer goes on at which rate."""
+        result.cooldown = self.cooldown.summary()
+
+
+class ChoosingCooldown(CooldownMethod):
+    """The hooks of a cooldown after which ``val`` chooses what is kept.
+
+    The candidates are its end, and the best average of stage 1's snapshots, or WEIGHTS if no average is better.
+
+    Args:
+        run, step, cooldown: as for ``CooldownMethod``.
+        files: the checkpoints of the points.
+    """
+
+    def __init__(self, run: Run[StageTwoConfig], step: Step, cooldown: Cooldown, files: PointFiles) -> None:
+        super().__init__(run, step, cooldown)
+        self._files = files
+        self._evaluator = run.evaluator
+        self._choice = self._new_choice()
+
+    def _new_choice(self) -> Choice:
+        return Choice(passes_each=self._evaluator.passes_each, metric=self.run.figures.metrics[0])
+
+    def restore(self, state: RunState) -> None:
+        """Restore the measurements of the candidates."""
+        choice = self._choice = self._new_choice()
+        for name in (one.removeprefix(VAL_LOSSES) for one in state.arrays if one.startswith(VAL_LOSSES)):
+            size, metric, file = state.values["candidates"][name]
+            losses, source = state.arrays[VAL_LOSSES + name], self._files.folder / file
+            choice.candidates.append(Candidate(name, size, losses, metric, source=source))
+        choice.seconds = state.values["choosing_seconds"]
+        choice.n_added = sum(one.name in (START, AVERAGE) for one in choice.candidates)
+
+    def begin(self, result: StageTwoResult) -> None:
+        """Add the best among the network's weights and the averages of stage 1's snapshots to the candidates."""
+        parent, evaluator, ranks = self.cooldown.parent, self._evaluator, self.run.ranks
+        choice = self._new_choice()
+        series = ranks.run_on_rank_zero(lambda: parent.snapshots() if parent.has_snapshots else None)
+        averages = SnapshotAverages(series, evaluator.layout, ranks)
+        with preserved(list(evaluator.network.get_parameters())):
+            last = evaluator.layout.flatten(to_arrays(evaluator.network.trainable_params()))
+            best, weights = choose_average(averages, evaluator.measure_val_of, last, choice)
+            choice.log_choice("average")
+            result.choices["average"] = choice.result()
+            point = START if best.name == "last" else AVERAGE
+            if point == AVERAGE:
+                evaluator.put(weights)
+                self._files.save(AVERAGE, parameters_of_point(self.step))
+                result.put(AVERAGE, self.run.figures.of_average())
+        self._choice.add(point, best, self._files.path(point))
+
+    def measure(self, point: str | int) -> None:
+        """Measure the end, and add it to the candidates."""
+        if point == self.run.settings.n_epochs:
+            self._choice.measure(str(point), 1.0, self._evaluator.measure_val, self._files.path(point))
+
+    def state(self) -> State:
+        """Return each candidate's losses, except those that are not finite, and its size, metric and file."""
+        measured = [one for one in self._choice.candidates if np.isfinite(one.losses).all()]
+        candidates = {
+            one.name: (one.effective_size, one.metric, one.source.name)
+            for one in self._choice.candidates
+            if isinstance(one.source, Path)
+        }
+        return State(
+            {VAL_LOSSES + one.name: one.losses for one in measured},
+            {"candidates": candidates, "choosing_seconds": self._choice.seconds},
+        )
+
+    def finish(self, result: StageTwoResult) -> None:
+        """Choose among the candidates, and put the choice into the network on every rank."""
+        file = choose(self._choice.candidates).source
+        parameters = list(self._evaluator.network.get_parameters())
+        assert isinstance(file, Path)
+        arrays = self.run.ranks.run_on_rank_zero(lambda: read_checkpoint(file))
+        if arrays is not None:
+            from_arrays(parameters, arrays, str(file))
+        self.run.ranks.broadcast(parameters)
+        self._choice.log_choice("kept")
+        result.choices["kept"] = self._choice.result()
+
+
+class CooldownPlan(Plan[CooldownConfig]):
+    """The plan of a cooldown: which optimizer goes on from WEIGHTS, at which rate."""
+
+    def __init__(self, config: StageTwoConfig, section: CooldownConfig) -> None:
+        super().__init__(config, section)
+        self.cooldown: Cooldown | None = None  # after ``check``
+
+    def next_commands(self, one: StageOneConfig, weights: Path, run_folder: Path) -> NextCommands | None:
+        """Return no other commands; None if the schedule has brought the rate to 0."""
+        if one.schedule.falls_to_zero and one.epochs >= one.schedule.total_epochs:
+            return None
+        return super().next_commands(one, weights, run_folder)
+
+    def check_parent(self, parent: StageOneRun) -> None:
+        """Check that there is a rate to cool down."""
+        if self.section.rate is None:
+            last_rate(parent)
+
+    def check(self, task: Task[StageTwoConfig], parent: StageOneRun, pca_mat: Path | None) -> None:
+        """Decide which optimizer goes on at which rate, and refuse PCA_MAT."""
+        self.cooldown = task.problems.collect(lambda: plan_cooldown(self.section, task.network, parent))
+        task.problems.collect(lambda: self.check_no_matrix(pca_mat))
+
+    def build(
+        self, run: Run[StageTwoConfig], task: Task[StageTwoConfig], parent: StageOneRun, files: PointFiles
+    ) -> Method:
+        """Build the step, and the hooks of a cooldown with or without a choice."""
+        assert self.cooldown is not None
+        step = build_cooldown_step(task, self.cooldown)
+        if self.section.keep_best:
+            return ChoosingCooldown(run, step, self.cooldown, files)
+        return CooldownMethod(run, step, self.cooldown)
+
+
 def plan_cooldown(config: CooldownConfig, network: nn.Cell, parent: StageOneRun) -> Cooldown:
     """Decide which optimizer goes on at which rate; ``optimizer`` and ``rate`` of the section take precedence.
 
@@ -165,15 +303,6 @@ def last_rate(parent: StageOneRun) -> float:
             "earlier full checkpoint, or set cooldown.rate"
         )
     return rate
-
-
-def check_no_matrix(pca_mat: Path | None) -> None:
-    """Refuse a basis that is given to a cooldown."""
-    if pca_mat is not None:
-        raise ConfigError(
-            f"PCA_MAT is {str(pca_mat)!r}, but method is cooldown, which has no use for it; leave PCA_MAT out, or "
-            "search in it with --set method=search"
-        )
 
 
 def build_cooldown_step(task: Task[StageTwoConfig], cooldown: Cooldown) -> TrainStep:

@@ -8,6 +8,8 @@ from mindspore import Parameter
 from dimred.checkpoints.checkpoint_io import write_checkpoint
 from dimred.distributed.ranks import Ranks
 from dimred.io.atomic import make_folder, remove_leftovers, retry
+from dimred.train_step.optimizer_state import state_parameters
+from dimred.train_step.protocol import Step, parameters_to_save
 from dimred.vectors.parameters import to_arrays
 
 
@@ -42,3 +44,9 @@ class PointFiles:
             retry(lambda: write_checkpoint(self.path(point), arrays))
 
         self._ranks.run_on_rank_zero(write)
+
+
+def parameters_of_point(step: Step) -> list[Parameter]:
+    """Return what the checkpoint of a point holds: the network's parameters, and those of the step's parts."""
+    of_optimizer = {id(parameter) for parameter in state_parameters(step.optimizer)}
+    return [parameter for parameter in parameters_to_save(step) if id(parameter) not in of_optimizer]

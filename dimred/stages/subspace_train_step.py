@@ -1,4 +1,4 @@
-"""Build the step of a search, for a user's own program and for stage 2."""
+"""``SubspaceTrainStep``: the step of a search, made from checked options."""
 
 import os
 from typing import Any
@@ -7,16 +7,13 @@ import numpy as np
 from mindspore import nn
 
 from dimred.checkpoints.layout import WeightLayout
-from dimred.config import SearchOptions, StageTwoConfig
+from dimred.config import SearchOptions
 from dimred.errors import ConfigError
-from dimred.runs.steps import build_loss, build_parts
-from dimred.runs.task import Task
 from dimred.search_step.direction import Direction, InverseBFGS, ProjectedSGD
 from dimred.search_step.line_search import ArmijoBacktracking, FixedStep, LineSearch
 from dimred.search_step.moves import MoveOutside, ResidualMomentum
 from dimred.search_step.search_step import SearchStep
 from dimred.subspace.basis import SubspaceBasis, load_basis
-from dimred.train_step.schedule import make_rates
 
 # Arguments that are not options of the search.
 _OF_STEP = ("loss_scale", "clipping", "ema", "parts", "micro_batch_size", "ranks")
@@ -76,20 +73,3 @@ def build_rule(options: SearchOptions, n_components: int) -> tuple[Direction, Li
         return ProjectedSGD(n_components, options.learning_rate, options.momentum), FixedStep()
     direction = InverseBFGS(n_components, options.initial_scaling, options.min_cosine)
     return direction, ArmijoBacktracking(options.rho, options.sigma, options.max_trials)
-
-
-def build_search_step(task: Task[StageTwoConfig], basis: SubspaceBasis) -> SubspaceTrainStep:
-    """Build stage 2's step of a search; the task's network has the weights to begin from.
-
-    Raises:
-        ConfigError: the loss can't be built, see ``build_loss``, or the options of the search do not go together.
-        BasisMismatchError: the basis does not fit the network.
-    """
-    settings, network = task.settings, task.network
-    search = settings.search
-    options = search.model_dump(include={*SearchOptions.model_fields})
-    if search.rule == "sgd" and search.learning_rate_schedule == "linear":
-        n_steps = settings.n_epochs * task.steps_per_epoch
-        options["learning_rate"] = make_rates("linear", search.learning_rate, 0, n_steps)
-    parts, loss = build_parts(settings, network), build_loss(settings, network)
-    return SubspaceTrainStep(loss, basis, ranks=task.ranks, **parts, **options)

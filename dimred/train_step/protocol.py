@@ -49,10 +49,6 @@ class Step(Protocol):
     def ballot(self) -> "Ballot | None":
         """Return the ranks' votes on each step; None if the ranks must agree in another way before each step."""
 
-    @property
-    def reads_each_step(self) -> bool:
-        """Return whether a step waits for its own numbers, so that reading them costs nothing more."""
-
     def __call__(self, *inputs: Tensor) -> Result:
         """Take a step on a batch, given by the inputs of ``network``, and return the step's report."""
 

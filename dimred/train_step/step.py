@@ -1,7 +1,7 @@
 """Make one ordinary training step, from the gradient to the moving average."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from mindspore import Tensor, nn
@@ -95,8 +95,6 @@ class TrainStep(VisitedOnce, TypedCell):
             embedding. The first step also raises it, before it changes anything, if the loss is neither one number nor
             a pair with an integer count.
     """
-
-    reads_each_step: ClassVar[bool] = False
 
     def __init__(
         self,

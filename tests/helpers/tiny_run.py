@@ -13,13 +13,10 @@ from dimred.runs.begun import Begun
 from dimred.runs.run import Run, open_run
 from dimred.runs.steps import build_train_step
 from dimred.runs.task import build_task
-from dimred.stages.cooldown import build_cooldown_step, plan_cooldown
+from dimred.stages.method import plan_of
 from dimred.stages.parent import StageOneRun
 from dimred.stages.stage_1 import StageOne
-from dimred.stages.stage_2 import StageTwo
-from dimred.stages.subspace_train_step import build_search_step
-from dimred.subspace.basis import load_basis
-from dimred.vectors.parameters import from_arrays, to_arrays
+from dimred.stages.stage_2 import build_stage_2
 from tests.helpers.results import differences, results
 
 RunStage = Callable[[Path, bool], object]  # the folder, and whether to resume
@@ -46,7 +43,7 @@ def stage_1_run(settings: StageOneConfig, begin: Path | None = None) -> RunStage
 
 
 def stage_2_run(settings: StageTwoConfig, weights: Path, matrix: Path | None = None) -> RunStage:
-    """Make a function that runs stage 2, as ``stage_1_run`` does.
+    """Make a function that runs stage 2; it builds a new step each time.
 
     Args:
         settings: configuration of the run; ``epochs`` is a number.
@@ -54,19 +51,13 @@ def stage_2_run(settings: StageTwoConfig, weights: Path, matrix: Path | None = N
         matrix: the basis of a search; None without one.
     """
     task, parent = build_task(settings, Path()), StageOneRun.open(weights)
-    network = task.network
-    cooldown = plan_cooldown(settings.cooldown, network, parent) if settings.method == "cooldown" else None
-    basis = None if matrix is None else load_basis(matrix, network=network)
-    from_arrays(network.get_parameters(), parent.arrays, parent.title)
-    step = build_search_step(task, basis) if cooldown is None else build_cooldown_step(task, cooldown)
-    begin, first = to_arrays(step.get_parameters()) | parent.arrays, getattr(step, "memory", None)
+    plan = plan_of(settings)
+    plan.check(task, parent, matrix)
+    task.problems.check()
 
     def run_stage(out: Path, resume: bool) -> None:
-        if first is not None:
-            step.memory = first
-        from_arrays(step.get_parameters(), begin, "the beginning")  # the rates too
         with open_run(out, task, Begun.open(out, StageTwoConfig) if resume else None) as run:
-            StageTwo(run, step, parent, cooldown, basis).go()
+            build_stage_2(run, task, parent, plan).go()
 
     return run_stage
 

@@ -21,6 +21,7 @@ from dimred.runs.splits import build_data
 from dimred.runs.task import build_network, build_task
 from dimred.stages.checks import check_stage_1, check_stage_2
 from dimred.stages.parent import StageOneRun
+from dimred.stages.search import SearchPlan
 from dimred.subspace.basis import SubspaceBasis
 from dimred.subspace.fit import fit_basis
 from dimred.train_step.schedule_free import ScheduleFree
@@ -188,7 +189,9 @@ def test_a_stage_2_that_goes_on_takes_the_basis_it_began_with_whatever_became_of
     basis = fit_basis(series, 32, out=(data.parent if is_given else out) / "pca_mat.npy")
     (out / "config.yaml").touch()
     pin = Pin(basis.digest, str(basis.path) if is_given else None)
-    _, found = check_2(data, weights, out, begun=Begun(TWO, {"PCA_MAT": pin}))
+    plan = check_2(data, weights, out, begun=Begun(TWO, {"PCA_MAT": pin}))
+    assert isinstance(plan, SearchPlan)
+    found = plan.basis
     assert isinstance(found, SubspaceBasis)
     assert found.path == basis.path
 

@@ -12,8 +12,9 @@ from mindspore import nn
 from dimred.config import SearchConfig, StageOneConfig, StageTwoConfig
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError
-from dimred.stages.checks import check_space, log_plan, snapshots_in_the_end
-from dimred.stages.search_basis import check_search_memory, ranks_on_this_host, search_memory
+from dimred.stages.checks import log_plan
+from dimred.stages.disk import check_space, snapshots_in_the_end
+from dimred.stages.search import check_search_memory, ranks_on_this_host, search_memory
 
 SEARCH = StageTwoConfig(search={"n_components": 32})
 

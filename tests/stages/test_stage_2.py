@@ -1,8 +1,6 @@
 """A stage 2 goes on over bad batches and after a kill, but only with the inputs that it began with."""
 
 import shutil
-import subprocess
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,7 @@ from dimred.io.stage_two_result import StageTwoResult
 from dimred.pipelines.stage_2 import stage_2
 from dimred.report.run_files import read_stage_2
 from dimred.runs.splits import build_data
-from dimred.stages.candidates import Candidates
+from dimred.stages.cooldown import ChoosingCooldown
 from dimred.stages.stage_2 import StageTwo
 from dimred.train_step.optimizer_state import state_parameters
 from dimred.train_step.optimizers import decay_groups
@@ -66,17 +64,6 @@ def test_the_weights_of_a_cooldown_are_those_of_a_plain_loop_to_the_last_bit(che
         for name, value in to_arrays(plain.get_parameters()).items():
             np.testing.assert_array_equal(found[name], value, err_msg=f"{name} after epoch {epoch}")
     assert np.abs(found["0.weight"] - begun["0.weight"]).max() > 1e-3
-
-
-def test_the_programs_import_no_method_and_no_averages_before_they_are_asked_for() -> None:
-    rare = "search_step", "averaging", "stages.cooldown", "stages.candidates", "stages.early_stop", "models.factory"
-    names = tuple(f"dimred.{name}" for name in rare)
-    code = (
-        "import dimred.pipelines.stage_1, dimred.pipelines.stage_2, sys; "
-        f"print([name for name in sys.modules if name.startswith({names})])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
 
 
 def test_the_best_average_is_a_point_of_its_own_and_the_cooldown_goes_on_from_the_start(
@@ -197,7 +184,7 @@ def test_the_program_goes_on_with_its_own_configuration_and_without_the_snapshot
     config.write_text(config_text(settings(epochs=2)))
     arguments: dict[str, Any] = {"data": tmp_path, "weights": weights}
     stage_2(**arguments, config=config, out=tmp_path / "whole")
-    with dying(Candidates, "put_chosen"):
+    with dying(ChoosingCooldown, "finish"):
         stage_2(**arguments, config=config, out=out)
     (out / "resume" / "state-8.ckpt").unlink()
     shutil.rmtree(weights.parent / "checkpoint_pca")

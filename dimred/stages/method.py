@@ -1,0 +1,205 @@
+"""The two base classes of a method of stage 2: the plan that is made first, and the hooks that the stage calls."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+
+import numpy as np
+from mindspore import nn
+
+from dimred.checkpoints.states import RunState
+from dimred.config import MethodConfig, StageOneConfig, StageTwoConfig
+from dimred.errors import ConfigError
+from dimred.factories import load_factory
+from dimred.io.stage_two_result import StageTwoResult
+from dimred.runs.begun import Pin
+from dimred.runs.loop import Progress
+from dimred.runs.run import Run
+from dimred.runs.task import Task
+from dimred.stages.disk import FLOAT, STATES, sizes
+from dimred.stages.parent import StageOneRun
+from dimred.stages.point_files import PointFiles
+from dimred.train_step.protocol import Result, Step
+
+Section = TypeVar("Section", bound=MethodConfig)
+
+
+class NextCommands(NamedTuple):
+    """What follows a stage 1, for a stage 2 with some method.
+
+    Attributes:
+        before: the words of the commands that are run before stage 2.
+        arguments: the words that come after WEIGHTS in the command of stage 2.
+    """
+
+    before: list[list[str]]
+    arguments: list[str]
+
+
+class State(NamedTuple):
+    """What a method needs to go on, beside the state of its step.
+
+    Attributes:
+        arrays: arrays by name.
+        values: JSON values by name.
+    """
+
+    arrays: Mapping[str, np.ndarray]
+    values: Mapping[str, Any]
+
+
+class Method:
+    """The hooks of a stage 2, in the order in which ``StageTwo`` calls them, on all ranks.
+
+    By default they do what ordinary training needs: each epoch is recorded, and the network that it ends with is kept.
+
+    Args:
+        run: the run.
+        step: the step that the stage takes on each batch.
+    """
+
+    def __init__(self, run: Run[StageTwoConfig], step: Step) -> None:
+        self.run = run
+        self.step = step
+
+    def pins(self) -> dict[str, Pin]:
+        """Return what the run depends on outside its folder, beside DATA, WEIGHTS and the devices."""
+        return {}
+
+    def describe(self, result: StageTwoResult) -> None:
+        """Note in the result of a new run what the method begins with."""
+
+    def restore(self, state: RunState) -> None:
+        """Restore what ``state`` returned; called in place of ``begin`` if the start was measured before."""
+
+    def begin(self, result: StageTwoResult) -> None:
+        """Prepare a new run, whose network has WEIGHTS; must leave the network as it is."""
+
+    def measure(self, point: str | int) -> None:
+        """Measure more of the network at a point, while BatchNorm has the statistics with which it would be kept.
+
+        Args:
+            point: ``start``, or the number of an epoch.
+        """
+
+    def state(self) -> State:
+        """Return what a resume needs, beside the state of the step."""
+        return State({}, {})
+
+    def reads_after(self, done: int) -> bool:
+        """Return whether ``after_step`` must run after step ``done`` of an epoch before the next one starts."""
+        return False
+
+    def after_step(self, made: Result, progress: Progress, result: StageTwoResult) -> str | None:
+        """Note a step that was made, and return a status for the progress bar, or None to leave it.
+
+        Args:
+            made: what the step returned.
+            progress: the position after the step.
+            result: the measurements so far.
+        """
+        self.run.note(made)
+        return None
+
+    def after_epoch(self, progress: Progress, evaluation_seconds: float) -> None:
+        """Record an epoch that was measured.
+
+        Args:
+            progress: the position after its last step.
+            evaluation_seconds: wall seconds that measuring and saving it took.
+        """
+        run = self.run
+        run.records.write(
+            epoch=progress.epoch,
+            step=run.n_steps,
+            loss=run.last["loss"],
+            metrics=run.figures.values,
+            **run.last["parts"],
+            seconds=progress.seconds,
+            evaluation_seconds=evaluation_seconds,
+        )
+
+    def finish(self, result: StageTwoResult) -> None:
+        """Put the network to keep in place, and complete the result."""
+
+
+class Plan(Generic[Section]):
+    """What a method of stage 2 decides and checks before anything is built; ``build`` makes the method.
+
+    Args:
+        config: stage 2's configuration.
+        section: the method's section of it.
+    """
+
+    vectors_in_state: ClassVar[int] = 2
+    """How many vectors as long as the weights a saved state has beside the network; AdamW keeps two moments."""
+
+    def __init__(self, config: StageTwoConfig, section: Section) -> None:
+        self.config = config
+        self.section = section
+
+    def next_commands(self, one: StageOneConfig, weights: Path, run_folder: Path) -> NextCommands | None:
+        """Return what follows a stage 1; None if it has left nothing that the method could go on with.
+
+        Args:
+            one: stage 1's configuration.
+            weights: its last full checkpoint.
+            run_folder: its folder.
+        """
+        return NextCommands([], [])
+
+    def check_parent(self, parent: StageOneRun) -> None:
+        """Refuse a stage 1 that has not left what the method needs, apart from WEIGHTS; by default it needs nothing.
+
+        Raises:
+            ConfigError, SeriesError: stage 1 lacks something.
+        """
+
+    def disk(self, network: nn.Cell, pca_mat: Path | None) -> int:
+        """Return about how many bytes a whole stage 2 takes on disk: checkpoints and states."""
+        weights, everything = sizes(network)
+        state = 2 * everything + self.vectors_in_state * weights
+        return FLOAT * ((self.config.n_epochs + 4) * 2 * everything + STATES * state)
+
+    def check(self, task: Task[StageTwoConfig], parent: StageOneRun, pca_mat: Path | None) -> None:
+        """Add the problems with the inputs to those of the task, and note what ``build`` needs.
+
+        Args:
+            task: the task.
+            parent: the run that WEIGHTS come from.
+            pca_mat: PCA_MAT, or the basis of the run that is resumed; None for neither.
+        """
+        task.problems.collect(lambda: task.ranks.run_on_rank_zero(lambda: self.check_parent(parent)))
+        task.problems.collect(lambda: self.check_no_matrix(pca_mat))
+
+    def check_no_matrix(self, pca_mat: Path | None) -> None:
+        """Raise ConfigError if PCA_MAT is given."""
+        if pca_mat is not None:
+            raise ConfigError(
+                f"PCA_MAT is {str(pca_mat)!r}, but method is {self.config.method}, which has no use for it; leave "
+                "PCA_MAT out, or search in it with --set method=search"
+            )
+
+    def build(
+        self, run: Run[StageTwoConfig], task: Task[StageTwoConfig], parent: StageOneRun, files: PointFiles
+    ) -> Method:
+        """Build the method after ``check``; the network has WEIGHTS already.
+
+        Args:
+            run: the run, whose task may be shortened.
+            task: the whole task, whose steps determine the rates.
+            parent: the run that WEIGHTS come from.
+            files: the checkpoints of the points.
+        """
+        raise NotImplementedError
+
+
+def plan_of(config: StageTwoConfig) -> Plan[Any]:
+    """Make the plan of the method that a configuration names.
+
+    Raises:
+        ConfigError: the plan of a user's own method can't be imported.
+    """
+    section = config.method_config
+    plan: Plan[Any] = load_factory(section.plan, f"the plan of method {config.method}")(config, section)
+    return plan

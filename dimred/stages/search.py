@@ -1,0 +1,259 @@
+"""The method ``search``: a search in the subspace of a basis, whose last network is kept."""
+
+import logging
+import platform
+import zlib
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import psutil
+from mindspore import nn
+
+from dimred.checkpoints.series import CheckpointSeries
+from dimred.checkpoints.states import RunState
+from dimred.config import SearchConfig, SearchOptions, StageOneConfig, StageTwoConfig
+from dimred.distributed.ranks import Ranks
+from dimred.errors import ConfigError
+from dimred.io.metric import AS_TRAINED
+from dimred.io.metrics_file import each_record, loss_text
+from dimred.io.run_names import BASIS, METRICS, SNAPSHOTS
+from dimred.io.stage_two_result import StageTwoResult
+from dimred.runs.begun import Pin
+from dimred.runs.loop import Progress
+from dimred.runs.run import Run
+from dimred.runs.steps import build_loss, build_parts
+from dimred.runs.task import Task
+from dimred.search_step.result import search_line, totals
+from dimred.stages.disk import FLOAT, sizes
+from dimred.stages.method import Method, NextCommands, Plan
+from dimred.stages.parent import StageOneRun
+from dimred.stages.point_files import PointFiles
+from dimred.stages.subspace_train_step import SubspaceTrainStep
+from dimred.subspace.basis import SubspaceBasis, load_basis
+from dimred.subspace.fit import fit_basis
+from dimred.subspace.spectrum import check_enough
+from dimred.train_step.protocol import Result, Step
+from dimred.train_step.schedule import make_rates
+
+_log = logging.getLogger(__name__)
+
+_VECTORS = 8  # of a step, each as long as the weights
+
+
+class SearchMethod(Method):
+    """The hooks of a search: each of its steps is recorded.
+
+    Args:
+        run: the run.
+        step: the step.
+        basis: the basis that it searches in.
+    """
+
+    def __init__(self, run: Run[StageTwoConfig], step: Step, basis: SubspaceBasis) -> None:
+        super().__init__(run, step)
+        self.basis = basis
+        self._records: list[dict[str, Any]] = []  # of the steps of this epoch
+
+    def pins(self) -> dict[str, Pin]:
+        """Return the pin of the basis; one that was fitted for the run is in its folder."""
+        path = self.basis.path
+        if path is None or path == self.run.folder / BASIS:
+            return {"PCA_MAT": Pin(str(self.basis.digest))}
+        return {"PCA_MAT": Pin(str(self.basis.digest), str(path.resolve()))}
+
+    def describe(self, result: StageTwoResult) -> None:
+        """Note where the basis is."""
+        if self.basis.path is not None:
+            result.sources["basis"] = str(self.basis.path.resolve())
+
+    def restore(self, state: RunState) -> None:
+        """Read the records of the steps that this epoch had before."""
+        records = each_record(self.run.folder / METRICS)
+        self._records = [record for record in records if record["epoch"] == self.run.progress.epoch]
+
+    def reads_after(self, done: int) -> bool:
+        """Return True: a step has waited for its own numbers, so that reading them costs nothing more."""
+        return True
+
+    def after_step(self, made: Result, progress: Progress, result: StageTwoResult) -> str | None:
+        """Record the step; a loss that is not finite is no divergence, because such a step changes nothing."""
+        run, main = self.run, result.main
+        run.note(made, checks_divergence=False)
+        self._records.append(run.records.write(epoch=progress.epoch, step=run.n_steps, **made.record()))
+        loss = loss_text(self._records[-1]["loss_after"])
+        value = list(main.by_point.values())[-1][AS_TRAINED]
+        return f"loss {loss}, {main.metric.name} {main.metric.text(value, 1)}"
+
+    def after_epoch(self, progress: Progress, evaluation_seconds: float) -> None:
+        """Sum up the steps of the epoch in a line of the log."""
+        _log.info(search_line(self._records))
+        self._records = []
+
+    def finish(self, result: StageTwoResult) -> None:
+        """Note the totals of all steps, and what the basis was; the network stays as it is."""
+        result.totals = totals(each_record(self.run.folder / METRICS))
+        result.basis = self.basis.in_short(self.run.settings.search.n_components)
+
+
+class SearchPlan(Plan[SearchConfig]):
+    """The plan of a search: its basis is given, or fitted on the snapshots of stage 1."""
+
+    vectors_in_state: ClassVar[int] = 1
+
+    def __init__(self, config: StageTwoConfig, section: SearchConfig) -> None:
+        super().__init__(config, section)
+        # The basis, or the snapshots to fit it on; on rank 0 after ``check``, None elsewhere.
+        self.basis: SubspaceBasis | CheckpointSeries | None = None
+
+    def next_commands(self, one: StageOneConfig, weights: Path, run_folder: Path) -> NextCommands | None:
+        """Return a PCA and its file; None if there are too few snapshots for one.
+
+        They ask for no more directions than the snapshots give.
+        """
+        snapshots = weights.absolute().parent / SNAPSHOTS
+        n_snapshots = len(CheckpointSeries.open(snapshots)) if any(snapshots.glob("*")) else 0
+        n_components = min(self.section.n_components, n_snapshots - 1)
+        if n_components < 1:
+            return None
+        basis = run_folder.absolute().parent / BASIS
+        if basis.exists():  # perhaps of other snapshots, and ``dimred pca`` replaces nothing
+            basis = basis.with_stem(f"{basis.stem}_{weights.stem}")
+        pca = ["pca", "--ckpt-dir", str(snapshots), "--n-components", str(n_components), "--out", str(basis)]
+        arguments = [str(basis)]
+        if n_components < self.section.n_components:
+            arguments += ["--set", f"search.n_components={n_components}"]
+        return NextCommands([pca], arguments)
+
+    def check_parent(self, parent: StageOneRun) -> None:
+        """Check that there are enough snapshots to fit the basis on."""
+        snapshots = parent.snapshots()
+        check_enough(len(snapshots), self.section.n_components, self.section.basis, snapshots.directory)
+
+    def disk(self, network: nn.Cell, pca_mat: Path | None) -> int:
+        """Return about how many bytes the run takes on disk, with the basis if that is to be fitted."""
+        n_bytes = super().disk(network, pca_mat)
+        if pca_mat is None:
+            weights, _ = sizes(network)
+            n_bytes += FLOAT * (self.section.n_components + 2) * weights
+        return n_bytes
+
+    def check(self, task: Task[StageTwoConfig], parent: StageOneRun, pca_mat: Path | None) -> None:
+        """Find the basis, or the snapshots to fit it on, and check that the memory suffices."""
+
+        def find() -> SubspaceBasis | CheckpointSeries:
+            return self._find_basis(task.network, parent, pca_mat)
+
+        self.basis = task.problems.collect(lambda: task.ranks.run_on_rank_zero(find))
+        task.problems.collect(lambda: check_search_memory(self.config, task.network, task.ranks))
+
+    def _find_basis(
+        self, network: nn.Cell, parent: StageOneRun, pca_mat: Path | None
+    ) -> SubspaceBasis | CheckpointSeries:
+        """Return the basis, or the snapshots to fit one on; nothing is fitted yet.
+
+        Raises:
+            ConfigError: PCA_MAT has fewer directions than ``search.n_components``.
+            SeriesError: the snapshots are too few, or can't be read.
+            BasisMismatchError: the basis is missing or damaged, or belongs to a different network.
+        """
+        if pca_mat is None:
+            self.check_parent(parent)
+            return parent.snapshots()
+        basis, n_components = load_basis(pca_mat, network=network), self.section.n_components
+        if n_components > basis.n_components:
+            raise ConfigError(
+                f"search.n_components is {n_components}, but {pca_mat} has {basis.n_components}; use --set "
+                f"search.n_components={basis.n_components}, or make a larger basis: dimred pca --n-components "
+                f"{n_components}"
+            )
+        return basis
+
+    def build(
+        self, run: Run[StageTwoConfig], task: Task[StageTwoConfig], parent: StageOneRun, files: PointFiles
+    ) -> Method:
+        """Fit the basis if there is none yet, share it with the ranks, and build the step."""
+        basis = fit_and_share(self.basis, self.section, task.network, run.folder, task.ranks)
+        return SearchMethod(run, build_search_step(task, basis), basis)
+
+
+def check_search_memory(config: StageTwoConfig, network: nn.Cell, ranks: Ranks) -> None:
+    """Check that this host has enough free memory for the search of its ranks; all ranks call this.
+
+    Each rank keeps its part of the basis and some vectors, see ``search_memory``.
+    """
+    here = ranks_on_this_host(ranks)
+    n_bytes = here * search_memory(config, network, ranks.group_size)
+    available = psutil.virtual_memory().available
+    if available < n_bytes:
+        of_ranks = f" of {here} ranks" if here > 1 else ""
+        raise ConfigError(
+            f"the search{of_ranks} needs {n_bytes / 1e6:,.0f} MB of memory, but {available / 1e6:,.0f} MB are free; "
+            "free some, or lower search.n_components"
+        )
+
+
+def ranks_on_this_host(ranks: Ranks) -> int:
+    """Return how many ranks have this host's name; all ranks call this."""
+    names = np.zeros(ranks.group_size)
+    names[ranks.rank] = 1 + zlib.crc32(platform.node().encode()) % 2**23  # which float32 holds exactly
+    names = ranks.sum(names)
+    return int(np.sum(names == names[ranks.rank]))
+
+
+def search_memory(config: StageTwoConfig, network: nn.Cell, group_size: int) -> int:
+    """Return about how many bytes a rank keeps for a search: its equal part of the basis, and the vectors of a step."""
+    n_weights = sum(weight.size for weight in network.trainable_params())
+    return 4 * (-(-config.search.n_components // group_size) + _VECTORS) * n_weights
+
+
+def fit_and_share(
+    basis: SubspaceBasis | CheckpointSeries | None, search: SearchConfig, network: nn.Cell, out: Path, ranks: Ranks
+) -> SubspaceBasis:
+    """Fit the basis if there is none yet, and return it on every rank.
+
+    Args:
+        basis: the basis, or the snapshots to fit it on, on rank 0; None elsewhere.
+        search: stage 2's section ``search``.
+        network: the network that the basis must fit.
+        out: folder of the run, which gets a basis that is fitted.
+        ranks: all of them call this.
+
+    Raises:
+        SeriesError: the snapshots are too few, or can't be read; on the other ranks it is a DimredError.
+        BasisMismatchError: the basis does not fit the network on this rank; on the other ranks it is a DimredError.
+        DimredError: a host lacks the file of the basis, or has another one under its path.
+    """
+
+    def fit() -> SubspaceBasis | None:
+        if not isinstance(basis, CheckpointSeries):
+            return basis
+        _log.debug("fitting the basis")
+        # A run that has begun already has its basis, so a basis found here was left by a start that was killed.
+        return fit_basis(
+            basis, search.n_components, out=out / BASIS, kind=search.basis, network=network, overwrite=True
+        )
+
+    def load(path: Path) -> SubspaceBasis:
+        return load_basis(path, network=network, verify=False)
+
+    basis_of_all: SubspaceBasis = ranks.share(ranks.run_on_rank_zero(fit), load)
+    return basis_of_all
+
+
+def build_search_step(task: Task[StageTwoConfig], basis: SubspaceBasis) -> SubspaceTrainStep:
+    """Build stage 2's step of a search; the task's network has the weights to begin from.
+
+    Raises:
+        ConfigError: the loss can't be built, see ``build_loss``, or the options of the search do not go together.
+        BasisMismatchError: the basis does not fit the network.
+    """
+    config, network = task.settings, task.network
+    search = config.search
+    options = search.model_dump(include={*SearchOptions.model_fields})
+    if search.rule == "sgd" and search.learning_rate_schedule == "linear":
+        n_steps = config.n_epochs * task.steps_per_epoch
+        options["learning_rate"] = make_rates("linear", search.learning_rate, 0, n_steps)
+    parts = build_parts(config, network)
+    loss = build_loss(config, network)
+    return SubspaceTrainStep(loss, basis, ranks=task.ranks, **parts, **options)
