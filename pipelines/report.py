@@ -55,7 +55,7 @@ def report(folder: Path, out: Path, grid: int, n_batches: int) -> Path:
     run = read_stage_2(folder)
     if not run.checkpoints:
         run = replace(run, missing_sources=(*run.missing_sources, "checkpoints of stage 2"))
-    settings = load_config(StageTwoConfig, own_config(folder))
+    settings = run.config
     make_report_folder(out)
     task = None
     if "data" not in run.missing_sources:
@@ -68,7 +68,7 @@ def report(folder: Path, out: Path, grid: int, n_batches: int) -> Path:
     plane = None
     if task is not None and not run.missing_sources and run.stage_1 is not None and run.stage_1.snapshots:
         plane = _view(run, run.stage_1.snapshots, task, grid, n_batches)
-    return write_report(out, run, settings, plane)
+    return write_report(out, run, plane)
 
 
 def _view(
@@ -83,6 +83,8 @@ def _view(
 
     third = AVERAGE if AVERAGE in run.checkpoints else "mean"
     epochs = [path for point, path in run.checkpoints.items() if point.isdecimal()]
+    if not epochs:  # nothing was trained
+        return None
     three = ([run.checkpoints[START]], epochs[-1:], series.paths if third == "mean" else [run.checkpoints[AVERAGE]])
     corners = [mean(paths) for paths in three]
     directions = plane_directions(*corners)

@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "averaging": ("errors", "curves", "io", "checkpoints"),
     "merging": ("errors", "io", "checkpoints", "averaging"),
     "launch": ("errors", "console", "io"),
-    "report": (*OFFLINE, "config"),
+    "report": (*OFFLINE, "config", "factories"),
     "models": ("errors", "factories"),
     "data": ("errors", "io"),
     "distributed": ("errors", "io"),

@@ -13,6 +13,7 @@ class CooldownConfig(MethodConfig):
     the step, while the learning rate falls to 0."""
 
     plan: ClassVar[str] = "dimred.stages.cooldown:CooldownPlan"
+    report: ClassVar[str] = "dimred.report.cooldown_report:CooldownReport"
     default_epochs: ClassVar[int | str] = "10%"
     first_keys: ClassVar[tuple[str, ...]] = ("factor", "schedule")
 

@@ -13,12 +13,14 @@ from dimred.factories import load_factory
 class MethodConfig(Strict):
     """The keys of a method of stage 2, and what must be known of the method where MindSpore is not imported.
 
-    The section has the method's name. Every key needs a default. What a method does is in its ``Plan``, which is named
-    here and not imported, because it needs MindSpore.
+    The section has the method's name. Every key needs a default. What a method does is in its ``Plan``, and what a
+    report says about it in its ``MethodReport``; both are named here and imported when they are needed.
     """
 
     plan: ClassVar[str]
     """Its ``Plan`` (dimred.stages.method), as package.module:Name."""
+    report: ClassVar[str] = "dimred.report.method_report:MethodReport"
+    """Its ``MethodReport`` (dimred.report.method_report), as package.module:Name."""
     default_epochs: ClassVar[int | str] = 1
     """The value of ``epochs`` if it is left out; 0 for a method that trains nothing."""
     first_keys: ClassVar[tuple[str, ...]] = ()

@@ -90,6 +90,7 @@ class SearchConfig(SearchOptions, MethodConfig):
     """A search in the directions of stage 1's snapshots, by default with a quasi-Newton rule and a line search."""
 
     plan: ClassVar[str] = "dimred.stages.search:SearchPlan"
+    report: ClassVar[str] = "dimred.report.search_report:SearchReport"
     default_epochs: ClassVar[int | str] = 2
     first_keys: ClassVar[tuple[str, ...]] = ("n_components",)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from dimred.errors import RunError
+from dimred.errors import RunError, shown
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -29,6 +29,20 @@ def each_record(path: Path) -> Iterator[dict[str, Any]]:
                     yield _record(line, f"{path} is damaged in line {number}")
     except OSError as error:
         raise RunError(f"{path} can't be read ({error.strerror or error}); name the metrics.jsonl of a run") from None
+
+
+def numbered_records(path: Path, key: str) -> Iterator[dict[str, Any]]:
+    """Yield the records of a run, each of which must have a number under a key: its step or its epoch.
+
+    Raises:
+        RunError: the file can't be read, or a record has no such number.
+    """
+    for line, record in enumerate(each_record(path), start=1):
+        number = record.get(key)
+        if type(number) is not int or number < 1:
+            why = f"its {key} is {shown(number)}; it must be a whole number above 0"
+            raise RunError(f"{path} is damaged in line {line} ({why}); remove the line")
+        yield record
 
 
 def _record(line: bytes, fault: str) -> dict[str, Any]:

@@ -116,7 +116,7 @@ class StageTwoResult:
 
     def training_passes(self, n_epochs: float) -> float:
         """Return the cost of the first ``n_epochs``, in the unit of ``passes`` and without choices."""
-        if self.basis is None:
+        if not self.totals:  # the steps were ordinary ones
             return float(n_epochs)
         passes = FORWARD * self.totals["n_forward"] + (1 - FORWARD) * self.totals["n_backward"]
         return float(n_epochs * passes / self.steps)

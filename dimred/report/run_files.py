@@ -1,7 +1,6 @@
 """Read the files of a run for a report."""
 
 import logging
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,10 @@ from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.layout import arrays_digest
 from dimred.checkpoints.matrix import WeightMatrix
 from dimred.checkpoints.series import CheckpointSeries
-from dimred.errors import CheckpointError, ConfigError, RunError, shown
+from dimred.config import StageTwoConfig, load_config
+from dimred.errors import CheckpointError, ConfigError
 from dimred.io.metric import AS_TRAINED, REESTIMATED, Metric
-from dimred.io.metrics_file import each_record
+from dimred.io.metrics_file import numbered_records
 from dimred.io.run_names import (
     METRICS,
     RESULT,
@@ -22,10 +22,10 @@ from dimred.io.run_names import (
     STAGE_1_CHECKPOINTS,
     STAGE_2_CHECKPOINTS,
     epochs_of_checkpoint,
+    own_config,
 )
 from dimred.io.stage_two_result import FINAL, FORWARD, START, StageTwoResult
-from dimred.report.search_steps import SearchSteps, collect_steps
-from dimred.report.trend import column
+from dimred.report.method_report import MethodReport, report_of
 from dimred.subspace.basis import SubspaceBasis, load_basis
 from dimred.subspace.gram_and_rows import gram_pass
 from dimred.subspace.spectrum import centre_gram
@@ -100,10 +100,10 @@ class StageTwoRecord:
     """The files of a finished stage 2 run."""
 
     folder: Path
+    config: StageTwoConfig
     result: StageTwoResult  # of result.json
-    epochs: list[dict[str, Any]]  # its metrics, one record an epoch; with a search none
-    steps: SearchSteps | None  # of the search
-    basis: SubspaceBasis | None  # of the search; None without a search, or if its file no longer exists
+    method: MethodReport  # what its method recorded
+    basis: SubspaceBasis | None  # that it searched in; None without one, or if its file no longer exists
     stage_1: StageOneRecord | None  # the run that it began from; None if that no longer exists
     missing_sources: tuple[str, ...]  # of data, weights and basis; a report adds checkpoints of the run itself
 
@@ -150,14 +150,11 @@ class StageTwoRecord:
     def losses(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the epoch, counted from the beginning of stage 1, and the training loss of each of n records.
 
-        A step of a search has a fraction as its epoch, and its loss is that before the step.
-
         Returns:
-            Epochs and losses, float64 (n,) each.
+            Epochs and losses, float64 (n,) each, see ``MethodReport.losses``.
         """
-        if self.steps is None:
-            return self.stage_1_epochs + column(self.epochs, "epoch"), column(self.epochs, "loss")
-        return self.stage_1_epochs + self.steps["step"] * self.result.epochs / self.result.steps, self.steps["loss"]
+        epochs, losses = self.method.losses()
+        return self.stage_1_epochs + epochs, losses
 
 
 def on_equal_terms(
@@ -194,7 +191,7 @@ def read_stage_1(checkpoints: Path) -> StageOneRecord:
         SeriesError: its snapshots are not a readable series.
     """
     folder, snapshots = checkpoints.parent, checkpoints / SNAPSHOTS
-    epochs = list(_numbered(folder / METRICS, "epoch"))
+    epochs = list(numbered_records(folder / METRICS, "epoch"))
     if not epochs:
         raise ConfigError(f"{str(folder)!r} has not finished an epoch; there is nothing to report")
     has_snapshots = any(snapshots.glob("*-*_*.*"))  # the folder exists before its first snapshot
@@ -205,7 +202,8 @@ def read_stage_2(folder: Path) -> StageTwoRecord:
     """Read a finished stage 2 run, and its stage 1 if that still exists.
 
     Raises:
-        ConfigError: ``folder`` is not a finished stage 2 run, or its result is damaged or of another version.
+        ConfigError: ``folder`` is not a finished stage 2 run, or its result or configuration is damaged or of another
+            version.
         RunError, CheckpointError, BasisMismatchError, SeriesError: the metrics, WEIGHTS, the basis or the snapshots
             are damaged.
     """
@@ -216,11 +214,8 @@ def read_stage_2(folder: Path) -> StageTwoRecord:
             remedy = "give the folder of a stage 1 or stage 2 run"
         raise ConfigError(f"RUN is {str(folder)!r}, which has no {RESULT}; {remedy}")
     result = StageTwoResult.read(path)
-    is_search = bool(result.basis)
-    epochs = [] if is_search else list(_numbered(folder / METRICS, "epoch"))
-    steps = _steps_of(folder / METRICS, result.steps) if is_search else None
-    if not (epochs or steps):
-        raise ConfigError(f"RUN is {str(folder)!r}, whose stage 2 took no step; there is nothing to report")
+    config = load_config(StageTwoConfig, own_config(folder))
+    method = report_of(config, folder, result)
     sources = {name: Path(source) for name, source in result.sources.items() if source}
     there = {name: source for name, source in sources.items() if source.exists()}
     # Another stage 1, or another basis, may have been written in the place of the one that this stage 2 had.
@@ -233,34 +228,5 @@ def read_stage_2(folder: Path) -> StageTwoRecord:
     checkpoints = sources["weights"].parent
     has_stage_1 = checkpoints.name == STAGE_1_CHECKPOINTS and (checkpoints.parent / METRICS).is_file()
     stage_1 = read_stage_1(checkpoints) if has_stage_1 and "weights" in there else None
-    return StageTwoRecord(
-        folder, result, epochs, steps, basis, stage_1, tuple(name for name in sources if name not in there)
-    )
-
-
-def _steps_of(path: Path, n_steps: int) -> SearchSteps:
-    """Read the records of a finished search.
-
-    Raises:
-        RunError: the file can't be read, or does not have the records of all steps.
-    """
-    steps = collect_steps(_numbered(path, "step"), n_steps)
-    if len(steps) != n_steps:
-        raise RunError(
-            f"{path} has {len(steps):,} records, but by {RESULT} the search took {n_steps:,} steps; restore the file"
-        )
-    return steps
-
-
-def _numbered(path: Path, key: str) -> Iterator[dict[str, Any]]:
-    """Yield the records of a run, each of which must have a number: its step or its epoch.
-
-    Raises:
-        RunError: the file can't be read, or a record has no such number.
-    """
-    for line, record in enumerate(each_record(path), start=1):
-        number = record.get(key)
-        if type(number) is not int or number < 1:
-            why = f"its {key} is {shown(number)}; it must be a whole number above 0"
-            raise RunError(f"{path} is damaged in line {line} ({why}); remove the line")
-        yield record
+    missing = tuple(name for name in sources if name not in there)
+    return StageTwoRecord(folder, config, result, method, basis, stage_1, missing)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from dimred.averaging.choice import in_words
-from dimred.config import StageOneConfig, StageTwoConfig
+from dimred.config import StageOneConfig
 from dimred.errors import ConfigError
 from dimred.io.atomic import atomic_write, is_temporary, make_folder, remove_leftovers, writable
 from dimred.io.metric import Metric, metrics_of
@@ -21,8 +21,7 @@ from dimred.report import plots
 from dimred.report.page import Page, Picture, details, key_figures, sentences, table
 from dimred.report.plots import PlaneView, distances, plot_plane
 from dimred.report.run_files import StageOneRecord, StageTwoRecord, on_equal_terms
-from dimred.report.search_page import add_search
-from dimred.report.trend import column, trend_in_words
+from dimred.report.trend import column
 from dimred.report.words import duration, kept_in_words, run_verdict, start_in_words
 
 PAGE = "report.html"
@@ -44,13 +43,12 @@ def make_report_folder(out: Path) -> None:
             atomic_write(out / PAGE, "This report was not finished; run the same command again.\n")
 
 
-def write_report(out: Path, run: StageTwoRecord, settings: StageTwoConfig, plane: PlaneView | None = None) -> Path:
+def write_report(out: Path, run: StageTwoRecord, plane: PlaneView | None = None) -> Path:
     """Write ``report.html`` of a finished stage 2, and each picture as PNG and SVG.
 
     Args:
         out: folder made by ``make_report_folder``; files of an earlier report are replaced one by one.
         run: contents of the run's files.
-        settings: the run's configuration.
         plane: data for the picture of the loss surface; None to leave it out.
 
     Returns:
@@ -64,21 +62,22 @@ def write_report(out: Path, run: StageTwoRecord, settings: StageTwoConfig, plane
     _add_curves(page, stage_1, run.metric, run)
     if run.basis is not None:
         _add_spectrum(page, run.basis.explained_variance_ratio)
-    add_search(page, run)
+    run.method.add_sections(page)
     if plane is not None:
         _add_plane(page, plane)
     _add_choices(page, result)
     sources = {name: source for name, source in result.sources.items() if source}
     folders = {"stage 2": run.folder} if stage_1 is None else {"stage 1": stage_1.folder, "stage 2": run.folder}
     _add_configuration(page, sources, folders)
-    return page.write(f"Two-stage training: {run.folder.name}", _summary(run, settings))
+    return page.write(f"Two-stage training: {run.folder.name}", _summary(run))
 
 
 def write_stage_1_report(out: Path, run: StageOneRecord, settings: StageOneConfig) -> Path:
     """Write ``report.html`` of a stage 1, finished or not, and each picture as PNG and SVG.
 
     Args:
-        out, run, settings: as for ``write_report``.
+        out, run: as for ``write_report``.
+        settings: the run's configuration.
 
     Returns:
         The page's path.
@@ -110,25 +109,19 @@ def write_stage_1_report(out: Path, run: StageOneRecord, settings: StageOneConfi
     return page.write(f"Stage 1: {run.folder.name}", head + key_figures(facts))
 
 
-def _summary(run: StageTwoRecord, settings: StageTwoConfig) -> str:
-    result, metric, split = run.result, run.metric, settings.data.eval_split
+def _summary(run: StageTwoRecord) -> str:
+    result, metric, split = run.result, run.metric, run.config.data.eval_split
     facts = [
         (one.metric.text(one.at(FINAL)), f"{one.metric.name} on {split} of the network to use: {kept_in_words(result)}")
         for one in result.metrics
     ]
     facts.append((metric.text(result.main.at(START)), start_in_words(run)))
     facts.append((f"{result.passes:.1f}", f"epochs' worth of passes in stage 2; stage 1: {run.stage_1_epochs}"))
-    if basis := result.basis:
-        facts.append((f"{result.totals['accepted_steps']} of {result.steps}", "steps accepted"))
-        facts.append((f"{basis['n_components']} of {basis['n_weights']:,}", "dimensions searched"))
-    words, cooldown = [result.warning] if result.warning else [], result.cooldown
-    if cooldown is not None:
-        words.append(
-            f"Cooldown: stage 1's optimizer, {cooldown['optimizer']}, went on from {cooldown['factor']:.3g} of "
-            f"its last rate, {cooldown['rate']:.3g}, to 0."
-        )
+    facts += run.method.facts()
+    words = [result.warning] if result.warning else []
+    words += run.method.sentences()
     if result.stopped:
-        words.append(f"The search ended early: {result.stopped}.")
+        words.append(f"The {run.config.method_name} ended early: {result.stopped}.")
     if run.missing_sources:
         sources = " and the ".join(run.missing_sources)
         words.append(f"Parts that need the {sources} are left out, because these are gone or were replaced.")
@@ -189,8 +182,8 @@ def _add_curves(page: Page, run: StageOneRecord | None, metric: Metric, stage_2:
         if len(losses)
     ]
     caption = "Training loss of single batches."
-    if stage_2 is not None and stage_2.result.basis:
-        caption += f" In stage 2, it is the loss before each step. {trend_in_words(len(losses_2[1]))}"
+    if stage_2 is not None:
+        caption += stage_2.method.losses_caption()
     description = f"Training loss over epochs: {'; '.join(courses)}."
     pictures.append(Picture("loss", plots.plot_losses(losses_1, losses_2), description, caption))
     page.add("Curves", pictures, after="" if run is None else _averages_table(run))
@@ -207,7 +200,9 @@ def _metric_picture(run: StageOneRecord, metric: Metric, stage_2: StageTwoRecord
     )
     if later:
         values = list(later.values())
-        description += f"; stage 2 starts at {metric.text(values[0])} and ends at {metric.text(values[-1])}"
+        description += f"; stage 2 starts at {metric.text(values[0])}"
+        if values[1:]:
+            description += f" and ends at {metric.text(values[-1])}"
     ends = (snapshot_epochs[0], snapshot_epochs[-1]) if snapshot_epochs else None
     if ends:
         description += f"; snapshots were taken in epochs {ends[0]} to {ends[1]}"
@@ -234,26 +229,30 @@ def _add_spectrum(page: Page, fractions: np.ndarray | None) -> None:
     if fractions is None:
         return
     n_most, k = int(np.searchsorted(np.cumsum(fractions), 0.9 * fractions.sum())) + 1, len(fractions)
-    page.add("Subspace", [Picture(
-        "spectrum", plots.plot_spectrum(fractions),
+    picture = Picture(
+        "spectrum",
+        plots.plot_spectrum(fractions),
         f"Fraction of the snapshots' variance along each of {k} directions: the first has {100 * fractions[0]:.2f} %, "
         f"all together {100 * fractions.sum():.2f} %.",
         f"Fraction of the snapshots' variance along each direction. The first {n_most} hold nine tenths of the sum of "
         f"all {k}.",
-    )])  # fmt: skip
+    )
+    page.add("Subspace", [picture])
 
 
 def _add_plane(page: Page, plane: PlaneView) -> None:
     statistics = ", with their own BatchNorm statistics" if plane.batch_norm else ""
     third, off = in_words(plane.third), distances(plane.snapshots.off)
-    page.add("The loss surface", [Picture(
-        "plane", plot_plane(plane),
+    picture = Picture(
+        "plane",
+        plot_plane(plane),
         f"Loss in the plane through the start of stage 2, its last weights and {third}. The lowest loss on the grid is "
         f"{np.nanmin(plane.loss):.3g}. The snapshots lie {off} off the plane.",
         f"The true loss in the plane through the start of stage 2, its last weights and {third}, at {plane.loss.size} "
         f"points, on the same {plane.n_images:,} training samples{statistics}. Distances are those of the weights. "
         "Hollow points lie off the plane: their own loss differs from that of the surface where they are drawn.",
-    )])  # fmt: skip
+    )
+    page.add("The loss surface", [picture])
 
 
 def _add_configuration(page: Page, sources: Mapping[str, str], stages: Mapping[str, Path]) -> None:

@@ -75,7 +75,7 @@ def test_the_steps_lead_where_the_checkpoints_are(searched: Path) -> None:
         basis.layout.flatten(read_checkpoint(folder / f"resnet_small-{point}.ckpt")) for point in ("start", "1_9")
     )
     moved = basis.project(first.astype(np.float64) - start)
-    np.testing.assert_allclose(record.steps.coordinates[9], moved, atol=1e-4 * np.abs(moved).max())
+    np.testing.assert_allclose(record.method.steps.coordinates[9], moved, atol=1e-4 * np.abs(moved).max())
 
 
 @pytest.mark.slow

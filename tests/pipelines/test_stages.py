@@ -11,7 +11,7 @@ import pytest
 from dimred.averaging.windows import Window
 from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
-from dimred.config import StageOneConfig, StageTwoConfig, load_config
+from dimred.config import StageOneConfig, load_config
 from dimred.evaluation.averages import SnapshotAverages
 from dimred.io.metrics_file import read_metrics
 from dimred.io.stage_two_result import StageTwoResult
@@ -183,7 +183,7 @@ def test_the_cooldown_takes_over_from_stage_1_and_needs_no_basis(
     average = read_checkpoint(out / "checkpoint_stage_2" / "resnet_small-average.ckpt")
     assert _is_average(two_stages, average, result.choices["average"].name)
     (tmp_path / "report").mkdir()
-    page = write_report(tmp_path / "report", read_stage_2(out), load_config(StageTwoConfig, out / "config.yaml"))
+    page = write_report(tmp_path / "report", read_stage_2(out))
     assert "momentum, went on from 0.5 of its last rate" in page.read_text()
     final = out / "checkpoint_stage_2" / "resnet_small-final.ckpt"
     for split, says in (("val", True), ("test", False)):

@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dimred.config import StageOneConfig, StageTwoConfig, load_config
+from dimred.config import StageOneConfig, load_config
 from dimred.errors import ConfigError
 from dimred.io.metric import ACCURACY, AS_TRAINED, TOP5
 from dimred.io.stage_two_result import MetricResult
+from dimred.report.cooldown_report import CooldownReport
 from dimred.report.page import Page, details, figure, table
 from dimred.report.run_files import on_equal_terms, read_stage_1, read_stage_2
 from dimred.report.run_page import make_report_folder, write_report, write_stage_1_report
@@ -35,8 +36,7 @@ def stage_2_page(run: RunFiles, out: Path, **changed: object) -> Path:
     """Write the page of a stage 2 in whose result some values are changed."""
     record = read_stage_2(run.stage_2)
     make_report_folder(out)
-    settings = load_config(StageTwoConfig, run.stage_2 / "config.yaml")
-    return write_report(out, replace(record, result=replace(record.result, **changed)), settings)
+    return write_report(out, replace(record, result=replace(record.result, **changed)))
 
 
 def described(page: Path) -> list[str]:
@@ -207,7 +207,8 @@ def test_the_losses_of_both_stages_lie_on_one_axis_of_epochs(run: RunFiles) -> N
     record = read_stage_2(run.stage_2)
     assert [list(values) for values in record.losses()] == [[50.5, 51.0], [1.0, 1.0]]
     epochs = [{"epoch": 1, "loss": 0.5}, {"epoch": 2, "loss": 0.25}]
-    cooled = replace(record, steps=None, epochs=epochs, result=replace(record.result, basis=None, epochs=2, steps=8))
+    (run.stage_2 / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in epochs))
+    cooled = replace(record, method=CooldownReport(run.stage_2, record.result))
     assert [list(values) for values in cooled.losses()] == [[51, 52], [0.5, 0.25]]
 
 

@@ -1,0 +1,17 @@
+"""What the page of a run says about a cooldown."""
+
+from dimred.report.method_report import MethodReport
+
+
+class CooldownReport(MethodReport):
+    """The report of a cooldown: which optimizer went on, and from which rate."""
+
+    def sentences(self) -> list[str]:
+        """Return a sentence about the optimizer and its rate."""
+        cooldown = self.result.cooldown
+        if cooldown is None:
+            return []
+        return [
+            f"Cooldown: stage 1's optimizer, {cooldown['optimizer']}, went on from {cooldown['factor']:.3g} of "
+            f"its last rate, {cooldown['rate']:.3g}, to 0."
+        ]

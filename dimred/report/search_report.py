@@ -1,0 +1,98 @@
+"""The steps of a search, and the part of a run's page that is about them."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dimred.errors import RunError
+from dimred.io.metrics_file import numbered_records
+from dimred.io.run_names import METRICS, RESULT
+from dimred.report import search_plots
+from dimred.report.method_report import MethodReport
+from dimred.report.page import Page, Picture
+from dimred.report.search_steps import FAILURES, collect_steps
+from dimred.report.trend import mean_width, running_mean, trend_in_words
+
+
+class SearchReport(MethodReport):
+    """The report of a search, which has a record for each step.
+
+    Attributes:
+        steps: the steps.
+    """
+
+    def read(self, folder: Path) -> None:
+        """Read the records of the steps, and check that none is missing."""
+        path, n_steps = folder / METRICS, self.result.steps
+        self.steps = collect_steps(numbered_records(path, "step"), n_steps)
+        if len(self.steps) != n_steps:
+            raise RunError(
+                f"{path} has {len(self.steps):,} records, but by {RESULT} the search took {n_steps:,} steps; restore "
+                "the file"
+            )
+
+    @property
+    def _basis(self) -> dict[str, Any]:
+        basis = self.result.basis
+        assert basis is not None  # a search has one
+        return basis
+
+    def losses(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the epoch of each step, a fraction, and the loss before the step."""
+        return self.steps["step"] * self.result.epochs / self.result.steps, self.steps["loss"]
+
+    def losses_caption(self) -> str:
+        """Say which of the losses of a step is drawn."""
+        return f" In stage 2, it is the loss before each step. {trend_in_words(len(self.steps))}"
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Return how many steps were accepted, and the dimensions of the subspace."""
+        return [
+            (f"{self.result.totals['accepted_steps']} of {self.result.steps}", "steps accepted"),
+            (f"{self._basis['n_components']} of {self._basis['n_weights']:,}", "dimensions searched"),
+        ]
+
+    def add_sections(self, page: Page) -> None:
+        """Add a section with the pictures of the steps."""
+        result, steps = self.result, self.steps
+        words, end = trend_in_words(len(steps)), steps.coordinates[-1]
+        gain, fractions = steps.gains, 100 * steps["captured_fraction"]
+        counts = {in_words: int(steps[failure].sum()) for failure, in_words in FAILURES.items()}
+        outcome = f"{result.totals['accepted_steps']} of {result.steps} steps were accepted"
+        outcome += "".join(f"; {count} {in_words}" for in_words, count in counts.items() if count)
+        inside_text = f"{np.nanmean(fractions):.2g} %" if np.isfinite(fractions).any() else "unknown"
+        first, last = (running_mean(gain, mean_width(len(gain)))[place] for place in (0, -1))
+        inside, outside = (np.nansum(steps[key]) for key in ("moved_inside", "moved_outside"))
+        away = float(np.linalg.norm(end))
+        farthest = int(np.abs(end).argmax())
+        gains = Picture(
+            "gains",
+            search_plots.plot_gains(steps),
+            f"Gain of each step, {first:.3g} on average at first and {last:.3g} at the end; {outcome}, with "
+            f"{result.totals['trials']} trials.",
+            "Gain of each step inside the subspace on its own batch, accepted t, and number of trials. "
+            f"{outcome[0].upper()}{outcome[1:]}. {words}",
+        )
+        movement = Picture(
+            "movement",
+            search_plots.plot_movement(steps),
+            f"Distances that the steps moved: {inside:.3g} in all inside the subspace, which led {away:.3g} away from "
+            f"the start, and {outside:.3g} outside it.",
+            f"Distance that each step moved, and path so far. {words}",
+        )
+        coordinates = Picture(
+            "coordinates",
+            search_plots.plot_coordinates(steps),
+            f"Movement along each of the {len(end)} directions; the farthest is direction {farthest + 1}, "
+            f"{end[farthest]:.3g}.",
+            f"The {len(end)} coordinates, relative to the start. Directions are numbered by their "
+            "fraction of the snapshots' variance, the largest first.",
+        )
+        captured = Picture(
+            "captured",
+            search_plots.plot_captured(steps),
+            f"Part of the gradient inside the subspace, {inside_text} on average.",
+            f"Part of the gradient's squared length that lies inside the subspace. {words}",
+        )
+        page.add("The search, step by step", [gains, movement, coordinates, captured])
