@@ -9,14 +9,16 @@ that a call that resumes does not run the method again.
 
 import logging
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dimred.comparison.methods import AFTER_STAGE_2, METHODS, SPLITS, Comparison
-from dimred.comparison.results import collect, markdown, read_row, title_of, write_comparison_page
+from dimred.comparison.comparison import SPLITS, STAGE_2, Comparison
+from dimred.comparison.methods import METHODS, ComparedMethod
+from dimred.comparison.results import collect, markdown, write_comparison_page
+from dimred.comparison.rows import read_row
 from dimred.comparison.runs import DivergedRunError, checkpoint_of
 from dimred.config import StageOneConfig, StageTwoConfig, config_text, load_config
 from dimred.errors import ConfigError
@@ -36,10 +38,8 @@ from dimred.io.run_names import (
 from dimred.runs.begun import Begun, pins_of_data
 from dimred.runs.device import set_up
 from dimred.runs.splits import build_splits
-from dimred.stages.cooldown import last_rate
 from dimred.stages.disk import snapshots_in_the_end
 from dimred.stages.parent import StageOneRun
-from dimred.subspace.spectrum import check_enough
 
 _log = logging.getLogger(__name__)
 
@@ -135,19 +135,8 @@ def _jobs(
     last_epoch = max(full_checkpoints(run / STAGE_1_CHECKPOINTS), default=0) if one.stop else one.epochs
     for at in epochs or [last_epoch]:
         images, folder = Path(data.replace("{seed}", str(one.seed))), out / f"seed_{one.seed}" / f"at_{at}"
-        left_out = {}  # method that does not apply -> why
-        if one.optimizer.name not in ("momentum", "sgd"):
-            left_out["schedule_free"] = f"is SGD and no counterpart of stage 1's optimizer, {one.optimizer.name}"
-        if at >= (one.schedule.last_epoch or 0):
-            left_out["plain_to_the_end"] = f"goes on with stage 1's schedule, which does not go beyond epoch {at}"
-        if two.method == "cooldown":
-            left_out["cooldown"] = "takes the place of a search, but method is cooldown"
-        if wrong := [name for name in methods or () if name in left_out]:
-            raise ConfigError(f"--methods has {wrong[0]!r}, which {left_out[wrong[0]]}; leave it out")
-        names = {*(methods or METHODS)} - left_out.keys()
-        if names.intersection(AFTER_STAGE_2):
-            names.add("stage_2")
-        missing = [name for name in METHODS if name in names and not (folder / f"{name}.json").exists()]
+        chosen = _chosen(methods, one, two, at)
+        missing = [method for method in chosen if not (folder / f"{method.name}.json").exists()]
         digests = _check_comparable(images, run, one, two, at, missing)
         _check_digests(folder, digests)
         n_ranks = _check_begun(run, images, digests)
@@ -156,32 +145,55 @@ def _jobs(
             yield partial(_run, begin, missing, one.seed, digests)
 
 
-def _run(begin: Callable[[], Comparison], missing: Sequence[str], seed: int, digests: Mapping[str, str]) -> None:
+def _chosen(names: Sequence[str] | None, one: StageOneConfig, two: StageTwoConfig, at: int) -> list[ComparedMethod]:
+    """Return the methods to run, in order: the named ones, or all that apply; and stage 2 if one of them needs it.
+
+    Raises:
+        ConfigError: a named one does not apply to this stage 1.
+    """
+    left_out = {name: why for name, method in METHODS.items() if (why := method.why_left_out(one, two, at))}
+    for name in names or ():
+        if name in left_out:
+            raise ConfigError(f"--methods has {name!r}, which {left_out[name]}; leave it out")
+    chosen = {*(names or METHODS)} - left_out.keys()
+    if any(METHODS[name].needs_stage_2 for name in chosen):
+        chosen.add(STAGE_2)
+    return [method for name, method in METHODS.items() if name in chosen]
+
+
+def _run(
+    begin: Callable[[], Comparison], missing: Sequence[ComparedMethod], seed: int, digests: Mapping[str, str]
+) -> None:
     """Run the missing methods, and write a row, ``METHOD.json``, for each, with the digests of RUN and DATA."""
     set_up(seed)
     comparison = begin()
     for method in missing:
-        _log.info(f"seed {seed}: {method}")
+        _log.info(f"seed {seed}: {method.name}")
         record = {
-            "method": method, "title": title_of(method, comparison.two), "seed": seed, "at": comparison.at,
-            "data": str(comparison.data.resolve()), "run": str(comparison.run.resolve()), "digests": digests,
+            "method": method.name,
+            "title": method.title_with(comparison.two),
+            "seed": seed,
+            "at": comparison.at,
+            "data": str(comparison.data.resolve()),
+            "run": str(comparison.run.resolve()),
+            "digests": digests,
             "metrics": [asdict(metric) for metric in comparison.metrics],
             "batch_norm": comparison.evaluator.has_batch_norm,
-        }  # fmt: skip
+        }
         try:
-            result = getattr(comparison, method)()
+            result = method.make(comparison)
             record |= {**result._asdict(), **comparison.measure(result.network)}
         except DivergedRunError as fault:
-            if method == "stage_2":  # others need its result
+            if method.is_needed:
                 raise
-            _log.warning(f"seed {seed}: {method} has no network, because its training diverged: {fault}")
+            _log.warning(f"seed {seed}: {method.name} has no network, because its training diverged: {fault}")
             record |= {"diverged": fault.rates, "seconds": fault.seconds}
         make_folder(comparison.folder)
-        write_checksummed(comparison.folder / f"{method}.json", COMPARED, finite(record))
+        write_checksummed(comparison.folder / f"{method.name}.json", COMPARED, finite(record))
 
 
 def _check_comparable(
-    data: Path, run: Path, one: StageOneConfig, two: StageTwoConfig, at: int, methods: Collection[str]
+    data: Path, run: Path, one: StageOneConfig, two: StageTwoConfig, at: int, methods: Iterable[ComparedMethod]
 ) -> dict[str, str]:
     """Check that stage 1 kept what the methods need at epoch ``at``, and that stage 2 goes on with its task.
 
@@ -200,19 +212,15 @@ def _check_comparable(
     images = build_splits(one, data, SPLITS, val_chooses=True)
     parent = StageOneRun.open(checkpoint)
     parent.check_continued_by(two)
-    cools_down = "cooldown" in methods or ("stage_2" in methods and two.method == "cooldown")
-    if cools_down and two.cooldown.rate is None:
-        last_rate(parent)
-    snapshots = parent.snapshots()
-    n_snapshots = len(snapshots)
+    n_snapshots = len(parent.snapshots())
     would_have = snapshots_in_the_end(one.model_copy(update={"epochs": at}), parent.steps_per_epoch)
     if n_snapshots < would_have:
         _log.warning(
             f"{run} has {n_snapshots} of the {would_have} snapshots that it would have had if it had ended at epoch "
             f"{at}; later ones replaced the others. Train it with a larger snapshots.keep for a fair comparison"
         )
-    if "stage_2" in methods and two.method == "search":
-        check_enough(n_snapshots, two.search.n_components, two.search.basis, snapshots.directory)
+    for method in methods:
+        method.check(parent, two)
     return {"RUN": parent.digest} | {name: pin.digest for name, pin in pins_of_data(data, images).items()}
 
 

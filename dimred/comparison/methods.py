@@ -1,254 +1,299 @@
-"""The methods of a comparison; each makes a network, from the end of the same stage 1 or from the beginning."""
+"""The methods that are compared; each makes a network, from the end of the same stage 1 or from the beginning."""
 
 import logging
 import math
-from collections.abc import Callable, Sequence
-from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 from dimred.averaging.choice import Choice
 from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
-from dimred.comparison.results import TITLES, read_row
-from dimred.comparison.runs import DivergedRunError, checkpoint_of, on_one_process, run_stage
+from dimred.comparison.comparison import STAGE_2, Comparison, MethodResult
+from dimred.comparison.rows import read_row
+from dimred.comparison.runs import DivergedRunError
 from dimred.config import PARTS_OF_STEP, OptimizerConfig, StageOneConfig, StageTwoConfig
 from dimred.evaluation.averages import SnapshotAverages, choose_average
 from dimred.io.atomic import make_folder
-from dimred.io.run_names import RESULT, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS
-from dimred.io.stage_two_result import FORWARD, StageTwoResult
-from dimred.report.run_files import read_stage_1
-from dimred.report.words import kept_in_words
-from dimred.runs.task import build_task
+from dimred.io.stage_two_result import FORWARD
+from dimred.stages.method import plan_of
 from dimred.stages.parent import StageOneRun
 from dimred.vectors.parameters import from_arrays, to_arrays
 
 _log = logging.getLogger(__name__)
 
-SPLITS = ("train", "val", "test")
 PEAK_FACTORS = (0.5, 1.0, 2.0)  # of stage 1's peak
-METHODS = tuple(TITLES)
-"""Names of the methods of ``Comparison``, in the order in which they are run."""
-AFTER_STAGE_2 = ("cooldown", "plain_for_total", "schedule_free")  # methods that need stage 2's result
+_MOMENTUM = {"momentum": 0.9, "sgd": 0.0}  # default of the optimizers to which schedule-free SGD is a counterpart
 
 
-class MethodResult(NamedTuple):
-    """The result of a method.
+class ComparedMethod:
+    """A method of a comparison.
 
     Attributes:
-        network: path of a checkpoint with parameters and statistics.
-        passes: cost of the training that led to it, stage 1's included, in epochs of ordinary training, each a forward
-            and a backward pass. A forward pass for a choice counts a third; whole training runs that ``val`` did not
-            choose are not counted.
-        seconds: wall seconds of the method, without stage 1; they include choices, and training runs that were not
-            chosen or diverged.
-        chosen: the choice on ``val``, in words; empty if there was nothing to choose.
-        choice: the chosen rate, if other seeds are to use it too.
-        diverged: the rates with which training diverged, in words; empty if there were none.
+        name: its name, of the row and of its file.
+        title: its title in tables.
+        needs_stage_2: whether it needs stage 2's result.
+        is_needed: whether others need its result, so that the comparison ends if its training diverges.
     """
 
-    network: str
-    passes: float
-    seconds: float = 0.0
-    chosen: str = ""
-    choice: float | None = None
-    diverged: str = ""
+    name: ClassVar[str]
+    title: ClassVar[str]
+    needs_stage_2: ClassVar[bool] = False
+    is_needed: ClassVar[bool] = False
+
+    def title_with(self, two: StageTwoConfig) -> str:
+        """Return the title in a comparison with this stage 2."""
+        return self.title
+
+    def why_left_out(self, one: StageOneConfig, two: StageTwoConfig, at: int) -> str | None:
+        """Return why it does not apply to a stage 1 at epoch ``at``, as the end of a sentence; None if it applies."""
+        return None
+
+    def check(self, parent: StageOneRun, two: StageTwoConfig) -> None:
+        """Refuse a stage 1 that has not left what the method needs.
+
+        Raises:
+            ConfigError, SeriesError: it lacks something.
+        """
+
+    def make(self, comparison: Comparison) -> MethodResult:
+        """Make the network.
+
+        Raises:
+            DivergedRunError: training diverged.
+            FaultError: training failed otherwise.
+        """
+        raise NotImplementedError
 
 
-class Comparison:
-    """The methods that are compared for one stage 1, which is treated as if it had ended at a given epoch.
+class LastWeights(ComparedMethod):
+    """Stage 1's weights at the epoch of the comparison."""
 
-    A stage 1 of several ranks is continued by one process, with their batches as micro-batches.
+    name = "last"
+    title = "last weights of stage 1"
 
-    Args:
-        data: folder with train/, val/ and test/.
-        run: folder of the stage 1.
-        one: stage 1's configuration.
-        two: stage 2's configuration; its network and loss must be stage 1's, and its seed is replaced by stage 1's.
-        at: the epoch.
-        folder: folder for the rows and runs.
-        n_ranks: number of ranks that trained stage 1.
+    def make(self, comparison: Comparison) -> MethodResult:
+        """Take the weights."""
+        return MethodResult(str(comparison.checkpoint), comparison.passes_of_stage_1)
 
-    Attributes:
-        passes_of_stage_1: cost of stage 1 until that epoch, as ``MethodResult.passes``.
-        checkpoint: its full checkpoint of that epoch.
-        measure: path of a checkpoint -> its figures on ``val`` and ``test``, as a row has them; measured once for each.
-        network, evaluator, metrics: see ``Task``.
 
-    Raises:
-        ConfigError: stage 1 has no full checkpoint of that epoch.
-    """
+class BestAverage(ComparedMethod):
+    """The average of snapshots that ``val`` chooses, or the last weights if these are better."""
 
-    def __init__(
-        self, data: Path, run: Path, one: StageOneConfig, two: StageTwoConfig, at: int, folder: Path, n_ranks: int
-    ):
-        self.data, self.run, self.at, self.folder = data, run, at, folder
-        self.passes_of_stage_1 = at + read_stage_1(run / STAGE_1_CHECKPOINTS).stopping_passes(at)
-        self.checkpoint = checkpoint_of(run, at)
-        options = {"data": two.data, "metric": two.metric, "reestimate_batches": two.reestimate_batches}
-        task = build_task(one.model_copy(update=options), data, splits=SPLITS)
-        if n_ranks > 1:
-            _log.info(f"{run} was trained on {n_ranks} devices; here one process takes their batches one after another")
-        self.one = one.model_copy(update=on_one_process(one, n_ranks))
-        two = two.with_epochs_after(at).model_copy(update={"seed": one.seed})
-        self.two = two.model_copy(update=on_one_process(two, n_ranks))
-        self.network, self.evaluator, self.metrics = task.network, task.evaluator, task.metrics
-        self.measure = cache(self._measure)
+    name = "average"
+    title = "best average of its snapshots"
 
-    def _measure(self, network: str) -> dict[str, Any]:
-        """Measure on ``val`` and ``test``: the metrics, and metrics and loss with BatchNorm re-estimated."""
-        from_arrays(self.network.get_parameters(), read_checkpoint(Path(network)), network)
-        figures: dict[str, list[float]] = {split: self.evaluator.metrics(split) for split in SPLITS[1:]}
-        self.evaluator.reestimate()
-        means = dict[str, float]()
-        for split in SPLITS[1:]:
-            losses, figures[f"{split}_reestimated"] = self.evaluator.losses_and_metrics(split)
-            means[f"{split}_loss"] = float(losses.mean())
-        main, *others = ({name: values[n] for name, values in figures.items()} for n in range(len(self.metrics)))
-        names = [metric.name for metric in self.metrics[1:]]
-        return main | means | {"other_metrics": dict(zip(names, others, strict=True))}
-
-    def last(self) -> MethodResult:
-        """Take stage 1's weights at the epoch of the comparison."""
-        return MethodResult(str(self.checkpoint), self.passes_of_stage_1)
-
-    def average(self) -> MethodResult:
-        """Take the average of snapshots that ``val`` chooses, or the last weights if these are better."""
-        evaluator, network = self.evaluator, self.network
-        from_arrays(network.get_parameters(), read_checkpoint(self.checkpoint), "WEIGHTS")
-        parent = StageOneRun.open(self.checkpoint)
+    def make(self, comparison: Comparison) -> MethodResult:
+        """Choose the average, and write it."""
+        evaluator, network = comparison.evaluator, comparison.network
+        from_arrays(network.get_parameters(), read_checkpoint(comparison.checkpoint), "WEIGHTS")
+        parent = StageOneRun.open(comparison.checkpoint)
         averages = SnapshotAverages(parent.snapshots() if parent.has_snapshots else None, evaluator.layout)
-        choice = Choice(passes_each=evaluator.passes_each, metric=self.metrics[0])
+        choice = Choice(passes_each=evaluator.passes_each, metric=comparison.metrics[0])
         last = evaluator.layout.flatten(to_arrays(network.trainable_params()))
         best, weights = choose_average(averages, evaluator.measure_val_of, last, choice)
         evaluator.put(weights)
-        file = self.folder / "average.ckpt"
-        make_folder(self.folder)
+        file = comparison.folder / "average.ckpt"
+        make_folder(comparison.folder)
         write_checkpoint(file, to_arrays(network.get_parameters()))
-        cost = FORWARD * choice.forward_passes
-        return MethodResult(str(file), self.passes_of_stage_1 + cost, choice.seconds, best.name)
+        passes = comparison.passes_of_stage_1 + FORWARD * choice.forward_passes
+        return MethodResult(str(file), passes, choice.seconds, best.name)
 
-    def stage_2(self) -> MethodResult:
-        """Run stage 2 as it is configured."""
-        return self._run_stage_2("stage_2", self.two)
 
-    def cooldown(self) -> MethodResult:
-        """Run stage 2 with a cooldown in place of its search, for as many training passes as the search took.
+class StageTwoAsConfigured(ComparedMethod):
+    """Stage 2 as it is configured."""
 
-        Its batch size and the parts of its step, such as clipping, are those of stage 1.
-        """
-        search = self._result("stage_2")
+    name = STAGE_2
+    title = "stage 2"
+    is_needed = True
+
+    def title_with(self, two: StageTwoConfig) -> str:
+        """Return the title with the name of stage 2's own method."""
+        return f"{self.title}: {two.method_name}"
+
+    def check(self, parent: StageOneRun, two: StageTwoConfig) -> None:
+        """Check what stage 2's own method needs."""
+        plan_of(two).check_parent(parent)
+
+    def make(self, comparison: Comparison) -> MethodResult:
+        """Run stage 2."""
+        return comparison.run_stage_2(self.name, comparison.two)
+
+
+class CooldownInstead(ComparedMethod):
+    """Stage 2 with a cooldown in place of its own method, for as many training passes as that took.
+
+    Its batch size and the parts of its step, such as clipping, are those of stage 1.
+    """
+
+    name = "cooldown"
+    title = "cooldown in place of stage 2's own method"
+    needs_stage_2 = True
+
+    def title_with(self, two: StageTwoConfig) -> str:
+        """Return the title with the name of the method that it replaces."""
+        return f"cooldown in place of the {two.method_name}"
+
+    def why_left_out(self, one: StageOneConfig, two: StageTwoConfig, at: int) -> str | None:
+        """Leave it out if stage 2 is a cooldown itself, or trains nothing."""
+        if two.method == self.name:
+            return "takes the place of a search, but method is cooldown"
+        if two.epochs == 0:
+            return f"takes as many passes as stage 2's training, but method {two.method_name} trains nothing"
+        return None
+
+    def check(self, parent: StageOneRun, two: StageTwoConfig) -> None:
+        """Check that there is a rate to cool down."""
+        plan_of(two.model_copy(update={"method": self.name})).check_parent(parent)
+
+    def make(self, comparison: Comparison) -> MethodResult:
+        """Run the cooldown."""
+        one, two = comparison.one, comparison.two
+        replaced = comparison.result_of(STAGE_2)
         changes: dict[str, Any] = {
-            "method": "cooldown",
-            "epochs": math.ceil(search.training_passes(search.epochs) - 1e-9),
-            "data": self.two.data.model_copy(update={"batch_size": self.one.data.batch_size}),
+            "method": self.name,
+            "epochs": math.ceil(replaced.training_passes(replaced.epochs) - 1e-9),
+            "data": two.data.model_copy(update={"batch_size": one.data.batch_size}),
         }
-        changes |= {key: getattr(self.one, key) for key in PARTS_OF_STEP}
-        return self._run_stage_2("cooldown", self.two.model_copy(update=changes))
+        changes |= {key: getattr(one, key) for key in PARTS_OF_STEP}
+        return comparison.run_stage_2(self.name, two.model_copy(update=changes))
 
-    def plain_for_total(self) -> MethodResult:
-        """Train from the beginning with a linear schedule made for the passes of both stages, rounded up.
 
-        ``val`` chooses the peak on the first seed that is compared at this epoch; the other seeds use it too, unless
-        their training diverges with it.
+class TunedTraining(ComparedMethod):
+    """Training from the beginning for the passes of both stages, rounded up, with a rate that ``val`` chooses.
 
-        Raises:
-            DivergedRunError: training diverged with every peak.
-            FaultError: training failed otherwise with one of them.
-        """
-        total = self._total()
+    It is chosen on the first seed that is compared at this epoch; the other seeds use it too, unless their training
+    diverges with it.
 
-        def train(peak: float) -> MethodResult:
-            warmup = min(self.one.schedule.warmup_epochs, total - 1)
-            linear = {"name": "linear", "peak": peak, "warmup_epochs": warmup, "total_epochs": total}
-            schedule = self.one.schedule.model_copy(update=linear | {"milestones": ()})
-            return self._run_stage_1(f"plain_{peak:g}", {"schedule": schedule}, total)
+    Attributes:
+        what: the training, in words.
+    """
 
-        return self._best_training("plain_for_total", "plain training", self.one.schedule.peak, train)
+    what: ClassVar[str]
+    needs_stage_2 = True
 
-    def schedule_free(self) -> MethodResult:
-        """Train from the beginning with schedule-free SGD for the passes of both stages, rounded up.
+    def middle(self, one: StageOneConfig) -> float:
+        """Return the rate around which rates are tried."""
+        raise NotImplementedError
 
-        Its rate is chosen like the peak of ``plain_for_total``, around r / (1 - momentum) for stage 1's peak r: with
-        that rate the weights move as far in the long run as in stage 1. The network has the averaged weights of
-        schedule-free SGD.
+    def train(self, comparison: Comparison, rate: float) -> MethodResult:
+        """Train with a rate."""
+        raise NotImplementedError
+
+    def make(self, comparison: Comparison) -> MethodResult:
+        """Train with the rate that an earlier seed chose.
+
+        Without an earlier seed, or if training diverges with its rate here, take the best, on ``val``, of the trainings
+        with rates around ``middle``.
 
         Raises:
             DivergedRunError: training diverged with every rate.
             FaultError: training failed otherwise with one of them.
         """
-
-        def train(rate: float) -> MethodResult:
-            schedule = self.one.schedule.model_copy(update={"name": "constant", "peak": rate, "milestones": ()})
-            decay = self.one.optimizer.model_dump(include={"weight_decay", "no_decay"})
-            optimizer = OptimizerConfig(name="schedule_free", **decay)
-            changes = {"schedule": schedule, "optimizer": optimizer}
-            result = self._run_stage_1(f"schedule_free_{rate:g}", changes, self._total())
-            return result._replace(network=str(next(Path(result.network).parent.glob("*-final.ckpt"))))
-
-        options = self.one.optimizer
-        momentum = {"momentum": 0.9, "sgd": 0.0}[options.name] if options.momentum is None else options.momentum
-        return self._best_training("schedule_free", "schedule-free SGD", self.one.schedule.peak / (1 - momentum), train)
-
-    def _best_training(
-        self, method: str, what: str, middle: float, train: Callable[[float], MethodResult]
-    ) -> MethodResult:
-        """Return the training with the rate that an earlier seed chose.
-
-        Without an earlier seed, or if training diverges with its rate here, return the best, on ``val``, of the
-        trainings with rates around ``middle``.
-        """
-        rows = map(read_row, sorted(self.folder.parent.parent.glob(f"seed_*/{self.folder.name}/{method}.json")))
+        folder = comparison.folder
+        rows = map(read_row, sorted(folder.parent.parent.glob(f"seed_*/{folder.name}/{self.name}.json")))
         earlier, seed = next(((row["choice"], row["seed"]) for row in rows if row.get("choice")), (None, None))
-        rates, failures, seconds = [factor * middle for factor in PEAK_FACTORS], list[str](), 0.0
+        rates = [factor * self.middle(comparison.one) for factor in PEAK_FACTORS]
+        if earlier is not None:
+            rates = [earlier, *(rate for rate in rates if rate != earlier)]
+        failures = list[str]()
+        seconds = 0.0
         results: dict[float, MethodResult] = {}
-        for rate in rates if earlier is None else [earlier, *(rate for rate in rates if rate != earlier)]:
+        for rate in rates:
             try:
-                results[rate] = train(rate)
+                results[rate] = self.train(comparison, rate)
             except DivergedRunError as fault:
                 failures.append(f"{rate:g}" + (f" (which seed {seed} chose)" if rate == earlier else ""))
                 seconds += fault.seconds
-                _log.info(f"{what} with the peak {rate:g} is left out: {fault}")
+                _log.info(f"{self.what} with the peak {rate:g} is left out: {fault}")
             if earlier in results:
                 break
         seconds += sum(result.seconds for result in results.values())
         words = f"with the peak {' and '.join(failures)}" if failures else ""
         if not results:
-            raise DivergedRunError(f"{what} diverged {words}; see the logs in {self.folder}", seconds, words)
-        best = min(results, key=lambda rate: self.measure(results[rate].network)["val_loss"])
+            raise DivergedRunError(f"{self.what} diverged {words}; see the logs in {folder}", seconds, words)
+        best = min(results, key=lambda rate: comparison.measure(results[rate].network)["val_loss"])
         return results[best]._replace(seconds=seconds, chosen=f"peak {best:g}", choice=best, diverged=words)
 
-    def _total(self) -> int:
-        """Return the passes of both stages, choices included, rounded up."""
-        passes = self._result("stage_2").passes
-        return math.ceil(self.passes_of_stage_1 + passes - 1e-9)
 
-    def plain_to_the_end(self) -> MethodResult:
-        """Continue stage 1 itself, with the state of its optimizer, to the end of its schedule."""
-        total = self.one.schedule.last_epoch or self.at
-        return self._run_stage_1("plain_to_the_end", {}, total, [f"--from={self.checkpoint}"])
+class PlainForTotal(TunedTraining):
+    """Plain training with a linear schedule that is made for the total; its rate is the peak."""
 
-    def _run_stage_2(self, name: str, settings: StageTwoConfig) -> MethodResult:
-        self._run_stage("stage_2", name, settings, [str(self.checkpoint)])
-        result = self._result(name)
-        network = next((self.folder / name / STAGE_2_CHECKPOINTS).glob("*-final.ckpt"))
-        passes = self.passes_of_stage_1 + result.passes
-        return MethodResult(str(network), passes, result.seconds, kept_in_words(result))
+    name = "plain_for_total"
+    title = "plain training, schedule made for this total"
+    what = "plain training"
 
-    def _run_stage_1(self, name: str, changes: dict[str, Any], total: int, options: Sequence[str] = ()) -> MethodResult:
-        """Train to epoch ``total`` with changed options, without snapshots, and with no evaluation before the end."""
-        updates = changes | {"epochs": total, "stop": None, "evaluate_every_epochs": total}
-        updates["snapshots"] = self.one.snapshots.model_copy(update={"first_epoch": total + 1})
-        self._run_stage("stage_1", name, self.one.model_copy(update=updates), options)
-        checkpoints = self.folder / name / STAGE_1_CHECKPOINTS
-        seconds = read_stage_1(checkpoints).seconds_until(total)
-        return MethodResult(str(checkpoint_of(checkpoints.parent, total)), total, seconds)
+    def middle(self, one: StageOneConfig) -> float:
+        """Return stage 1's peak."""
+        return one.schedule.peak
 
-    def _run_stage(
-        self, program: str, name: str, settings: StageOneConfig | StageTwoConfig, options: Sequence[str]
-    ) -> None:
-        title = f"seed {self.one.seed}, epoch {self.at}: {name}"
-        run_stage(program, self.data, self.folder / name, settings, options, title)
+    def train(self, comparison: Comparison, rate: float) -> MethodResult:
+        """Train with a peak."""
+        total, schedule = comparison.total_passes, comparison.one.schedule
+        linear = {
+            "name": "linear",
+            "peak": rate,
+            "warmup_epochs": min(schedule.warmup_epochs, total - 1),
+            "total_epochs": total,
+            "milestones": (),
+        }
+        return comparison.run_stage_1(f"plain_{rate:g}", {"schedule": schedule.model_copy(update=linear)}, total)
 
-    def _result(self, name: str) -> StageTwoResult:
-        """Read the ``result.json`` of a stage 2 that this comparison ran."""
-        return StageTwoResult.read(self.folder / name / RESULT)
+
+class ScheduleFree(TunedTraining):
+    """Schedule-free SGD; the network has its averaged weights."""
+
+    name = "schedule_free"
+    title = "schedule-free SGD for this total"
+    what = "schedule-free SGD"
+
+    def why_left_out(self, one: StageOneConfig, two: StageTwoConfig, at: int) -> str | None:
+        """Leave it out beside an optimizer that is not SGD."""
+        if one.optimizer.name in _MOMENTUM:
+            return None
+        return f"is SGD and no counterpart of stage 1's optimizer, {one.optimizer.name}"
+
+    def middle(self, one: StageOneConfig) -> float:
+        """Return r / (1 - momentum) for stage 1's peak r: the weights move as far in the long run as in stage 1."""
+        momentum = one.optimizer.momentum
+        if momentum is None:
+            momentum = _MOMENTUM[one.optimizer.name]
+        return one.schedule.peak / (1 - momentum)
+
+    def train(self, comparison: Comparison, rate: float) -> MethodResult:
+        """Train at a constant rate."""
+        one = comparison.one
+        schedule = one.schedule.model_copy(update={"name": "constant", "peak": rate, "milestones": ()})
+        decay = one.optimizer.model_dump(include={"weight_decay", "no_decay"})
+        changes = {"schedule": schedule, "optimizer": OptimizerConfig(name="schedule_free", **decay)}
+        result = comparison.run_stage_1(f"schedule_free_{rate:g}", changes, comparison.total_passes)
+        return result._replace(network=str(next(Path(result.network).parent.glob("*-final.ckpt"))))
+
+
+class PlainToTheEnd(ComparedMethod):
+    """Stage 1 itself, continued with the state of its optimizer to the end of its schedule."""
+
+    name = "plain_to_the_end"
+    title = "plain training to the end of its schedule"
+
+    def why_left_out(self, one: StageOneConfig, two: StageTwoConfig, at: int) -> str | None:
+        """Leave it out if the schedule has ended, or has no end."""
+        if at < (one.schedule.last_epoch or 0):
+            return None
+        return f"goes on with stage 1's schedule, which does not go beyond epoch {at}"
+
+    def make(self, comparison: Comparison) -> MethodResult:
+        """Train on."""
+        total = comparison.one.schedule.last_epoch or comparison.at
+        return comparison.run_stage_1(self.name, {}, total, [f"--from={comparison.checkpoint}"])
+
+
+_ALL = (
+    LastWeights(),
+    BestAverage(),
+    StageTwoAsConfigured(),
+    CooldownInstead(),
+    PlainForTotal(),
+    ScheduleFree(),
+    PlainToTheEnd(),
+)
+METHODS: dict[str, ComparedMethod] = {method.name: method for method in _ALL}
+"""Name -> method, in the order in which they are run and shown."""

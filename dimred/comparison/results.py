@@ -8,52 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from dimred.config import StageTwoConfig
+from dimred.comparison.comparison import STAGE_2
+from dimred.comparison.methods import METHODS
+from dimred.comparison.rows import Row, read_row
 from dimred.errors import ConfigError, FaultError
-from dimred.io.checksums import read_checksummed
-from dimred.io.file_format import COMPARED
 from dimred.io.metric import Metric
 from dimred.report.page import Page, Picture, details, sentences, table
 from dimred.report.plots import plot_curve
 from dimred.report.words import duration, gain_text
 
-# Method -> its title, to which ``title_of`` adds stage 2's own method. The order is that of the table.
-TITLES = {
-    "last": "last weights of stage 1",
-    "average": "best average of its snapshots",
-    "stage_2": "stage 2",
-    "cooldown": "cooldown in place of the search",
-    "plain_for_total": "plain training, schedule made for this total",
-    "schedule_free": "schedule-free SGD for this total",
-    "plain_to_the_end": "plain training to the end of its schedule",
-}
 PAGE = "compare.html"
 _SCORE = "test_reestimated"
 _SCORES = ("val", "test", "val_reestimated", "test_reestimated", "val_loss", "test_loss")
-
-Row = dict[str, Any]
-
-
-def read_row(file: Path) -> Row:
-    """Read the row of one method, one seed, and one epoch at which stage 1 is treated as ended.
-
-    Raises:
-        ConfigError: the file can't be read, is damaged, or is of a version that this dimred does not read.
-    """
-    try:
-        return read_checksummed(file, COMPARED)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{file} can't be used: {error}; remove it, and dimred compare makes it again") from None
-
-
-def title_of(method: str, two: StageTwoConfig) -> str:
-    """Return the title of a method; that of stage 2 names its own method.
-
-    Args:
-        method: one of ``METHODS``.
-        two: stage 2's configuration.
-    """
-    return f"{TITLES[method]}: {two.method}" if method == "stage_2" else TITLES[method]
 
 
 def collect(folder: Path) -> dict[str, Any]:
@@ -71,14 +37,14 @@ def collect(folder: Path) -> dict[str, Any]:
         ConfigError: the folder has no such file.
         FaultError: every method diverged.
     """
-    files = [read_row(path) for path in sorted(folder.glob("seed_*/at_*/*.json")) if path.stem in TITLES]
+    files = [read_row(path) for path in sorted(folder.glob("seed_*/at_*/*.json")) if path.stem in METHODS]
     if not files:
         raise ConfigError(f"{str(folder)!r} has no seed_S/at_EPOCH/METHOD.json; make them with dimred compare")
     runs = [run for run in files if _SCORE in run]
     diverged = [run for run in files if run not in runs]
     if not runs:
         raise FaultError(f"no method has a network, because every training diverged; see the logs in {str(folder)!r}")
-    methods = list(TITLES)
+    methods = list(METHODS)
     runs.sort(key=lambda run: (run["at"], methods.index(run["method"]), run["seed"]))
     groups = groupby(runs, key=lambda run: (run["at"], run["method"]))
     return {
@@ -165,7 +131,7 @@ def table_rows(rows: Sequence[Row], n_seeds: int, metrics: Sequence[Metric]) -> 
     """
     best, lines = best_row(rows, "test", metrics[0])[_SCORE]["mean"], []
     for row in rows:
-        title = f"**{row['title']}**" if row["method"] == "stage_2" else row["title"]
+        title = f"**{row['title']}**" if row["method"] == STAGE_2 else row["title"]
         title += "" if row["n_seeds"] == n_seeds else f" ({row['n_seeds']} of {n_seeds} seeds)"
         scores = [score_text(row[name], metrics[0]) for name in ("val_reestimated", "test_reestimated")]
         if row["test_reestimated"]["mean"] == best:

@@ -18,7 +18,7 @@ import dimred as library
 from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.cli.measure import compare
-from dimred.comparison.results import title_of
+from dimred.comparison.methods import METHODS
 from dimred.config import StageOneConfig, StageTwoConfig, load_config
 from dimred.errors import ConfigError, FaultError, SeriesError, StoppedError
 from dimred.io.atomic import BOOT, FolderLock
@@ -254,4 +254,5 @@ def test_the_average_beside_stage_2_is_one_of_snapshots(folder: Path, tmp_path: 
 
 def test_stage_2_is_called_by_its_method(folder: Path) -> None:
     for name, title in (("two", "stage 2: cooldown"), ("search", "stage 2: search")):
-        assert title_of("stage_2", load_config(StageTwoConfig, folder / f"{name}.yaml")) == title
+        two = load_config(StageTwoConfig, folder / f"{name}.yaml")
+        assert METHODS["stage_2"].title_with(two) == title

@@ -13,7 +13,7 @@ import yaml
 import dimred as library
 from dimred.cli.measure import compare
 from dimred.comparison import methods
-from dimred.comparison.results import TITLES
+from dimred.comparison.methods import METHODS
 from dimred.config import StageOneConfig, load_config
 from dimred.io.stage_two_result import StageTwoResult
 from dimred.pipelines.stage_1 import stage_1
@@ -131,7 +131,7 @@ def test_a_stage_1_of_two_ranks_goes_on_with_its_steps(folder: Path, tmp_path: P
 def test_every_method_over_two_seeds(folder: Path, tmp_path: Path) -> None:
     compare("nowhere", [folder / "run_3", folder / "run_4"], folder / "search.yaml", tmp_path / "out")
     rows = json.loads((tmp_path / "out" / "compare.json").read_text())["rows"]
-    assert [row["method"] for row in rows] == list(TITLES)
+    assert [row["method"] for row in rows] == list(METHODS)
     assert all(row["n_seeds"] == 2 and row["test"]["spread"] is not None for row in rows)
 
 

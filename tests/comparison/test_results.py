@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dimred.comparison.results import TITLES, best_row, collect, curves, markdown, write_comparison_page
+from dimred.comparison.methods import METHODS
+from dimred.comparison.results import best_row, collect, curves, markdown, write_comparison_page
 from dimred.errors import ConfigError
 from dimred.io.metric import ACCURACY, TOP5, Metric
 from tests.helpers.run_files import write_compared
@@ -27,8 +28,10 @@ def test_the_table_has_the_methods_in_order_and_the_best_on_test_is_bold(tmp_pat
     _, _, table = markdown(collect(tmp_path)).partition("Stage 1 to epoch 70:\n\n")
     lines = table.splitlines()[2:]
     assert [line.split(" | ")[0].removeprefix("| ") for line in lines] == [
-        TITLES["last"], f"**{TITLES['stage_2']}**", TITLES["plain_to_the_end"]
-    ]  # fmt: skip
+        METHODS["last"].title,
+        f"**{METHODS['stage_2'].title}**",
+        METHODS["plain_to_the_end"].title,
+    ]
     assert lines[0].endswith("| 70.0 | 75.00 | 80.00 | 10 |")
     assert ["**9" in line for line in lines] == [False, False, True]
 
@@ -55,7 +58,7 @@ def test_the_verdict_is_what_val_takes_with_paired_gains_and_costs(tmp_path: Pat
     )
     assert set(re.findall(r'<figure id="figure-(\w+)"', text)) == {"curve"}
     assert "Stage 1 to epoch 20" in text
-    assert [row["passes"] for row in curves(collect(tmp_path))[TITLES["last"]]] == [22.0, 70.0]
+    assert [row["passes"] for row in curves(collect(tmp_path))[METHODS["last"].title]] == [22.0, 70.0]
     assert "<td>88.00 ± 2.83</td>" in text
     assert {path.name for path in tmp_path.glob("c*.*")} == {"compare.html", "curve.png", "curve.svg"}
 

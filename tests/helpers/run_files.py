@@ -10,7 +10,7 @@ import numpy as np
 from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
 from dimred.checkpoints.layout import arrays_digest
 from dimred.checkpoints.series import CheckpointSeries
-from dimred.comparison.results import TITLES
+from dimred.comparison.methods import METHODS
 from dimred.io.checksums import write_checksummed
 from dimred.io.file_format import COMPARED, CONFIGURATION
 from dimred.io.metric import ACCURACY, Figures
@@ -101,13 +101,13 @@ def write_compared(folder: Path, seed: int, method: str, test: float, at: int = 
     Args:
         folder: the folder of the comparison.
         seed: seed of the stage 1.
-        method: name of the method, a key of ``TITLES``.
+        method: name of the method, a key of ``METHODS``.
         test: the re-estimated accuracy on ``test``.
         at: epochs of the stage 1.
         changes: other fields of the file, in place of those written here.
     """
     record = {
-        "method": method, "title": TITLES[method], "seed": seed, "at": at,
+        "method": method, "title": METHODS[method].title, "seed": seed, "at": at,
         "passes": at + 2.0, "chosen": "epoch 1", "diverged": "", "seconds": 10.0,
         "val_loss": 0.5, "test_loss": 0.5, "metrics": [asdict(ACCURACY)], "batch_norm": True, "other_metrics": {},
         "val": 0.5, "test": 0.25, "val_reestimated": 0.75,

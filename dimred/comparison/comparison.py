@@ -1,0 +1,130 @@
+"""``Comparison``: one stage 1 at one epoch, the trainings that start there, and how their networks are measured."""
+
+import logging
+import math
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dimred.checkpoints.checkpoint_io import read_checkpoint
+from dimred.comparison.runs import checkpoint_of, on_one_process, run_stage
+from dimred.config import StageOneConfig, StageTwoConfig
+from dimred.io.run_names import RESULT, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS
+from dimred.io.stage_two_result import StageTwoResult
+from dimred.report.run_files import read_stage_1
+from dimred.report.words import kept_in_words
+from dimred.runs.task import build_task
+from dimred.vectors.parameters import from_arrays
+
+_log = logging.getLogger(__name__)
+
+SPLITS = ("train", "val", "test")
+STAGE_2 = "stage_2"  # folder and row of stage 2 as it is configured
+
+
+class MethodResult(NamedTuple):
+    """The result of a method.
+
+    Attributes:
+        network: path of a checkpoint with parameters and statistics.
+        passes: cost of the training that led to it, stage 1's included, in epochs of ordinary training, each a forward
+            and a backward pass. A forward pass for a choice counts a third; whole training runs that ``val`` did not
+            choose are not counted.
+        seconds: wall seconds of the method, without stage 1; they include choices, and training runs that were not
+            chosen or diverged.
+        chosen: the choice on ``val``, in words; empty if there was nothing to choose.
+        choice: the chosen rate, if other seeds are to use it too.
+        diverged: the rates with which training diverged, in words; empty if there were none.
+    """
+
+    network: str
+    passes: float
+    seconds: float = 0.0
+    chosen: str = ""
+    choice: float | None = None
+    diverged: str = ""
+
+
+class Comparison:
+    """One stage 1, treated as if it had ended at a given epoch, for the methods that are compared.
+
+    A stage 1 of several ranks is continued by one process, with their batches as micro-batches.
+
+    Args:
+        data: folder with train/, val/ and test/.
+        run: folder of the stage 1.
+        one: stage 1's configuration.
+        two: stage 2's configuration; its network and loss must be stage 1's, and its seed is replaced by stage 1's.
+        at: the epoch.
+        folder: folder for the rows and runs.
+        n_ranks: number of ranks that trained stage 1.
+
+    Attributes:
+        passes_of_stage_1: cost of stage 1 until that epoch, as ``MethodResult.passes``.
+        checkpoint: its full checkpoint of that epoch.
+        measure: path of a checkpoint -> its figures on ``val`` and ``test``, as a row has them; measured once for each.
+        network, evaluator, metrics: see ``Task``.
+
+    Raises:
+        ConfigError: stage 1 has no full checkpoint of that epoch.
+    """
+
+    def __init__(
+        self, data: Path, run: Path, one: StageOneConfig, two: StageTwoConfig, at: int, folder: Path, n_ranks: int
+    ):
+        self.data, self.run, self.at, self.folder = data, run, at, folder
+        self.passes_of_stage_1 = at + read_stage_1(run / STAGE_1_CHECKPOINTS).stopping_passes(at)
+        self.checkpoint = checkpoint_of(run, at)
+        options = {"data": two.data, "metric": two.metric, "reestimate_batches": two.reestimate_batches}
+        task = build_task(one.model_copy(update=options), data, splits=SPLITS)
+        if n_ranks > 1:
+            _log.info(f"{run} was trained on {n_ranks} devices; here one process takes their batches one after another")
+        self.one = one.model_copy(update=on_one_process(one, n_ranks))
+        two = two.with_epochs_after(at).model_copy(update={"seed": one.seed})
+        self.two = two.model_copy(update=on_one_process(two, n_ranks))
+        self.network, self.evaluator, self.metrics = task.network, task.evaluator, task.metrics
+        self.measure = cache(self._measure)
+
+    def _measure(self, network: str) -> dict[str, Any]:
+        """Measure on ``val`` and ``test``: the metrics, and metrics and loss with BatchNorm re-estimated."""
+        from_arrays(self.network.get_parameters(), read_checkpoint(Path(network)), network)
+        figures: dict[str, list[float]] = {split: self.evaluator.metrics(split) for split in SPLITS[1:]}
+        self.evaluator.reestimate()
+        means = dict[str, float]()
+        for split in SPLITS[1:]:
+            losses, figures[f"{split}_reestimated"] = self.evaluator.losses_and_metrics(split)
+            means[f"{split}_loss"] = float(losses.mean())
+        main, *others = ({name: values[n] for name, values in figures.items()} for n in range(len(self.metrics)))
+        names = [metric.name for metric in self.metrics[1:]]
+        return main | means | {"other_metrics": dict(zip(names, others, strict=True))}
+
+    def run_stage_1(self, name: str, changes: dict[str, Any], total: int, options: Sequence[str] = ()) -> MethodResult:
+        """Train to epoch ``total`` with changed options, without snapshots, and with no evaluation before the end."""
+        updates = changes | {"epochs": total, "stop": None, "evaluate_every_epochs": total}
+        updates["snapshots"] = self.one.snapshots.model_copy(update={"first_epoch": total + 1})
+        self._run("stage_1", name, self.one.model_copy(update=updates), options)
+        checkpoints = self.folder / name / STAGE_1_CHECKPOINTS
+        seconds = read_stage_1(checkpoints).seconds_until(total)
+        return MethodResult(str(checkpoint_of(checkpoints.parent, total)), total, seconds)
+
+    def run_stage_2(self, name: str, config: StageTwoConfig) -> MethodResult:
+        """Run a stage 2 from the checkpoint."""
+        self._run("stage_2", name, config, [str(self.checkpoint)])
+        result = self.result_of(name)
+        network = next((self.folder / name / STAGE_2_CHECKPOINTS).glob("*-final.ckpt"))
+        passes = self.passes_of_stage_1 + result.passes
+        return MethodResult(str(network), passes, result.seconds, kept_in_words(result))
+
+    def _run(self, program: str, name: str, config: StageOneConfig | StageTwoConfig, options: Sequence[str]) -> None:
+        title = f"seed {self.one.seed}, epoch {self.at}: {name}"
+        run_stage(program, self.data, self.folder / name, config, options, title)
+
+    def result_of(self, name: str) -> StageTwoResult:
+        """Read the ``result.json`` of a stage 2 that this comparison ran."""
+        return StageTwoResult.read(self.folder / name / RESULT)
+
+    @property
+    def total_passes(self) -> int:
+        """Return the passes of both stages, choices included, rounded up."""
+        return math.ceil(self.passes_of_stage_1 + self.result_of(STAGE_2).passes - 1e-9)
