@@ -108,6 +108,11 @@ class StageConfig(Strict):
     """Number of training batches of each rank on which BatchNorm statistics are re-estimated."""
 
     @property
+    def n_epochs(self) -> int:
+        """Return the last epoch of the run, at the latest."""
+        raise NotImplementedError
+
+    @property
     def uses_val(self) -> bool:
         """Return whether the split ``val`` takes part in a choice."""
         raise NotImplementedError

@@ -21,6 +21,7 @@ class MethodReport:
 
     Args:
         folder: the run's folder.
+        config: its configuration.
         result: its result.
 
     Raises:
@@ -28,7 +29,8 @@ class MethodReport:
         RunError: the records can't be read, or are not those of the result.
     """
 
-    def __init__(self, folder: Path, result: StageTwoResult) -> None:
+    def __init__(self, folder: Path, config: StageTwoConfig, result: StageTwoResult) -> None:
+        self.config = config
         self.result = result
         self.read(folder)
 
@@ -62,13 +64,14 @@ class MethodReport:
         """Add the sections that only this method has."""
 
 
-def report_of(config: StageTwoConfig, folder: Path, result: StageTwoResult) -> MethodReport:
-    """Make the report of the method that a configuration names; see ``MethodReport`` for the other arguments.
+def report_of(folder: Path, config: StageTwoConfig, result: StageTwoResult) -> MethodReport:
+    """Make the report of the method that a configuration names; the arguments are those of ``MethodReport``.
 
     Raises:
         ConfigError: that of a user's own method can't be imported.
         ConfigError, RunError: as for ``MethodReport``.
     """
     name = config.method_config.report
-    report: MethodReport = load_factory(name, f"the report of method {config.method}")(folder, result)
+    make = load_factory(name, f"the report of method {config.method}")
+    report: MethodReport = make(folder, config, result)
     return report

@@ -215,7 +215,7 @@ def read_stage_2(folder: Path) -> StageTwoRecord:
         raise ConfigError(f"RUN is {str(folder)!r}, which has no {RESULT}; {remedy}")
     result = StageTwoResult.read(path)
     config = load_config(StageTwoConfig, own_config(folder))
-    method = report_of(config, folder, result)
+    method = report_of(folder, config, result)
     sources = {name: Path(source) for name, source in result.sources.items() if source}
     there = {name: source for name, source in sources.items() if source.exists()}
     # Another stage 1, or another basis, may have been written in the place of the one that this stage 2 had.

@@ -114,7 +114,7 @@ class Run(Generic[Settings]):
             return None
         progress = self.progress
         progress.epoch, progress.done, progress.seconds = (state.values[key] for key in ("epoch", "done", "seconds"))
-        if n_epochs < progress.epoch:
+        if n_epochs < progress.epoch and self.n_steps > 0:
             did = "done" if self.finished_epochs == progress.epoch else "begun"
             raise ConfigError(
                 f"epochs is {n_epochs}, but the run has {did} {progress.epoch}; --set epochs to that or more"
@@ -280,7 +280,7 @@ def one_step_of(settings: Settings) -> Settings:
     With ``stop``, a run of stage 1 makes two steps, because an average needs two snapshots. Build the step from the
     settings of the whole run, because a schedule can't be that short.
     """
-    changes: dict[str, Any] = {"epochs": 1, "reestimate_batches": 1}
+    changes: dict[str, Any] = {"epochs": min(1, settings.n_epochs), "reestimate_batches": 1}
     if isinstance(settings, StageOneConfig):
         snapshots = settings.snapshots.model_copy(update={"per_epoch": 1, "first_epoch": 1})
         changes |= {"snapshots": snapshots, "evaluate_every_epochs": 1}

@@ -208,7 +208,7 @@ def test_the_losses_of_both_stages_lie_on_one_axis_of_epochs(run: RunFiles) -> N
     assert [list(values) for values in record.losses()] == [[50.5, 51.0], [1.0, 1.0]]
     epochs = [{"epoch": 1, "loss": 0.5}, {"epoch": 2, "loss": 0.25}]
     (run.stage_2 / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in epochs))
-    cooled = replace(record, method=CooldownReport(run.stage_2, record.result))
+    cooled = replace(record, method=CooldownReport(run.stage_2, record.config, record.result))
     assert [list(values) for values in cooled.losses()] == [[51, 52], [0.5, 0.25]]
 
 
