@@ -196,11 +196,12 @@ def write_comparison_page(out: Path, summary: dict[str, Any]) -> None:
     tables_html += "".join(details(f"Stage 1 to epoch {epochs}", one) for epochs, one in tables.items())
     best = best_row(rows_at(summary, at[-1]), "test", metric)
     picture = Picture(
-        "curve", plot_curve(curves(summary), metric),
+        "curve",
+        plot_curve(curves(summary), metric),
         f"Test {metric.name} over passes, stage 1 to epochs {', '.join(map(str, at))}. At the last of these the best "
         f"is {best['title']} with {metric.text(best[_SCORE]['mean'])}.",
         f"Test {metric.name} over all forward and backward passes, one line for each method; bands are the spread.",
-    )  # fmt: skip
+    )
     page.add("Methods", [picture], before=sentences(words) + tables_html)
     rows = [[run["title"], str(run["at"]), str(run["seed"]), run["chosen"]] for run in summary["runs"]]
     runs = sorted({f"{run['run']}, data {run['data']}" for run in summary["runs"]})

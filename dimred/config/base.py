@@ -18,6 +18,7 @@ from pydantic import (
     field_validator,
 )
 
+from dimred.config.messages import message_of
 from dimred.errors import ConfigError
 
 NO_DECAY_PATTERNS = ("*gamma", "*beta", "*bias")
@@ -102,8 +103,6 @@ class Strict(BaseModel):
         try:
             return cls.model_validate(values, strict=exact or None)
         except ValidationError as error:
-            from dimred.config.messages import message_of
-
             raise ConfigError(message_of(cls, values, error, other_keys)) from error
 
     @classmethod

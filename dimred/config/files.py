@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import yaml
 
+from dimred.config.messages import keys_of, lines_of_unknown
 from dimred.config.search import N_COMPONENTS_NAMES
 from dimred.config.stages import StageConfig, StageOneConfig, StageTwoConfig, lay_over
 from dimred.errors import ConfigError
@@ -77,8 +78,6 @@ def _misplaced(whole: Mapping[str, Any]) -> Iterator[str]:
         elif sections := [section for section, stage in SECTIONS.items() if key in stage.model_fields]:
             yield f"{key} is not a shared key; write it below {' or '.join(sections)}"
         else:
-            from dimred.config.messages import keys_of, lines_of_unknown
-
             yield from lines_of_unknown(str(key), value, [*keys_of(StageConfig), *SECTIONS], StageConfig.NEW_KEYS)
 
 

@@ -1,7 +1,7 @@
 """The configuration of each stage as a model: its keys with types, defaults and meanings, and rules between keys."""
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from fractions import Fraction as ExactFraction
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -198,26 +198,32 @@ class StageOneConfig(StageConfig):
 
     @model_validator(mode="after")
     def _sections_fit(self) -> "StageOneConfig":
-        schedule, snapshots, end = self.schedule, self.snapshots, self.schedule.last_epoch
-        has_series = snapshots.keep > 1 and snapshots.first_epoch <= self.epochs
-        rules = (
-            (end is None or self.epochs <= end,
-             f"epochs is {self.epochs}, past schedule.total_epochs, {end}; raise that, or train fewer"),
-            (end is None or schedule.warmup_epochs < end,
-             f"schedule.warmup_epochs is {schedule.warmup_epochs}; it must be below schedule.total_epochs"),
-            ((schedule.name == "step") == bool(schedule.milestones),
-             "schedule.milestones goes with schedule.name step: give both, or neither"),
-            (self.optimizer.name != "schedule_free" or schedule.name == "constant",
-             f"schedule.name is {schedule.name}, but optimizer.name is schedule_free, whose average takes the place of "
-             "a falling rate; set schedule.name to constant"),
-            (self.stop is None or has_series,
-             f"stop averages snapshots, but snapshots.keep is {snapshots.keep} and snapshots.first_epoch "
-             f"{snapshots.first_epoch}, and epochs is {self.epochs}; keep at least two and begin by then, or set stop "
-             "to null"),
-        )  # fmt: skip
-        if broken := [message for holds, message in rules if not holds]:
-            raise ValueError("\n".join(broken))
+        problems = list(self._problems())
+        if problems:
+            raise ValueError("\n".join(problems))
         return self
+
+    def _problems(self) -> Iterator[str]:
+        """Yield a sentence about each pair of sections that do not go together."""
+        schedule, snapshots, end = self.schedule, self.snapshots, self.schedule.last_epoch
+        if end is not None and self.epochs > end:
+            yield f"epochs is {self.epochs}, past schedule.total_epochs, {end}; raise that, or train fewer"
+        if end is not None and schedule.warmup_epochs >= end:
+            yield f"schedule.warmup_epochs is {schedule.warmup_epochs}; it must be below schedule.total_epochs"
+        if (schedule.name == "step") != bool(schedule.milestones):
+            yield "schedule.milestones goes with schedule.name step: give both, or neither"
+        if self.optimizer.name == "schedule_free" and schedule.name != "constant":
+            yield (
+                f"schedule.name is {schedule.name}, but optimizer.name is schedule_free, whose average takes the place "
+                "of a falling rate; set schedule.name to constant"
+            )
+        has_series = snapshots.keep > 1 and snapshots.first_epoch <= self.epochs
+        if self.stop is not None and not has_series:
+            yield (
+                f"stop averages snapshots, but snapshots.keep is {snapshots.keep} and snapshots.first_epoch "
+                f"{snapshots.first_epoch}, and epochs is {self.epochs}; keep at least two and begin by then, or set "
+                "stop to null"
+            )
 
 
 class StageTwoConfig(StageConfig):

@@ -9,8 +9,7 @@ class CooldownReport(MethodReport):
     def sentences(self) -> list[str]:
         """Return a sentence about the optimizer and its rate."""
         cooldown = self.result.cooldown
-        if cooldown is None:
-            return []
+        assert cooldown is not None  # a cooldown has one
         return [
             f"Cooldown: stage 1's optimizer, {cooldown['optimizer']}, went on from {cooldown['factor']:.3g} of "
             f"its last rate, {cooldown['rate']:.3g}, to 0."

@@ -21,8 +21,14 @@ _COLOURS = (PLAIN, STAGE_2, AVERAGE, LIGHT, REJECTED, "#009E73", "#E69F00")
 _LINES, _MARKERS = ("-", "--", ":"), "osd^vxp*"
 
 # Light -> dark, in SVG text. A picture follows its reader's colour scheme; the PNG is light.
-_DARK = {PLAIN: "#e8e8e8", "#ffffff": "#16191d", AVERAGE: "#3a93d6", LIGHT: "#9fd6f7", "#666666": "#b5b5b5",
-         "#e5e5e5": "#3a4048"}  # fmt: skip
+_DARK = {
+    PLAIN: "#e8e8e8",
+    "#ffffff": "#16191d",
+    AVERAGE: "#3a93d6",
+    LIGHT: "#9fd6f7",
+    "#666666": "#b5b5b5",
+    "#e5e5e5": "#3a4048",
+}
 _DARK_STYLE = "".join(
     f'[style*="{part}: {light.lower()}"]{{{part}:{dark} !important}}'
     for light, dark in _DARK.items()
@@ -198,8 +204,9 @@ def plot_plane(view: PlaneView) -> Figure:
     axes.plot(*np.array([start, *view.epochs.along, final]).T, "-", color=STAGE_2, lw=1.5)
     axes.plot(*view.snapshots.along.T, "-", color=PLAIN, lw=0.8)
     for points, marker, size, colour, name in (
-        (view.snapshots, "o", 3, PLAIN, "snapshots"), (view.epochs, "D", 6, STAGE_2, "epochs of stage 2"),
-    ):  # fmt: skip
+        (view.snapshots, "o", 3, PLAIN, "snapshots"),
+        (view.epochs, "D", 6, STAGE_2, "epochs of stage 2"),
+    ):
         if not len(points.off):
             continue
         label, farthest = f"{name}, {distances(points.off)} off the plane", points.off.argmax()

@@ -146,14 +146,17 @@ def _add_choices(page: Page, result: StageTwoResult) -> None:
     for what, heading in (("kept", "What stage 2 could have kept"), (AVERAGE, "Averages of the snapshots")):
         if (choice := result.choices.get(what)) is None:
             continue
-        rows = [
-            [
-                f"**{in_words(one['name'])}**" if one["name"] == choice.name else in_words(one["name"]),
-                f"{one['effective_size']:.3g}", loss_text(one["loss"]), metric.text(one["metric"]),
+        rows = []
+        for one in sorted(choice.candidates, key=lambda one: math.inf if one["loss"] is None else one["loss"]):
+            name = in_words(one["name"])
+            row = [
+                f"**{name}**" if one["name"] == choice.name else name,
+                f"{one['effective_size']:.3g}",
+                loss_text(one["loss"]),
+                metric.text(one["metric"]),
                 f"{loss_text(one['behind'])} ± {loss_text(one['standard_error'])}",
             ]
-            for one in sorted(choice.candidates, key=lambda one: math.inf if one["loss"] is None else one["loss"])
-        ]  # fmt: skip
+            rows.append(row)
         headings = (heading, "effective number", "loss on val", f"{metric.name} on val", "behind the lowest")
         worth = f"{choice.forward_passes:.1f} forward passes over the training split"
         cost = f"{choice.n_measured} networks were measured: {worth}, {duration(choice.seconds)}."

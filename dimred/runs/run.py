@@ -22,6 +22,7 @@ from dimred.launch.signals import StopSignals
 from dimred.runs.begun import Begun, Pin, pins_of_data, write_pins
 from dimred.runs.faults import DivergenceDetector, translate_errors
 from dimred.runs.figures import RunFigures
+from dimred.runs.listeners import TensorBoard, make_callback
 from dimred.runs.loop import EpochLoop, Progress
 from dimred.runs.profiler import StepProfiler
 from dimred.runs.records import MetricsLog, Record, cut_metrics
@@ -93,10 +94,18 @@ class Run(Generic[Settings]):
         """Make the loop over the epochs with the run's settings; see ``EpochLoop`` for the arguments."""
         settings = self.settings
         return EpochLoop(
-            name, step, self.task.training_batches, seed=settings.seed, n_epochs=n_epochs, first_order=first_order,
-            save_every_steps=settings.save_every_steps, read_every_steps=settings.read_every_steps, ranks=self.ranks,
-            signals=self.signals, after_launch=self.profiler.after_step,
-        )  # fmt: skip
+            name,
+            step,
+            self.task.training_batches,
+            seed=settings.seed,
+            n_epochs=n_epochs,
+            first_order=first_order,
+            save_every_steps=settings.save_every_steps,
+            read_every_steps=settings.read_every_steps,
+            ranks=self.ranks,
+            signals=self.signals,
+            after_launch=self.profiler.after_step,
+        )
 
     def restore(self, step: Step, n_epochs: int) -> RunState | None:
         """Restore the step from the newest state of a run that has begun, on every rank; return None for a new run.
@@ -137,9 +146,14 @@ class Run(Generic[Settings]):
         """Save a state, on rank 0: arrays, and JSON values in addition to those of every run."""
         progress = self.progress
         known = {
-            "epoch": progress.epoch, "done": progress.done, "seconds": progress.seconds,
-            "metrics": self.records.mark(), "last": self.last, "first_loss": self.divergence.first_loss, **values,
-        }  # fmt: skip
+            "epoch": progress.epoch,
+            "done": progress.done,
+            "seconds": progress.seconds,
+            "metrics": self.records.mark(),
+            "last": self.last,
+            "first_loss": self.divergence.first_loss,
+            **values,
+        }
         self.ranks.run_on_rank_zero(lambda: retry(lambda: self.states.save(self.n_steps, arrays, known)))
 
     def arrays_of(self, step: Step) -> dict[str, np.ndarray]:
@@ -197,8 +211,6 @@ class Run(Generic[Settings]):
             yield
 
     def _listeners(self) -> list[Callable[[Record], object]]:
-        from dimred.runs.listeners import TensorBoard, make_callback
-
         listeners = list[Callable[[Record], object]]()
         if self.settings.tensorboard:
             last = next(iter(deque(each_record(self.folder / METRICS), maxlen=1)), None)

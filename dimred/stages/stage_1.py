@@ -16,6 +16,7 @@ from dimred.io.run_names import SNAPSHOTS, STAGE_1_CHECKPOINTS
 from dimred.launch.environment import log_commands
 from dimred.runs.loop import Progress
 from dimred.runs.run import Run
+from dimred.stages.early_stop import EarlyStop
 from dimred.stages.next_command import commands_after_stage_1
 from dimred.train_step.optimizer_state import has_averaged_point, weights_to_use
 from dimred.train_step.protocol import Result, Step
@@ -44,8 +45,6 @@ class StageOne:
         self._snapshot_steps = {round(self._per_epoch * part / n_snapshots) for part in range(1, n_snapshots + 1)}
         self.stop = None
         if self._settings.stop is not None:
-            from dimred.stages.early_stop import EarlyStop
-
             self.stop = EarlyStop(self._settings.stop, self._task.network, run.evaluator, self._ranks)
 
     def go(self, first: tuple[dict[str, np.ndarray], int] | None = None) -> None:
@@ -180,8 +179,13 @@ class StageOne:
             run.measure(self.step)
         averaged = {} if self.stop is None else self.stop.record(progress.epoch)
         run.records.write(
-            epoch=progress.epoch, step=run.n_steps, loss=run.last["loss"], metrics=run.figures.values,
-            **averaged, **run.last["parts"],
-            seconds=progress.seconds, evaluation_seconds=time.perf_counter() - start,
-        )  # fmt: skip
+            epoch=progress.epoch,
+            step=run.n_steps,
+            loss=run.last["loss"],
+            metrics=run.figures.values,
+            **averaged,
+            **run.last["parts"],
+            seconds=progress.seconds,
+            evaluation_seconds=time.perf_counter() - start,
+        )
         return run.log_epoch(self.step, self._settings.epochs)
