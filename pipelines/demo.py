@@ -18,15 +18,15 @@ from dimred.config import StageTwoConfig, load_config
 from dimred.console import print_table, run_program
 from dimred.errors import DimredError
 from dimred.io.atomic import writable
-from dimred.io.metric import ACCURACY, REESTIMATED
-from dimred.io.metrics_file import read_metrics
-from dimred.io.run_names import METRICS, RESULT, SNAPSHOTS, STAGE_1_CHECKPOINTS
-from dimred.io.stage_two_result import AVERAGE, FINAL, START, StageTwoResult
 from dimred.launch.programs import start
 from dimred.launch.signals import StopSignals
 from dimred.report.page import Page, Picture, sentences, table
 from dimred.report.plots import plot_curve
 from dimred.report.run_page import PAGE, make_report_folder
+from dimred.run_files.metric import ACCURACY, REESTIMATED
+from dimred.run_files.metrics_file import read_metrics
+from dimred.run_files.run_names import METRICS, RESULT, SNAPSHOTS, STAGE_1_CHECKPOINTS
+from dimred.run_files.stage_two_result import AVERAGE, FINAL, START, StageTwoResult
 
 _log = logging.getLogger("dimred")
 

@@ -15,11 +15,11 @@ from dimred.averaging.mean import mean_vector, open_fitting
 from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageOneConfig, StageTwoConfig, load_config
-from dimred.io.run_names import RESULT, STAGE_1_CHECKPOINTS, own_config
-from dimred.io.stage_two_result import AVERAGE, START
 from dimred.report.plots import PlanePoints, PlaneView
-from dimred.report.run_files import StageTwoRecord, read_stage_1, read_stage_2
 from dimred.report.run_page import make_report_folder, write_report, write_stage_1_report
+from dimred.report.run_record import StageTwoRecord, read_stage_1, read_stage_2
+from dimred.run_files.run_names import RESULT, STAGE_1_CHECKPOINTS, own_config
+from dimred.run_files.stage_two_result import AVERAGE, START
 from dimred.runs.begun import pins_of_data
 from dimred.runs.device import set_up
 from dimred.runs.steps import build_loss

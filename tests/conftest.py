@@ -25,6 +25,7 @@ LONGER = (
     "stages/test_reads.py",
     "stages/test_stage_1.py",
     "stages/test_stage_2.py",
+    "stages/test_own_method.py",
     "stages/test_early_stop.py",
     "golden/test_golden.py",
     "launch/test_launcher.py",

@@ -15,19 +15,20 @@ from tests.conftest import LONGER, TESTS
 ROOT = Path(__file__).parents[1]
 
 # Package -> the packages it may import besides itself, without exceptions.
-OFFLINE = ("errors", "io", "checkpoints", "subspace", "averaging", "merging")
+OFFLINE = ("errors", "io", "run_files", "checkpoints", "subspace", "averaging", "merging")
 MAY_IMPORT = {
     "errors": (),
     "curves": (),
     "factories": ("errors",),
     "console": ("errors",),
     "io": ("errors",),
+    "run_files": ("errors", "io"),
     "config": ("errors", "curves", "factories"),
-    "checkpoints": ("errors", "io"),
+    "checkpoints": ("errors", "io", "run_files"),
     "subspace": ("errors", "io", "checkpoints"),
-    "averaging": ("errors", "curves", "io", "checkpoints"),
-    "merging": ("errors", "io", "checkpoints", "averaging"),
-    "launch": ("errors", "console", "io"),
+    "averaging": ("errors", "curves", "io", "run_files", "checkpoints"),
+    "merging": ("errors", "io", "run_files", "checkpoints", "averaging"),
+    "launch": ("errors", "console", "io", "run_files"),
     "report": (*OFFLINE, "config", "factories"),
     "models": ("errors", "factories"),
     "data": ("errors", "io"),
@@ -36,7 +37,16 @@ MAY_IMPORT = {
     "workarounds": ("errors",),
     "train_step": ("errors", "curves", "config", "vectors", "distributed", "workarounds"),  # config has the ranges
     "search_step": ("errors", "vectors", "distributed", "train_step", "workarounds"),
-    "evaluation": ("errors", "io", "checkpoints", "averaging", "data", "vectors", "distributed", "train_step"),
+    "evaluation": (
+        "errors",
+        "run_files",
+        "checkpoints",
+        "averaging",
+        "data",
+        "vectors",
+        "distributed",
+        "train_step",
+    ),
 }
 # MindSpore's faults are mended in one room, which the packages that compute may enter.
 MAY_IMPORT["workarounds"] = ("errors",)

@@ -14,8 +14,8 @@ import numpy as np
 
 from dimred.averaging.windows import Window
 from dimred.errors import FaultError
-from dimred.io.metric import Measurement, Metric
-from dimred.io.stage_two_result import ChoiceResult
+from dimred.run_files.metric import Measurement, Metric
+from dimred.run_files.stage_two_result import ChoiceResult
 
 _log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from dimred.errors import BasisMismatchError, ConfigError, SeriesError, check_ch
 from dimred.io.atomic import make_folder, remove_leftovers
 from dimred.io.checksums import read_checksummed, write_checksummed
 from dimred.io.file_format import SERIES
-from dimred.io.run_names import ABOVE_SNAPSHOTS, MANIFEST, epochs_and_steps, network_of, snapshots_below
+from dimred.run_files.run_names import ABOVE_SNAPSHOTS, MANIFEST, epochs_and_steps, network_of, snapshots_below
 
 _log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
 from dimred.errors import CheckpointError, DivergedError, RunError
 from dimred.io.atomic import make_folder, remove_leftovers
 from dimred.io.file_format import STATE
-from dimred.io.run_names import STATES
+from dimred.run_files.run_names import STATES
 
 _N_STATES = 2  # the newest, and one to go back to if that is damaged later
 VAL_LOSSES = "val_loss:"  # prefix of the losses on the samples of ``val`` in a state

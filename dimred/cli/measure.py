@@ -9,9 +9,9 @@ import typer
 
 from dimred.console import AsJson, Overrides, check_new_file, print_table
 from dimred.errors import ConfigError, StoppedError
-from dimred.io.metric import AS_TRAINED, REESTIMATED, Figures
-from dimred.io.metrics_file import json_text
-from dimred.io.run_names import (
+from dimred.run_files.metric import AS_TRAINED, REESTIMATED, Figures
+from dimred.run_files.metrics_file import json_text
+from dimred.run_files.run_names import (
     CONFIG,
     STAGE_1_CHECKPOINTS,
     STAGE_2_CHECKPOINTS,

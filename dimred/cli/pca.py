@@ -8,7 +8,7 @@ import typer
 
 from dimred.cli.options import options_in_errors
 from dimred.console import AsJson
-from dimred.io.run_names import BASIS
+from dimred.run_files.run_names import BASIS
 
 if TYPE_CHECKING:
     from dimred.checkpoints.layout import WeightLayout

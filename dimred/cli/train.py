@@ -13,7 +13,7 @@ import typer
 
 from dimred.console import Data, DeviceTargetIfGiven, FastDevRun, Overrides, Resume
 from dimred.errors import ConfigError, number_of
-from dimred.io.run_names import FULL_CHECKPOINT, PINS, SNAPSHOTS, STATES, named_weights, without_dots
+from dimred.run_files.run_names import FULL_CHECKPOINT, PINS, SNAPSHOTS, STATES, named_weights, without_dots
 
 _HOSTS = "Options for several hosts"
 

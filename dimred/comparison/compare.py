@@ -25,8 +25,8 @@ from dimred.errors import ConfigError
 from dimred.io.atomic import atomic_write, make_folder, remove_leftovers, writable
 from dimred.io.checksums import write_checksummed
 from dimred.io.file_format import COMPARED
-from dimred.io.metrics_file import finite, json_text
-from dimred.io.run_names import (
+from dimred.run_files.metrics_file import finite, json_text
+from dimred.run_files.run_names import (
     CONFIG,
     PINS,
     STAGE_1_CHECKPOINTS,

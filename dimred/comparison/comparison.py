@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.comparison.runs import checkpoint_of, on_one_process, run_stage
 from dimred.config import StageOneConfig, StageTwoConfig
-from dimred.io.run_names import RESULT, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS
-from dimred.io.stage_two_result import StageTwoResult
-from dimred.report.run_files import read_stage_1
+from dimred.report.run_record import read_stage_1
 from dimred.report.words import kept_in_words
+from dimred.run_files.run_names import RESULT, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS
+from dimred.run_files.stage_two_result import StageTwoResult
 from dimred.runs.task import build_task
 from dimred.vectors.parameters import from_arrays
 

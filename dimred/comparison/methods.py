@@ -13,7 +13,7 @@ from dimred.comparison.runs import DivergedRunError
 from dimred.config import PARTS_OF_STEP, OptimizerConfig, StageOneConfig, StageTwoConfig
 from dimred.evaluation.averages import SnapshotAverages, choose_average
 from dimred.io.atomic import make_folder
-from dimred.io.stage_two_result import FORWARD
+from dimred.run_files.stage_two_result import FORWARD
 from dimred.stages.method import plan_of
 from dimred.stages.parent import StageOneRun
 from dimred.vectors.parameters import from_arrays, to_arrays

@@ -12,10 +12,10 @@ from dimred.comparison.comparison import STAGE_2
 from dimred.comparison.methods import METHODS
 from dimred.comparison.rows import Row, read_row
 from dimred.errors import ConfigError, FaultError
-from dimred.io.metric import Metric
 from dimred.report.page import Page, Picture, details, sentences, table
 from dimred.report.plots import plot_curve
 from dimred.report.words import duration, gain_text
+from dimred.run_files.metric import Metric
 
 PAGE = "compare.html"
 _SCORE = "test_reestimated"

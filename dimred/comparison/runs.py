@@ -10,8 +10,8 @@ from pathlib import Path
 from dimred.config import DataConfig, StageOneConfig, StageTwoConfig, config_text
 from dimred.errors import ConfigError, DivergedError, FaultError
 from dimred.io.atomic import atomic_write, make_folder
-from dimred.io.run_names import STAGE_1_CHECKPOINTS, full_checkpoints
 from dimred.launch.programs import start
+from dimred.run_files.run_names import STAGE_1_CHECKPOINTS, full_checkpoints
 
 _log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from dimred.averaging.windows import Window, effective_size, newest_windows
 from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.distributed.ranks import ALONE, Ranks
-from dimred.io.metric import Measurement
+from dimred.run_files.metric import Measurement
 
 
 class SnapshotAverages:

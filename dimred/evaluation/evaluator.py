@@ -22,7 +22,7 @@ from dimred.evaluation.scores import (
     means_of_samples,
     score_batches,
 )
-from dimred.io.metric import Measurement
+from dimred.run_files.metric import Measurement
 from dimred.train_step.statistics import moving_statistics
 from dimred.vectors.parameters import from_arrays
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dimred.errors import ConfigError, MissingPackageError
-from dimred.io.run_names import RANK_LOG, results_in
 from dimred.launch.devices import ASCEND_DEVICE, Target
 from dimred.launch.environment import COMMAND, words_of_dimred
+from dimred.run_files.run_names import RANK_LOG, results_in
 
 if TYPE_CHECKING:
     from dimred.launch.rank_table import Device

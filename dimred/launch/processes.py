@@ -16,10 +16,10 @@ from typing import Any, TextIO
 
 from dimred.errors import ConfigError, RunError
 from dimred.io.atomic import LOCK, FolderLock, make_folder, remove, writable
-from dimred.io.run_names import NOT_RESULTS, RANK_LOG
 from dimred.launch.channel import LAUNCHER
 from dimred.launch.job import Job
 from dimred.launch.signals import stop_signals
+from dimred.run_files.run_names import NOT_RESULTS, RANK_LOG
 
 PR_SET_PDEATHSIG = 1
 _LONGEST_MESSAGE = 65_536  # bytes

@@ -9,11 +9,11 @@ from typing import BinaryIO
 from dimred.checkpoints.checkpoint_io import SUFFIXES, read_index
 from dimred.checkpoints.stored_tensor import reading
 from dimred.io.atomic import is_temporary
-from dimred.io.run_names import MANIFEST
 from dimred.merging.folder import INDEX, index_files
 from dimred.merging.pickles import PICKLES
 from dimred.merging.record import CARD, INPUT_CARD, MERGE_FOLDER, has_record
 from dimred.merging.saved_network import SavedNetwork
+from dimred.run_files.run_names import MANIFEST
 
 _log = logging.getLogger(__name__)
 

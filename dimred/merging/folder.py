@@ -12,10 +12,10 @@ from pathlib import Path
 from dimred.checkpoints.checkpoint_io import SUFFIXES, Stamps, read_index, stamps_of
 from dimred.checkpoints.stored_tensor import StoredTensor, reading
 from dimred.errors import CheckpointError, ConfigError, shown
-from dimred.io.run_names import snapshots_below
 from dimred.merging.pickles import PICKLES, converted_path, is_pickle, refusal
 from dimred.merging.record import MERGE_FOLDER, has_record
 from dimred.merging.saved_network import SavedNetwork
+from dimred.run_files.run_names import snapshots_below
 
 _log = logging.getLogger(__name__)
 

@@ -12,11 +12,11 @@ from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.series import CheckpointSeries, read_manifest
 from dimred.checkpoints.stored_tensor import reading
 from dimred.errors import CheckpointError, ConfigError, SeriesError, check_choice, check_number, check_type, shown
-from dimred.io.run_names import MANIFEST
 from dimred.merging.folder import checkpoints_in, distinct, index_files, read_one, weight_files
 from dimred.merging.lora import check_adapters
 from dimred.merging.order import ORDERS, steps_of
 from dimred.merging.saved_network import SavedNetwork
+from dimred.run_files.run_names import MANIFEST
 
 _log = logging.getLogger(__name__)
 

@@ -7,11 +7,11 @@ import numpy as np
 from dimred.config import StageTwoConfig
 from dimred.errors import ConfigError
 from dimred.factories import load_factory
-from dimred.io.metrics_file import numbered_records
-from dimred.io.run_names import METRICS
-from dimred.io.stage_two_result import StageTwoResult
 from dimred.report.page import Page
 from dimred.report.trend import column
+from dimred.run_files.metrics_file import numbered_records
+from dimred.run_files.run_names import METRICS
+from dimred.run_files.stage_two_result import StageTwoResult
 
 
 class MethodReport:

@@ -12,8 +12,8 @@ from matplotlib.ticker import MaxNLocator
 
 from dimred.averaging.choice import in_words
 from dimred.io.atomic import atomic_write
-from dimred.io.metric import ACCURACY, Metric
 from dimred.report.trend import draw_trend, mean_width
+from dimred.run_files.metric import ACCURACY, Metric
 
 # Okabe and Ito's colours can be told apart with every common kind of colour blindness; markers differ too.
 PLAIN, STAGE_2, AVERAGE, LIGHT, REJECTED = "#000000", "#D55E00", "#0072B2", "#56B4E9", "#CC79A7"

@@ -13,16 +13,16 @@ from dimred.averaging.choice import in_words
 from dimred.config import StageOneConfig
 from dimred.errors import ConfigError
 from dimred.io.atomic import atomic_write, is_temporary, make_folder, remove_leftovers, writable
-from dimred.io.metric import Metric, metrics_of
-from dimred.io.metrics_file import loss_text
-from dimred.io.run_names import CONFIG, METRICS, RESULT, VERSIONS
-from dimred.io.stage_two_result import AVERAGE, FINAL, START, StageTwoResult
 from dimred.report import plots
 from dimred.report.page import Page, Picture, details, key_figures, sentences, table
 from dimred.report.plots import PlaneView, distances, plot_plane
-from dimred.report.run_files import StageOneRecord, StageTwoRecord, on_equal_terms
+from dimred.report.run_record import StageOneRecord, StageTwoRecord, on_equal_terms
 from dimred.report.trend import column
 from dimred.report.words import duration, kept_in_words, run_verdict, start_in_words
+from dimred.run_files.metric import Metric, metrics_of
+from dimred.run_files.metrics_file import loss_text
+from dimred.run_files.run_names import CONFIG, METRICS, RESULT, VERSIONS
+from dimred.run_files.stage_two_result import AVERAGE, FINAL, START, StageTwoResult
 
 PAGE = "report.html"
 

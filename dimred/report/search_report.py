@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 
 from dimred.errors import RunError
-from dimred.io.metrics_file import numbered_records
-from dimred.io.run_names import METRICS, RESULT
 from dimred.report import search_plots
 from dimred.report.method_report import MethodReport
 from dimred.report.page import Page, Picture
 from dimred.report.search_steps import FAILURES, collect_steps
 from dimred.report.trend import mean_width, running_mean, trend_in_words
+from dimred.run_files.metrics_file import numbered_records
+from dimred.run_files.run_names import METRICS, RESULT
 
 
 class SearchReport(MethodReport):

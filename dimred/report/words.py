@@ -1,9 +1,9 @@
 """Sum up a run's result in a few sentences, and name its weights."""
 
 from dimred.averaging.choice import in_words
-from dimred.io.metric import REESTIMATED
-from dimred.io.stage_two_result import AVERAGE, FINAL, START, StageTwoResult
-from dimred.report.run_files import StageTwoRecord
+from dimred.report.run_record import StageTwoRecord
+from dimred.run_files.metric import REESTIMATED
+from dimred.run_files.stage_two_result import AVERAGE, FINAL, START, StageTwoResult
 
 
 def kept_in_words(result: StageTwoResult) -> str:

@@ -12,7 +12,7 @@ from dimred.data.batches import Batches
 from dimred.errors import ConfigError, RunError
 from dimred.io.checksums import read_checksummed, write_checksummed
 from dimred.io.file_format import PINNED
-from dimred.io.run_names import CONFIG, PINS, own_config
+from dimred.run_files.run_names import CONFIG, PINS, own_config
 from dimred.runs.task import Settings
 
 _log = logging.getLogger(__name__)

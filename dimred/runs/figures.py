@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dimred.io.metric import AS_TRAINED, EMA, REESTIMATED, Figures
+from dimred.run_files.metric import AS_TRAINED, EMA, REESTIMATED, Figures
 from dimred.runs.task import Task
 from dimred.train_step.optimizer_state import weights_to_use
 from dimred.train_step.protocol import Step

@@ -12,7 +12,7 @@ from typing import Any, Self
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import RunError
 from dimred.io.atomic import flush_to_disk, open_atomic, retry
-from dimred.io.metrics_file import finite
+from dimred.run_files.metrics_file import finite
 
 _log = logging.getLogger(__name__)
 

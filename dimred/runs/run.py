@@ -15,10 +15,10 @@ from dimred.config import StageOneConfig, config_text
 from dimred.errors import ConfigError
 from dimred.io.atomic import atomic_write, retry
 from dimred.io.file_format import CONFIGURATION
-from dimred.io.metrics_file import each_record, loss_text
-from dimred.io.run_names import CONFIG, METRICS, MINDSPORE_LOG, PROFILE, TENSORBOARD
 from dimred.launch.channel import tell_position
 from dimred.launch.signals import StopSignals
+from dimred.run_files.metrics_file import each_record, loss_text
+from dimred.run_files.run_names import CONFIG, METRICS, MINDSPORE_LOG, PROFILE, TENSORBOARD
 from dimred.runs.begun import Begun, Pin, pins_of_data, write_pins
 from dimred.runs.faults import DivergenceDetector, translate_errors
 from dimred.runs.figures import RunFigures

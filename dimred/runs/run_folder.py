@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dimred.errors import ConfigError
 from dimred.io.atomic import FolderLock, atomic_write, remove_leftovers, writable
-from dimred.io.run_names import BASIS_METADATA, CONFIG, VERSIONS, results_in
+from dimred.run_files.run_names import BASIS_METADATA, CONFIG, VERSIONS, results_in
 
 _BEGINNINGS = (CONFIG, BASIS_METADATA)  # a run's first files; the basis may be fitted before the rest begins
 

@@ -20,7 +20,7 @@ from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError
 from dimred.evaluation.scores import Score, Scores, cross_entropy, is_among_five, is_correct
 from dimred.factories import call_factory, load_factory
-from dimred.io.metric import ACCURACY, TOP5, metrics_of
+from dimred.run_files.metric import ACCURACY, TOP5, metrics_of
 from dimred.train_step.optimizers import decays, make_optimizer
 from dimred.train_step.part import StepPart
 from dimred.train_step.schedule import make_rates

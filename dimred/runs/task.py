@@ -14,9 +14,9 @@ from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError, Problems
 from dimred.evaluation.evaluator import Evaluator
 from dimred.evaluation.scores import Scores
-from dimred.io.metric import Metric, metrics_of
 from dimred.launch.channel import tell_alive
 from dimred.models.resnet import resnet
+from dimred.run_files.metric import Metric, metrics_of
 from dimred.runs.splits import build_splits
 from dimred.runs.steps import build_scores
 

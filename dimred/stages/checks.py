@@ -14,8 +14,8 @@ from dimred.checkpoints.states import read_full_checkpoint
 from dimred.config import N_COMPONENTS, StageConfig, StageOneConfig, StageTwoConfig
 from dimred.errors import ConfigError, number_of
 from dimred.factories import load_factory
-from dimred.io.run_names import BASIS, named_weights
 from dimred.models.summary import memory_of_step, summarise
+from dimred.run_files.run_names import BASIS, named_weights
 from dimred.runs.begun import Begun
 from dimred.runs.run_folder import check_run_folder
 from dimred.runs.steps import build_optimizer, warn_of_idle_patterns

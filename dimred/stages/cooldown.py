@@ -15,8 +15,8 @@ from dimred.config import CooldownConfig, OptimizerConfig, StageOneConfig, Stage
 from dimred.curves import CurveName
 from dimred.errors import ConfigError
 from dimred.evaluation.averages import SnapshotAverages, choose_average
-from dimred.io.run_names import CONFIG, FULL_CHECKPOINT, STAGE_1_CHECKPOINTS
-from dimred.io.stage_two_result import AVERAGE, START, StageTwoResult
+from dimred.run_files.run_names import CONFIG, FULL_CHECKPOINT, STAGE_1_CHECKPOINTS
+from dimred.run_files.stage_two_result import AVERAGE, START, StageTwoResult
 from dimred.runs.run import Run
 from dimred.runs.steps import build_optimizer, build_rates, join_step, warn_of_idle_patterns
 from dimred.runs.task import Task

@@ -11,7 +11,7 @@ from dimred.checkpoints.states import RunState
 from dimred.config import MethodConfig, StageOneConfig, StageTwoConfig
 from dimred.errors import ConfigError
 from dimred.factories import load_factory
-from dimred.io.stage_two_result import StageTwoResult
+from dimred.run_files.stage_two_result import StageTwoResult
 from dimred.runs.begun import Pin
 from dimred.runs.loop import Progress
 from dimred.runs.run import Run

@@ -15,7 +15,7 @@ from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageOneConfig, StageTwoConfig, load_config
 from dimred.distributed.ranks import Ranks
 from dimred.errors import ConfigError
-from dimred.io.run_names import (
+from dimred.run_files.run_names import (
     CONFIG,
     SNAPSHOTS,
     STAGE_1_CHECKPOINTS,

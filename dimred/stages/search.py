@@ -15,10 +15,10 @@ from dimred.checkpoints.states import RunState
 from dimred.config import SearchConfig, SearchOptions, StageOneConfig, StageTwoConfig
 from dimred.distributed.ranks import Ranks
 from dimred.errors import ConfigError
-from dimred.io.metric import AS_TRAINED
-from dimred.io.metrics_file import each_record, loss_text
-from dimred.io.run_names import BASIS, METRICS, SNAPSHOTS
-from dimred.io.stage_two_result import StageTwoResult
+from dimred.run_files.metric import AS_TRAINED
+from dimred.run_files.metrics_file import each_record, loss_text
+from dimred.run_files.run_names import BASIS, METRICS, SNAPSHOTS
+from dimred.run_files.stage_two_result import StageTwoResult
 from dimred.runs.begun import Pin
 from dimred.runs.loop import Progress
 from dimred.runs.run import Run

@@ -12,8 +12,8 @@ from dimred.checkpoints.series import CheckpointSeries
 from dimred.checkpoints.states import FullCheckpoints, check_finite
 from dimred.config import StageOneConfig
 from dimred.io.atomic import retry
-from dimred.io.run_names import SNAPSHOTS, STAGE_1_CHECKPOINTS
 from dimred.launch.environment import log_commands
+from dimred.run_files.run_names import SNAPSHOTS, STAGE_1_CHECKPOINTS
 from dimred.runs.loop import Progress
 from dimred.runs.run import Run
 from dimred.stages.early_stop import EarlyStop

@@ -10,9 +10,9 @@ from dimred.config import StageTwoConfig
 from dimred.data.batches import STAGE_2_EPOCHS_FROM
 from dimred.errors import NothingToGainError
 from dimred.io.atomic import retry
-from dimred.io.run_names import RESULT, STAGE_2_CHECKPOINTS
-from dimred.io.stage_two_result import FINAL, START, MetricResult, StageTwoResult
 from dimred.launch.environment import log_commands
+from dimred.run_files.run_names import RESULT, STAGE_2_CHECKPOINTS
+from dimred.run_files.stage_two_result import FINAL, START, MetricResult, StageTwoResult
 from dimred.runs.begun import Pin
 from dimred.runs.loop import Observer, Progress
 from dimred.runs.run import Run

@@ -9,7 +9,7 @@ from scipy import stats
 
 from dimred.averaging.choice import Candidate, Choice, behind, choose
 from dimred.errors import FaultError
-from dimred.io.metric import ACCURACY, Measurement
+from dimred.run_files.metric import ACCURACY, Measurement
 
 HARD = np.random.default_rng(0).exponential(1.0, 400)  # how hard each sample is, for every candidate
 NOISE = np.tile([0.2, -0.2], 200)  # standard error 0.01

@@ -20,7 +20,7 @@ import numpy as np
 from mindspore import nn
 
 from dimred.config import StageOneConfig, StageTwoConfig
-from dimred.io.metrics_file import read_metrics
+from dimred.run_files.metrics_file import read_metrics
 from dimred.runs.splits import build_data
 from dimred.runs.steps import build_loss, build_optimizer, build_rates
 from dimred.runs.task import build_network

@@ -16,9 +16,9 @@ import numpy as np
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.checkpoints.states import RunStates
 from dimred.config import StageOneConfig, StageTwoConfig
-from dimred.io.metrics_file import read_metrics
-from dimred.io.run_names import METRICS, RESULT
-from dimred.io.stage_two_result import StageTwoResult
+from dimred.run_files.metrics_file import read_metrics
+from dimred.run_files.run_names import METRICS, RESULT
+from dimred.run_files.stage_two_result import StageTwoResult
 from dimred.runs.records import MetricsLog
 from dimred.subspace.fit import fit_basis
 from tests.benchmarks import measured

@@ -24,8 +24,8 @@ from dimred.errors import ConfigError, FaultError, SeriesError, StoppedError
 from dimred.io.atomic import BOOT, FolderLock
 from dimred.io.checksums import read_checksummed, write_checksummed
 from dimred.io.file_format import COMPARED
-from dimred.io.run_names import full_checkpoints
-from dimred.io.stage_two_result import StageTwoResult
+from dimred.run_files.run_names import full_checkpoints
+from dimred.run_files.stage_two_result import StageTwoResult
 from dimred.runs.begun import Begun, Pin, write_pins
 from dimred.runs.device import set_up
 from tests.comparison.runs import AT, PASSES, SEARCH, STAGE_ONE, copied

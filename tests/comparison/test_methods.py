@@ -15,9 +15,9 @@ from dimred.cli.measure import compare
 from dimred.comparison import methods
 from dimred.comparison.methods import METHODS
 from dimred.config import StageOneConfig, load_config
-from dimred.io.stage_two_result import StageTwoResult
 from dimred.pipelines.stage_1 import stage_1
-from dimred.report.run_files import read_stage_1
+from dimred.report.run_record import read_stage_1
+from dimred.run_files.stage_two_result import StageTwoResult
 from dimred.runs.begun import Begun, Pin, write_pins
 from tests.comparison.runs import AT, PASSES, STAGE_ONE, copied
 from tests.helpers.run_files import write_compared

@@ -10,7 +10,7 @@ import pytest
 from dimred.comparison.methods import METHODS
 from dimred.comparison.results import best_row, collect, curves, markdown, write_comparison_page
 from dimred.errors import ConfigError
-from dimred.io.metric import ACCURACY, TOP5, Metric
+from dimred.run_files.metric import ACCURACY, TOP5, Metric
 from tests.helpers.run_files import write_compared
 
 

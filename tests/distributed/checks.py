@@ -27,7 +27,7 @@ from dimred.errors import DataError, DimredError
 from dimred.evaluation.averages import SnapshotAverages
 from dimred.evaluation.batch_norm import reestimate_batch_norm
 from dimred.evaluation.scores import cross_entropy, is_correct, mean_of_items, means_of_samples, score_batches
-from dimred.io.metrics_file import read_metrics
+from dimred.run_files.metrics_file import read_metrics
 from dimred.runs.device import set_up
 from dimred.runs.records import MetricsLog, cut_metrics
 from dimred.runs.task import build_task

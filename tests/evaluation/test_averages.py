@@ -14,7 +14,7 @@ from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.errors import CheckpointError
 from dimred.evaluation.averages import SnapshotAverages, choose_average
-from dimred.io.metric import Measurement
+from dimred.run_files.metric import Measurement
 from tests.oracles import merge as oracle
 
 N, M = 24, 200

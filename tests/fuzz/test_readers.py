@@ -18,8 +18,8 @@ from dimred.config import StageOneConfig, StageTwoConfig, load_config
 from dimred.errors import ConfigError, DimredError
 from dimred.io.checksums import write_checksummed
 from dimred.io.file_format import FileFormat
-from dimred.io.metrics_file import read_metrics
 from dimred.launch.rank_table import read_rank_table
+from dimred.run_files.metrics_file import read_metrics
 from dimred.runs.records import MetricsLog
 from dimred.subspace.basis import SubspaceBasis, load_basis
 from dimred.subspace.fit import fit_basis

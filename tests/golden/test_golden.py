@@ -18,9 +18,9 @@ from dimred.errors import DimredError
 from dimred.io import file_format
 from dimred.io.checksums import read_checksummed, write_checksummed
 from dimred.io.file_format import FileFormat
-from dimred.io.stage_two_result import StageTwoResult
 from dimred.pipelines.stage_1 import stage_1
 from dimred.pipelines.stage_2 import stage_2
+from dimred.run_files.stage_two_result import StageTwoResult
 from dimred.subspace.basis import load_basis
 from dimred.subspace.fit import fit_basis
 from dimred.subspace.metadata import checksum_of

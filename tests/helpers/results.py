@@ -9,7 +9,7 @@ import pytest
 from dimred.checkpoints.states import RunStates
 from dimred.io.checksums import read_checksummed
 from dimred.io.file_format import RESULT_OF_STAGE_2
-from dimred.io.metrics_file import read_metrics
+from dimred.run_files.metrics_file import read_metrics
 
 TIMES = (
     "seconds", "evaluation_seconds", "averaged_seconds", "training_seconds", "sources"

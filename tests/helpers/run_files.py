@@ -13,8 +13,8 @@ from dimred.checkpoints.series import CheckpointSeries
 from dimred.comparison.methods import METHODS
 from dimred.io.checksums import write_checksummed
 from dimred.io.file_format import COMPARED, CONFIGURATION
-from dimred.io.metric import ACCURACY, Figures
-from dimred.io.stage_two_result import ChoiceResult, MetricResult, StageTwoResult
+from dimred.run_files.metric import ACCURACY, Figures
+from dimred.run_files.stage_two_result import ChoiceResult, MetricResult, StageTwoResult
 from dimred.subspace.fit import fit_basis
 
 N_WEIGHTS = 6

@@ -10,10 +10,10 @@ import yaml
 
 from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.config import StageOneConfig, StageTwoConfig, load_config
-from dimred.io.metrics_file import read_metrics
-from dimred.io.stage_two_result import StageTwoResult
 from dimred.pipelines.stage_1 import stage_1
 from dimred.pipelines.stage_2 import stage_2
+from dimred.run_files.metrics_file import read_metrics
+from dimred.run_files.stage_two_result import StageTwoResult
 from tests.helpers.tiny_task import TASK
 
 STEPS = 3  # 8 micro-batches of 3, in groups of three; the last group has two

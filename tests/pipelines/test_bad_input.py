@@ -7,7 +7,7 @@ from subprocess import CompletedProcess
 import numpy as np
 import pytest
 
-from dimred.io.run_names import ENVIRONMENT_LOG, LOCK, RANK_LOG
+from dimred.run_files.run_names import ENVIRONMENT_LOG, LOCK, RANK_LOG
 from tests.helpers.commands import DIGITS, SHORT, TwoStages, dimred, program
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dimred.io.stage_two_result import StageTwoResult
+from dimred.run_files.stage_two_result import StageTwoResult
 from tests.helpers.commands import REPOSITORY, dimred, run
 
 

@@ -12,12 +12,12 @@ import yaml
 
 from dimred.cli.measure import compare
 from dimred.errors import ConfigError
-from dimred.io.metric import Metric
-from dimred.io.metrics_file import read_metrics
-from dimred.io.stage_two_result import StageTwoResult
 from dimred.pipelines.report import report
 from dimred.pipelines.stage_1 import stage_1
 from dimred.pipelines.stage_2 import stage_2
+from dimred.run_files.metric import Metric
+from dimred.run_files.metrics_file import read_metrics
+from dimred.run_files.stage_two_result import StageTwoResult
 from tests.helpers.commands import DIMRED
 from tests.helpers.results import differences, results
 from tests.helpers.tiny_regression import TASK, TOLD

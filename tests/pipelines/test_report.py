@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
-from dimred.io.stage_two_result import StageTwoResult
-from dimred.report.run_files import read_stage_2
+from dimred.report.run_record import read_stage_2
+from dimred.run_files.stage_two_result import StageTwoResult
 from tests.helpers.commands import TwoStages, dimred_here, run
 
 PICTURES = {

@@ -13,10 +13,10 @@ from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageOneConfig, load_config
 from dimred.evaluation.averages import SnapshotAverages
-from dimred.io.metrics_file import read_metrics
-from dimred.io.stage_two_result import StageTwoResult
-from dimred.report.run_files import read_stage_2
 from dimred.report.run_page import write_report
+from dimred.report.run_record import read_stage_2
+from dimred.run_files.metrics_file import read_metrics
+from dimred.run_files.stage_two_result import StageTwoResult
 from dimred.subspace.basis import load_basis
 from tests.helpers.commands import (
     DIGITS,

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dimred.io.metric import ACCURACY, Metric
 from dimred.report.plots import plot_curve, plot_losses, plot_metric, plot_spectrum, save_figure
+from dimred.run_files.metric import ACCURACY, Metric
 
 
 def test_an_accuracy_is_drawn_in_percent_and_another_metric_as_it_is() -> None:

@@ -11,12 +11,12 @@ import pytest
 
 from dimred.config import StageOneConfig, load_config
 from dimred.errors import ConfigError
-from dimred.io.metric import ACCURACY, AS_TRAINED, TOP5
-from dimred.io.stage_two_result import MetricResult
 from dimred.report.cooldown_report import CooldownReport
 from dimred.report.page import Page, details, figure, table
-from dimred.report.run_files import on_equal_terms, read_stage_1, read_stage_2
 from dimred.report.run_page import make_report_folder, write_report, write_stage_1_report
+from dimred.report.run_record import on_equal_terms, read_stage_1, read_stage_2
+from dimred.run_files.metric import ACCURACY, AS_TRAINED, TOP5
+from dimred.run_files.stage_two_result import MetricResult
 from tests.helpers.planted import write_series
 from tests.helpers.run_files import RunFiles, accuracy, write_config, write_run
 

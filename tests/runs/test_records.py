@@ -10,7 +10,7 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 
 from dimred.errors import ConfigError
 from dimred.io.atomic import stop_waiting
-from dimred.io.metrics_file import read_metrics
+from dimred.run_files.metrics_file import read_metrics
 from dimred.runs.listeners import TensorBoard, make_callback
 from dimred.runs.records import MetricsLog, cut_metrics, read_beginning
 

@@ -16,8 +16,8 @@ from dimred.config import MethodConfig
 from dimred.config.base import Count
 from dimred.errors import SeriesError
 from dimred.evaluation.averages import SnapshotAverages
-from dimred.io.stage_two_result import StageTwoResult
 from dimred.report.method_report import MethodReport
+from dimred.run_files.stage_two_result import StageTwoResult
 from dimred.runs.begun import Pin
 from dimred.stages.method import Method, Plan
 from dimred.stages.parent import StageOneRun

@@ -8,7 +8,7 @@ from mindspore import Tensor
 
 from dimred.checkpoints.states import RunState
 from dimred.config import StageTwoConfig
-from dimred.io.stage_two_result import MetricResult, StageTwoResult
+from dimred.run_files.stage_two_result import MetricResult, StageTwoResult
 from dimred.runs.run import open_run
 from dimred.runs.task import build_task
 from dimred.stages.cooldown import CooldownPlan

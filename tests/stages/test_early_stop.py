@@ -16,7 +16,7 @@ from dimred.console import Lines
 from dimred.distributed.ranks import ALONE
 from dimred.errors import ConfigError
 from dimred.evaluation.evaluator import Evaluator
-from dimred.io.metrics_file import read_metrics
+from dimred.run_files.metrics_file import read_metrics
 from dimred.stages.early_stop import EarlyStop
 from tests.helpers.results import STATE_LOSSES, differences, results
 from tests.helpers.tiny_run import RunStage, stage_1_run

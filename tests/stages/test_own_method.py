@@ -11,9 +11,9 @@ import dimred as library
 from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.errors import ConfigError, SeriesError
-from dimred.io.metrics_file import read_metrics
-from dimred.io.stage_two_result import StageTwoResult
 from dimred.pipelines.stage_2 import stage_2
+from dimred.run_files.metrics_file import read_metrics
+from dimred.run_files.stage_two_result import StageTwoResult
 from tests.helpers.commands import REPOSITORY, dimred, dimred_here
 from tests.helpers.results import differences, results
 from tests.helpers.tiny_run import dying

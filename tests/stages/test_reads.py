@@ -11,7 +11,7 @@ from mindspore import nn
 
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageOneConfig, StageTwoConfig
-from dimred.io.metrics_file import read_metrics
+from dimred.run_files.metrics_file import read_metrics
 from dimred.search_step.search_step import SearchStep
 from dimred.subspace.fit import fit_basis
 from dimred.train_step.clipping import Clipping

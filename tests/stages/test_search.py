@@ -12,9 +12,9 @@ from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageOneConfig, StageTwoConfig, config_text
 from dimred.errors import ConfigError
-from dimred.io.metrics_file import read_metrics
-from dimred.io.stage_two_result import StageTwoResult
 from dimred.pipelines.stage_2 import stage_2
+from dimred.run_files.metrics_file import read_metrics
+from dimred.run_files.stage_two_result import StageTwoResult
 from dimred.subspace.fit import fit_basis
 from tests.helpers.tiny_run import stage_1_run, stage_2_run
 from tests.helpers.tiny_task import TASK

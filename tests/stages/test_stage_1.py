@@ -16,8 +16,8 @@ from dimred.cli.measure import evaluate
 from dimred.config import StageOneConfig
 from dimred.errors import ConfigError, RunError
 from dimred.evaluation.evaluator import Evaluator
-from dimred.io.metrics_file import read_metrics
 from dimred.pipelines.stage_1 import stage_1
+from dimred.run_files.metrics_file import read_metrics
 from dimred.runs.run import Run
 from dimred.runs.splits import build_data
 from dimred.runs.task import build_network

@@ -15,9 +15,9 @@ from dimred.checkpoints.series import CheckpointSeries
 from dimred.checkpoints.states import RunStates
 from dimred.config import NO_DECAY_PATTERNS, StageOneConfig, config_text
 from dimred.errors import ConfigError, FaultError
-from dimred.io.stage_two_result import StageTwoResult
 from dimred.pipelines.stage_2 import stage_2
-from dimred.report.run_files import read_stage_2
+from dimred.report.run_record import read_stage_2
+from dimred.run_files.stage_two_result import StageTwoResult
 from dimred.runs.splits import build_data
 from dimred.stages.cooldown import ChoosingCooldown
 from dimred.stages.stage_2 import StageTwo

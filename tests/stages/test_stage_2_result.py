@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
-from dimred.io.metrics_file import read_metrics
-from dimred.io.stage_two_result import StageTwoResult
+from dimred.run_files.metrics_file import read_metrics
+from dimred.run_files.stage_two_result import StageTwoResult
 from tests.helpers.finished_stage_1 import settings
 from tests.helpers.tiny_run import stage_2_run
 

@@ -25,8 +25,8 @@ from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.config import StageOneConfig, load_config
 from dimred.data.digits import write_digits
 from dimred.evaluation.scores import means_of_samples, score_batches
-from dimred.io.run_names import CONFIG, PINS, RESULT, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS, full_checkpoints
-from dimred.io.stage_two_result import StageTwoResult
+from dimred.run_files.run_names import CONFIG, PINS, RESULT, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS, full_checkpoints
+from dimred.run_files.stage_two_result import StageTwoResult
 from dimred.runs.device import set_up
 from dimred.runs.task import build_task
 from dimred.vectors.parameters import from_arrays

@@ -13,9 +13,10 @@ from dimred.checkpoints.matrix import WeightMatrix
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageTwoConfig, load_config
 from dimred.errors import CheckpointError, ConfigError
-from dimred.io.metric import AS_TRAINED, REESTIMATED, Metric
-from dimred.io.metrics_file import numbered_records
-from dimred.io.run_names import (
+from dimred.report.method_report import MethodReport, report_of
+from dimred.run_files.metric import AS_TRAINED, REESTIMATED, Metric
+from dimred.run_files.metrics_file import numbered_records
+from dimred.run_files.run_names import (
     METRICS,
     RESULT,
     SNAPSHOTS,
@@ -24,8 +25,7 @@ from dimred.io.run_names import (
     epochs_of_checkpoint,
     own_config,
 )
-from dimred.io.stage_two_result import FINAL, FORWARD, START, StageTwoResult
-from dimred.report.method_report import MethodReport, report_of
+from dimred.run_files.stage_two_result import FINAL, FORWARD, START, StageTwoResult
 from dimred.subspace.basis import SubspaceBasis, load_basis
 from dimred.subspace.gram_and_rows import gram_pass
 from dimred.subspace.spectrum import centre_gram

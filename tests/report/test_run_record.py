@@ -8,9 +8,9 @@ import pytest
 
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.errors import RunError
-from dimred.io.metric import ACCURACY, AS_TRAINED
-from dimred.io.stage_two_result import MetricResult
-from dimred.report.run_files import on_equal_terms, read_stage_1, read_stage_2
+from dimred.report.run_record import on_equal_terms, read_stage_1, read_stage_2
+from dimred.run_files.metric import ACCURACY, AS_TRAINED
+from dimred.run_files.stage_two_result import MetricResult
 from dimred.subspace.fit import fit_basis
 from tests.helpers.run_files import accuracy, write_run
 

@@ -4,7 +4,7 @@ import pytest
 
 from dimred.cli.measure import network_of_run, run_of
 from dimred.errors import ConfigError
-from dimred.io.run_names import named_weights, snapshots_below, without_dots
+from dimred.run_files.run_names import named_weights, snapshots_below, without_dots
 
 
 def test_a_run_is_found_from_what_is_in_it_and_its_last_network_is_named(tmp_path: Path) -> None:

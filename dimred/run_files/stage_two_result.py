@@ -8,8 +8,8 @@ from typing import Any, Self
 from dimred.errors import ConfigError
 from dimred.io.checksums import read_checksummed, write_checksummed
 from dimred.io.file_format import RESULT_OF_STAGE_2
-from dimred.io.metric import AS_TRAINED, REESTIMATED, Figures, Metric
-from dimred.io.metrics_file import finite
+from dimred.run_files.metric import AS_TRAINED, REESTIMATED, Figures, Metric
+from dimred.run_files.metrics_file import finite
 
 FORWARD = 1 / 3  # of the cost of a forward and a backward pass
 START, FINAL, AVERAGE = "start", "final", "average"  # points that are not epochs
@@ -43,7 +43,7 @@ class MetricResult:
     Attributes:
         metric: the metric.
         by_point: ``start``, the number of an epoch, ``average`` (the best of the snapshots, where it is a candidate) or
-            ``final`` -> kind of figure (see ``dimred.io.metric``) -> value.
+            ``final`` -> kind of figure (see ``dimred.run_files.metric``) -> value.
     """
 
     metric: Metric
