@@ -67,13 +67,16 @@ class Method:
         return {}
 
     def describe(self, result: StageTwoResult) -> None:
-        """Note in the result of a new run what the method begins with."""
+        """Note in the result what the method begins with; a resumed run keeps what it noted first."""
 
     def restore(self, state: RunState) -> None:
-        """Restore what ``state`` returned; called in place of ``begin`` if the start was measured before."""
+        """Restore what ``state`` returned, in a run that is resumed."""
 
     def begin(self, result: StageTwoResult) -> None:
-        """Prepare a new run, whose network has WEIGHTS; must leave the network as it is."""
+        """Prepare what comes before the first step; called once, before the start is measured.
+
+        The network has WEIGHTS, and must have them afterwards.
+        """
 
     def measure(self, point: str | int) -> None:
         """Measure more of the network at a point, while BatchNorm has the statistics with which it would be kept.
