@@ -1,0 +1,185 @@
+/* What NVIDIA's libraries answer on a GPU that does not compute; see fake_cuda.py.
+
+   Memory is the host's, copies are copies, handles are addresses of nothing, and every call succeeds. Variables:
+   FAKE_GPUS: number of GPUs, 1 by default        FAKE_CAPABILITY: their compute capability, 8.0 by default
+   FAKE_DRIVER: newest CUDA of the driver, 12.4   FAKE_CUDA_LOG: a file that gets the name of each function called */
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef void *handle;
+typedef size_t bytes;
+enum { DONE = 0, NO_MEMORY = 2, NO_DEVICE = 100, BAD_DEVICE = 101 };
+static char nothing[4096];
+
+void fake_called(const char *name) {
+    const char *path = getenv("FAKE_CUDA_LOG");
+    int file = path ? open(path, O_WRONLY | O_APPEND | O_CREAT, 0600) : -1;
+    if (file < 0) return;
+    dprintf(file, "%s\n", name);
+    close(file);
+}
+
+static const char *setting(const char *name, const char *usual) {
+    const char *text = getenv(name);
+    return text ? text : usual;
+}
+
+/* CUDA_VISIBLE_DEVICES: numbers or GPU-... names; the first that is not there hides it and all that follow. */
+static int visible(void) {
+    int count = atoi(setting("FAKE_GPUS", "1")), seen = 0;
+    const char *chosen = getenv("CUDA_VISIBLE_DEVICES");
+    if (!chosen) return count;
+    char copy[1024], *rest = copy, *entry;
+    snprintf(copy, sizeof copy, "%s", chosen);
+    while ((entry = strsep(&rest, ","))) {
+        if (strncmp(entry, "GPU-", 4) == 0) entry += 4;
+        if (*entry < '0' || *entry > '9' || atoi(entry) >= count) break;
+        seen++;
+    }
+    return seen;
+}
+
+/* The driver, libcuda.so.1 */
+int cuInit(unsigned flags) { return visible() ? DONE : NO_DEVICE; }
+int cuDriverGetVersion(int *version) {
+    int major = 0, minor = 0;
+    sscanf(setting("FAKE_DRIVER", "12.4"), "%d.%d", &major, &minor);
+    *version = 1000 * major + 10 * minor;
+    return DONE;
+}
+int cuDeviceGetCount(int *count) { *count = visible(); return DONE; }
+int cuDeviceGet(int *device, int number) { *device = number; return number < visible() ? DONE : BAD_DEVICE; }
+int cuGetErrorString(int error, const char **text) {
+    *text = error == NO_DEVICE ? "no CUDA-capable device is detected" : "an error of the fake";
+    return DONE;
+}
+int cuDeviceGetName(char *name, int length, int device) { snprintf(name, length, "fake GPU"); return DONE; }
+int cuDeviceTotalMem_v2(bytes *total, int device) { *total = (bytes)8 << 30; return DONE; }
+int cuDeviceGetAttribute(int *value, int attribute, int device) {
+    int major = 0, minor = 0;
+    sscanf(setting("FAKE_CAPABILITY", "8.0"), "%d.%d", &major, &minor);
+    *value = attribute == 75 ? major : attribute == 76 ? minor : 0; /* COMPUTE_CAPABILITY_MAJOR, _MINOR */
+    return DONE;
+}
+
+/* The runtime, libcudart.so.11.0 */
+int cudaGetDeviceCount(int *count) { *count = visible(); return *count ? DONE : NO_DEVICE; }
+int cudaSetDevice(int device) { return device < visible() ? DONE : BAD_DEVICE; }
+int cudaMemGetInfo(bytes *free_, bytes *total) { *free_ = (bytes)6 << 30, *total = (bytes)8 << 30; return DONE; }
+int cudaMalloc(handle *p, bytes n) { *p = calloc(1, n ? n : 1); return *p ? DONE : NO_MEMORY; }
+int cudaFree(handle p) { free(p); return DONE; }
+int cudaHostAlloc(handle *p, bytes n, unsigned flags) { return cudaMalloc(p, n); }
+int cudaFreeHost(handle p) { free(p); return DONE; }
+int cudaMemcpy(handle to, handle from, bytes n, int kind) { memmove(to, from, n); return DONE; }
+int cudaMemcpyAsync(handle to, handle from, bytes n, int kind, handle stream) { memmove(to, from, n); return DONE; }
+int cudaMemset(handle p, int value, bytes n) { memset(p, value, n); return DONE; }
+int cudaMemsetAsync(handle p, int value, bytes n, handle stream) { memset(p, value, n); return DONE; }
+const char *cudaGetErrorString(int error) { return error == BAD_DEVICE ? "invalid device ordinal" : "an error"; }
+const char *cudaGetErrorName(int error) { return "cudaErrorOfTheFake"; }
+int cudaEventElapsedTime(float *ms, handle from, handle to) { *ms = 0.1f; return DONE; }
+int cudaStreamCreateWithFlags(handle *p, unsigned flags) { *p = nothing; return DONE; }
+int cudaStreamCreateWithPriority(handle *p, unsigned flags, int priority) { *p = nothing; return DONE; }
+int cudaEventCreateWithFlags(handle *p, unsigned flags) { *p = nothing; return DONE; }
+/* cudaDeviceProp of CUDA 11, by offsets: name[256], uuid[16], luid[8], luidDeviceNodeMask, then sizes from 288 on */
+int cudaGetDeviceProperties(char *p, int device) {
+    int major = 0, minor = 0;
+    sscanf(setting("FAKE_CAPABILITY", "8.0"), "%d.%d", &major, &minor);
+    memset(p, 0, 720);
+    strcpy(p, "fake GPU");
+    for (int *i = (int *)(p + 600); i < (int *)(p + 700); i++) *i = 2048; /* threads of a multiprocessor and others */
+    bytes *memory = (bytes *)(p + 288), *constant = (bytes *)(p + 352), *texture = (bytes *)(p + 368);
+    int *block = (int *)(p + 304), *grid = (int *)(p + 320), *version = (int *)(p + 360), *units = (int *)(p + 384);
+    memory[0] = (bytes)8 << 30, memory[1] = 49152;
+    block[0] = 65536, block[1] = 32; /* registers, threads of a warp */
+    *(bytes *)(p + 312) = 2147483647;
+    grid[0] = grid[1] = grid[2] = 1024, grid[3] = 64, grid[4] = 2147483647, grid[5] = grid[6] = 65535;
+    grid[7] = 1410000;
+    constant[0] = 65536, version[0] = major, version[1] = minor, texture[0] = 512, texture[1] = 32;
+    units[0] = 1, units[1] = 108;
+    return DONE;
+}
+
+/* The libraries that compute */
+#define CREATES(name) int name(handle *p) { *p = nothing; return DONE; }
+CREATES(cudaStreamCreate) CREATES(cudaEventCreate) CREATES(cublasCreate_v2) CREATES(cudnnCreate)
+CREATES(cudnnCreateActivationDescriptor) CREATES(cudnnCreateConvolutionDescriptor)
+CREATES(cudnnCreateDropoutDescriptor) CREATES(cudnnCreateFilterDescriptor) CREATES(cudnnCreateLRNDescriptor)
+CREATES(cudnnCreateOpTensorDescriptor) CREATES(cudnnCreatePoolingDescriptor) CREATES(cudnnCreateRNNDescriptor)
+CREATES(cudnnCreateReduceTensorDescriptor) CREATES(cudnnCreateTensorDescriptor)
+int cublasGetMathMode(handle h, int *mode) { *mode = 0; return DONE; }
+int curandCreateGenerator(handle *p, int kind) { *p = nothing; return DONE; }
+int nvrtcVersion(int *major, int *minor) { *major = 11, *minor = 8; return DONE; }
+bytes cudnnGetVersion(void) { return 8906; }
+const char *cudnnGetErrorString(int error) { return "an error of the fake"; }
+
+/* In which precision float32 is computed: 3 is FMA, 0 and 1 let cuDNN take TF32; 68 is float32, 77 TF32. */
+static void called_with(const char *name, int value) {
+    char text[100];
+    snprintf(text, sizeof text, "%s %d", name, value);
+    fake_called(text);
+}
+int cudnnSetConvolutionMathType(handle d, int kind) { called_with("cudnnSetConvolutionMathType", kind); return DONE; }
+int cublasGemmEx(handle h, int ta, int tb, int m, int n, int k, handle alpha, handle a, int type_a, int lda, handle b,
+                 int type_b, int ldb, handle beta, handle c, int type_c, int ldc, int computes_in, int algorithm) {
+    called_with("cublasGemmEx", computes_in);
+    return DONE;
+}
+
+struct algorithm { int number, status; float time; bytes memory; int determinism, math, reserved[3]; };
+static int one_algorithm(int *count, struct algorithm *found) {
+    *count = 1;
+    memset(found, 0, sizeof *found);
+    found->number = 1, found->memory = 16;
+    return DONE;
+}
+#define FINDS(name) int name(handle a, handle b, handle c, handle d, handle e, int wanted, int *count, \
+                             struct algorithm *found) { return one_algorithm(count, found); }
+FINDS(cudnnGetConvolutionForwardAlgorithm_v7) FINDS(cudnnFindConvolutionForwardAlgorithm)
+FINDS(cudnnGetConvolutionBackwardDataAlgorithm_v7) FINDS(cudnnFindConvolutionBackwardDataAlgorithm)
+FINDS(cudnnGetConvolutionBackwardFilterAlgorithm_v7) FINDS(cudnnFindConvolutionBackwardFilterAlgorithm)
+
+static int of_size(bytes *size, bytes n) { *size = n; return DONE; }
+#define FIVE handle a, handle b, handle c, handle d, handle e
+int cudnnGetConvolutionForwardWorkspaceSize(FIVE, int f, bytes *n) { return of_size(n, 16); }
+int cudnnGetConvolutionBackwardDataWorkspaceSize(FIVE, int f, bytes *n) { return of_size(n, 16); }
+int cudnnGetConvolutionBackwardFilterWorkspaceSize(FIVE, int f, bytes *n) { return of_size(n, 16); }
+int cudnnGetTensorSizeInBytes(handle a, bytes *n) { return of_size(n, 1 << 16); }
+int cudnnGetFilterSizeInBytes(handle a, bytes *n) { return of_size(n, 1 << 16); }
+int cudnnDropoutGetStatesSize(handle a, bytes *n) { return of_size(n, 1 << 16); }
+int cudnnGetReductionWorkspaceSize(handle a, handle b, handle c, handle d, bytes *n) { return of_size(n, 16); }
+int cudnnGetReductionIndicesSize(handle a, handle b, handle c, handle d, bytes *n) { return of_size(n, 16); }
+int cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(handle h, int m, int o, FIVE, bytes *n) {
+    return of_size(n, 16);
+}
+int cudnnGetBatchNormalizationBackwardExWorkspaceSize(handle h, int m, int o, FIVE, handle f, handle g, bytes *n) {
+    return of_size(n, 16);
+}
+int cudnnGetBatchNormalizationTrainingExReserveSpaceSize(handle h, int m, int o, handle a, handle x, bytes *n) {
+    return of_size(n, 16);
+}
+
+/* NCCL, libnccl.so.2: each rank gets back what it sent, as if the others had sent zeros. */
+static const bytes size_of[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2};
+static int n_ranks = 1;
+int ncclGetUniqueId(char *id) { memset(id, 0, 128); return DONE; }
+struct nccl_id { char bytes[128]; };
+int ncclCommInitRank(handle *p, int ranks, struct nccl_id id, int rank) { *p = nothing, n_ranks = ranks; return DONE; }
+static int copied(handle to, const void *from, bytes n) { if (to != from) memmove(to, from, n); return DONE; }
+int ncclAllReduce(const void *from, handle to, bytes n, int type, int op, handle c, handle s) {
+    fake_called("ncclAllReduce");
+    return copied(to, from, n * size_of[type]);
+}
+int ncclBroadcast(const void *from, handle to, bytes n, int type, int root, handle c, handle s) {
+    return copied(to, from, n * size_of[type]);
+}
+int ncclReduceScatter(const void *from, handle to, bytes n, int type, int op, handle c, handle s) {
+    return copied(to, from, n * size_of[type]);
+}
+int ncclAllGather(const void *from, handle to, bytes n, int type, handle c, handle s) {
+    for (int rank = 0; rank < n_ranks; rank++) copied((char *)to + rank * n * size_of[type], from, n * size_of[type]);
+    return DONE;
+}
