@@ -35,6 +35,7 @@ _LIBRARIES = {
     _COLLECTIVES: "nccl",
 }
 _OF_CPLUSPLUS = ("_ZNSt", "_ZNKSt", "_ZSt", "_ZN9__gnu")  # templates of C++'s library, compiled into the kernels'
+_OF_MINDSPORE = "/* MindSpore's kernels"  # what stands behind this in fake_cuda.c
 _STUB = """
 int {name}(void) {{
     static char is_noted;
@@ -42,22 +43,31 @@ int {name}(void) {{
     return 0;
 }}
 """
-# A kernel of MindSpore: notes its name at the first call, and returns 0.
+# A kernel of MindSpore: notes its name at the first call, and goes to the function that answers for it. At the call the
+# registers have its arguments, which the note must leave as they are.
 _KERNEL = """
 .globl {name}
 .type {name},@function
 {name}:
  cmpb $0,noted+{number}(%rip)
- jne 1f
+ je 1f
+ jmp {answer}@PLT
+1:
  movb $1,noted+{number}(%rip)
- sub $8,%rsp
+ push %rdi; push %rsi; push %rdx; push %rcx; push %r8; push %r9; sub $8,%rsp
  lea name_{number}(%rip),%rdi
  call fake_called@PLT
- add $8,%rsp
-1:
- xor %eax,%eax
- ret
+ add $8,%rsp; pop %r9; pop %r8; pop %rcx; pop %rdx; pop %rsi; pop %rdi
+ jmp {answer}@PLT
 """
+_SIZES = {"b": 1, "h": 1, "a": 1, "s": 2, "t": 2, "6__half": 2, "i": 4, "j": 4, "f": 4, "l": 8, "m": 8, "d": 8}
+_TYPE = f"({'|'.join(_SIZES)})"
+_ANSWERS = {
+    re.compile(r"_Z29BinaryOpWithBroadcastCudaFuncIL12BinaryOpType12EfffE"): "product",
+    re.compile(rf"_Z29BinaryOpWithBroadcastCudaFuncIL12BinaryOpType\d+E{_TYPE}{_TYPE}(?P<out>{_TYPE})E"): "binary",
+    re.compile(rf"_Z16UnaryOpsCudaFuncIL12ElwiseOpType\d+E{_TYPE}(?P<out>{_TYPE})E"): "unary",
+    re.compile(r"_Z11ArrayReduceI(?P<out>f)E"): "reduction",
+}  # name of a kernel -> function in fake_cuda.c; a size of the output's type follows it
 
 
 def backend_folder() -> Path:
@@ -92,7 +102,7 @@ def fake_gpu(folder: Path, **settings: str) -> dict[str, str]:
 
 
 def _build(folder: Path, plugin: Path) -> None:
-    source = _SOURCE.read_text()
+    source, _, _ = _SOURCE.read_text().partition(_OF_MINDSPORE)
     callers = (plugin / "libmindspore_gpu.so.11.6", plugin / "gpu" / _KERNELS)
     called = [name for library in callers for name in _symbols(library, "--undefined-only")]
     called += _symbols(plugin / "gpu11.6" / "libnvidia_collective.so", "--undefined-only")
@@ -131,11 +141,24 @@ def _compile(folder: Path, library: str, source: str) -> None:
 def _compile_kernels(folder: Path, names: Iterable[str]) -> None:
     """Make a library with the names of all kernels; of C++'s own library, it would replace the real functions."""
     kernels = [name for name in names if name.startswith("_Z") and not name.startswith(_OF_CPLUSPLUS)]
-    code = "".join(_KERNEL.format(name=name, number=number) for number, name in enumerate(kernels))
+    code = "".join(
+        _KERNEL.format(name=name, number=number, answer=_answer(name)) for number, name in enumerate(kernels)
+    )
     texts = "".join(f'name_{number}: .asciz "{name}"\n' for number, name in enumerate(kernels))
     stack = '.section .note.GNU-stack,"",@progbits\n'
     text, helper = folder / "kernels.s", folder / "fake.c"
     text.write_text(f".text\n{code}\n.local noted\n.comm noted,{len(kernels)},1\n.section .rodata\n{texts}{stack}")
-    helper.write_text(_SOURCE.read_text().split("/* The driver")[0])
+    source, _, answers = _SOURCE.read_text().partition(_OF_MINDSPORE)
+    helper.write_text(source.partition("/* The driver")[0] + _OF_MINDSPORE + answers)
     command = ["cc", "-shared", "-fPIC", "-w", f"-Wl,-soname,{_KERNELS}", "-o", folder / _KERNELS, text, helper]
     subprocess.run(command, check=True)
+
+
+def _answer(kernel: str) -> str:
+    """Return the name of the function that answers for a kernel."""
+    for pattern, answer in _ANSWERS.items():
+        found = pattern.match(kernel)
+        if found is not None:
+            out = found.groupdict().get("out")
+            return answer if out is None else f"{answer}_{_SIZES[out]}"
+    return "done"
