@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "subspace": ("errors", "io", "checkpoints"),
     "averaging": ("errors", "curves", "io", "checkpoints"),
     "merging": ("errors", "io", "checkpoints", "averaging"),
-    "launch": ("errors", "console", "io"),
+    "launch": ("errors", "console", "io", "workarounds"),  # of these only the loading of a backend
     "report": (*OFFLINE, "config", "factories"),
     "models": ("errors", "factories"),
     "data": ("errors", "io"),

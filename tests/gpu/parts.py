@@ -360,11 +360,11 @@ def _network() -> nn.Cell:
 
 
 def _with_own_weights(network: nn.Cell) -> nn.Cell:
-    """Give a network weights that don't come from the device's random numbers."""
+    """Give a network weights and biases that don't come from MindSpore's random numbers."""
     rng = np.random.default_rng(3)
-    for parameter in network.get_parameters():
-        if parameter.requires_grad and parameter.ndim > 1:
-            spread = np.sqrt(np.prod(parameter.shape[1:]))
+    for parameter in network.trainable_params():
+        if parameter.ndim > 1 or parameter.name.endswith("bias"):
+            spread = np.sqrt(parameter.size / len(parameter)) if parameter.ndim > 1 else 10.0
             parameter.set_data(Tensor((rng.normal(size=parameter.shape) / spread).astype("f4")))
     return network
 

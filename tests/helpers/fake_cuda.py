@@ -97,8 +97,13 @@ def fake_gpu(folder: Path, **settings: str) -> dict[str, str]:
     The driver is found through LD_LIBRARY_PATH. MindSpore's own libraries would come from its folder, so they are
     preloaded.
     """
-    preloaded = f"{folder / _KERNELS}:{folder / _COLLECTIVES}"
-    return {CUDA_FOLDERS: str(folder), "LD_LIBRARY_PATH": str(folder), "LD_PRELOAD": preloaded, **settings}
+    variables = {
+        CUDA_FOLDERS: str(folder),
+        "LD_LIBRARY_PATH": str(folder),
+        "LD_PRELOAD": f"{folder / _KERNELS}:{folder / _COLLECTIVES}",
+        "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(int(settings.get("FAKE_GPUS", "1"))))),
+    }
+    return variables | settings
 
 
 def _build(folder: Path, plugin: Path) -> None:
