@@ -104,14 +104,15 @@ def _driver(driver: Driver | None) -> CheckResult:
     newest = f"runs CUDA up to {_dotted(driver.cuda)}"
     if (0, 0) < driver.cuda < _OLDEST_CUDA:
         return CheckResult("driver", f"{name} {newest}", "install 450.80 or a newer one, for CUDA 11")
+    if driver.fault:
+        remedy = "look at nvidia-smi, and restart the machine if the driver was updated"
+        return CheckResult("driver", f"{name} fails ({driver.fault})", remedy)
     if driver.gpus:
         return CheckResult("driver", f"{name} {newest}")
-    why = f" ({driver.fault})" if driver.fault else ""
     visible = os.environ.get(VISIBLE_DEVICES)
     if visible is None:
-        remedy = "look at nvidia-smi, and restart the machine if the driver was updated"
-        return CheckResult("driver", f"{name} finds no GPU{why}", remedy)
-    text = f"{name} finds no GPU{why}, and {VISIBLE_DEVICES} is {visible!r}"
+        return CheckResult("driver", f"{name} finds no GPU", "look at nvidia-smi")
+    text = f"{name} finds no GPU, and {VISIBLE_DEVICES} is {visible!r}"
     return CheckResult("driver", text, f"name GPUs of this machine in {VISIBLE_DEVICES}, or unset it")
 
 

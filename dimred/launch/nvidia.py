@@ -17,6 +17,7 @@ Version = tuple[int, int]
 
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"  # numbers or UUIDs; CUDA ignores the first that is not there, and all after it
 _SECONDS_TO_ANSWER = 60.0
+_NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE: the driver works
 # Prints what the driver answers. It runs in a process of its own, because a driver's fault may end or hang it, and
 # because nobody may be the first to start CUDA in a process that starts others.
 _ASK = f"""
@@ -28,6 +29,7 @@ except OSError:
 version, count, text = ctypes.c_int(), ctypes.c_int(), ctypes.c_char_p()
 cuda.cuDriverGetVersion(ctypes.byref(version))
 status = cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count))
+status = 0 if status == {_NO_DEVICE} else status
 cuda.cuGetErrorString(status, ctypes.byref(text))
 gpus = []
 for number in range(count.value):

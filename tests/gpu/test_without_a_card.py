@@ -63,8 +63,9 @@ def calls(tmp_path: Path) -> Callable[[], set[str]]:
 
 
 @pytest.mark.parametrize(
-    ("argument", "products"), [("", {FMA, FLOAT32}), pytest.param("tf32=True", {TENSOR_CORES, TF32}, marks=pytest.mark.slow)]
-)  # fmt: skip
+    ("argument", "products"),
+    [("", {FMA, FLOAT32}), pytest.param("tf32=True", {TENSOR_CORES, TF32}, marks=pytest.mark.slow)],
+)
 def test_a_program_computes_on_the_gpu_without_a_word_of_mindspore(
     argument: str, products: set[str], gpu: dict[str, str], calls: Callable[[], set[str]], tmp_path: Path
 ) -> None:
@@ -86,6 +87,7 @@ def ask(gpu: dict[str, str], folder: Path, *words: str) -> None:
     assert all((folder / f"{part}.npz").exists() for part in parts), done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_the_search_and_its_vectors_have_kernels(
     gpu: dict[str, str], calls: Callable[[], set[str]], tmp_path: Path
 ) -> None:
@@ -123,7 +125,7 @@ def test_a_search_by_the_command_line_computes_float32_in_float32(
     settings = ("--set=precision.tf32=true", "--set=epochs=1", "--set=search.n_components=4")
     command = ("train", "stage-2", ".", stage_1, "basis.npy", "--config", "one.yaml", *settings)
     done = dimred(*command, cwd=tmp_path, environment=gpu, status=0)
-    assert done.stdout.startswith("device: GPU, 1 rank (no Ascend device; 1 GPU; --device-target and --devices ")
+    assert done.stderr.startswith("device: GPU, 1 rank (no Ascend device; 1 GPU; --device-target and --devices ")
     assert "have no effect on a search, which computes float32 in float32" in done.stdout
     assert FLOAT32 in calls()
     assert not {TENSOR_CORES, TF32} & calls()

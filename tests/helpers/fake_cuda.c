@@ -2,7 +2,8 @@
 
    Memory is the host's, copies are copies, handles are addresses of nothing, and every call succeeds. Variables:
    FAKE_GPUS: number of GPUs, 1 by default        FAKE_CAPABILITY: their compute capability, 8.0 by default
-   FAKE_DRIVER: newest CUDA of the driver, 12.4   FAKE_CUDA_LOG: a file that gets the name of each function called */
+   FAKE_DRIVER: newest CUDA of the driver, 12.4   FAKE_FAULT: number of an error with which the driver starts
+   FAKE_CUDA_LOG: a file that gets the name of each function called */
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -45,7 +46,7 @@ static int visible(void) {
 }
 
 /* The driver, libcuda.so.1 */
-int cuInit(unsigned flags) { return visible() ? DONE : NO_DEVICE; }
+int cuInit(unsigned flags) { return getenv("FAKE_FAULT") ? atoi(getenv("FAKE_FAULT")) : visible() ? DONE : NO_DEVICE; }
 int cuDriverGetVersion(int *version) {
     int major = 0, minor = 0;
     sscanf(setting("FAKE_DRIVER", "12.4"), "%d.%d", &major, &minor);
@@ -55,7 +56,7 @@ int cuDriverGetVersion(int *version) {
 int cuDeviceGetCount(int *count) { *count = visible(); return DONE; }
 int cuDeviceGet(int *device, int number) { *device = number; return number < visible() ? DONE : BAD_DEVICE; }
 int cuGetErrorString(int error, const char **text) {
-    *text = error == NO_DEVICE ? "no CUDA-capable device is detected" : "an error of the fake";
+    *text = "an error of the fake";
     return DONE;
 }
 int cuDeviceGetName(char *name, int length, int device) { snprintf(name, length, "fake GPU"); return DONE; }

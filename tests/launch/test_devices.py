@@ -25,10 +25,9 @@ def gpu(fake_cuda: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Give processes of this test a fake GPU; called with variables, set these too."""
 
     def set_variables(**variables: str) -> None:
-        for name, value in (fake_gpu(fake_cuda) | variables).items():
+        for name, value in fake_gpu(fake_cuda, **variables).items():
             monkeypatch.setenv(name, value)
 
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     set_variables()
     return set_variables
 
@@ -81,9 +80,18 @@ def test_a_gpu_without_cuda_is_left_out_and_the_first_line_says_how_to_get_it(
     ],
 )
 def test_each_rank_sees_one_of_the_gpus_that_the_user_shows(
-    visible: str | None, count: int, of_ranks: list[str], gpu: Any, tmp_path: Path
+    visible: str | None,
+    count: int,
+    of_ranks: list[str],
+    gpu: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    gpu(FAKE_GPUS="4", **({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}))
+    gpu(FAKE_GPUS="4")
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     driver = ask_driver()
     assert driver is not None
     assert len(driver.gpus) == count
@@ -99,8 +107,8 @@ def test_each_rank_sees_one_of_the_gpus_that_the_user_shows(
     ("variables", "said"),
     [
         ({"FAKE_DRIVER": "10.2"}, "driver runs CUDA up to 10.2; install 450.80 or a newer one, for CUDA 11, or use "),
-        ({"FAKE_GPUS": "0"}, "finds no GPU (no CUDA-capable device is detected, 100); look at nvidia-smi"),
-        ({"CUDA_VISIBLE_DEVICES": "7"}, "and CUDA_VISIBLE_DEVICES is '7'; name GPUs of this machine in CUDA_VISIBLE_"),
+        ({"FAKE_FAULT": "803"}, "driver fails (an error of the fake, 803); look at nvidia-smi, and restart the "),
+        ({"CUDA_VISIBLE_DEVICES": "7"}, "finds no GPU, and CUDA_VISIBLE_DEVICES is '7'; name GPUs of this machine in "),
         ({"FAKE_CAPABILITY": "5.2"}, "5.2 are not in its package, which begins at 6.0; use a newer GPU, or use "),
         ({CUDA_FOLDERS: "/nowhere"}, "DIMRED_CUDA is '/nowhere', where libcudart.so.11.0, libnvrtc.so.11.2, "),
     ],
@@ -162,4 +170,4 @@ def test_a_driver_that_does_not_answer_is_a_fault_and_no_end(gpu: Any, monkeypat
     driver = ask_driver()
     assert driver is not None
     assert driver.fault == "asking it ended with status 1"
-    assert "finds no GPU (asking it ended with status 1); look at nvidia-smi" in refusal()
+    assert "NVIDIA's driver fails (asking it ended with status 1); look at nvidia-smi" in refusal()

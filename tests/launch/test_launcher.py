@@ -28,7 +28,6 @@ def test_one_rank_needs_no_scheduler(tmp_path, capfd):
     assert (folder / "train.log").read_text() == "rank 0 of 1 ö fine\n"
     environment = (folder / "env.log").read_text().splitlines()
     assert "RANK_ID=0" in environment
-    assert "RANK_ID=0" in environment
     assert shlex.join(job(out, "fine").command(0)) in environment[1]
     assert not any(line.startswith("MS_ROLE") for line in environment)
 

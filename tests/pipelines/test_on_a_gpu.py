@@ -32,7 +32,7 @@ def test_two_ranks_of_stage_1_each_on_a_gpu(two_stages: TwoStages, gpu: dict[str
     settings = ("--set=epochs=1", "--set=snapshots.first_epoch=1", "--set=snapshots.per_epoch=10")
     command = ("train", "stage-1", two_stages.data, "--config", DIGITS, *settings)
     done = dimred(*command, cwd=tmp_path, environment=gpu | {"CUDA_VISIBLE_DEVICES": "1,0"}, status=0)
-    assert done.stdout.startswith("device: GPU, 2 ranks (no Ascend device; 2 GPUs; ")
+    assert done.stderr.startswith("device: GPU, 2 ranks (no Ascend device; 2 GPUs; ")
     assert "--device-target GPU --devices 2" in done.stdout  # of the next command
     for rank, number in enumerate(("1", "0")):
         variables = (tmp_path / f"device{rank}_stage_1" / "env.log").read_text().splitlines()
@@ -48,7 +48,7 @@ def test_stage_2(method: str, two_stages: TwoStages, gpu: dict[str, str], tmp_pa
     settings = (f"--set=method={method}", "--set=epochs=1", "--devices", 1)
     command = ("train", "stage-2", two_stages.data, two_stages.weights, *basis, "--config", DIGITS, *settings)
     done = dimred(*command, cwd=tmp_path, environment=gpu, status=0)
-    assert done.stdout.startswith("device: GPU, 1 rank ")
+    assert done.stderr.startswith("device: GPU, 1 rank ")
     assert has_convolved(tmp_path)
     assert read_metrics(tmp_path / "device0_stage_2" / "metrics.jsonl")
 
