@@ -1,7 +1,6 @@
 """Ask the card of this machine, and fail where an answer is wrong; see README.md. Not run yet: there was no card."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,14 +10,14 @@ from tests.gpu.runs import RUNS
 
 
 @pytest.fixture(scope="module")
-def card(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Card]:
+def card(tmp_path_factory: pytest.TempPathFactory) -> Card:
     """Ask everything once; the answers are in DIMRED_GPU_ANSWERS, or in a temporary folder."""
     folder = Path(os.environ.get("DIMRED_GPU_ANSWERS") or tmp_path_factory.mktemp("card"))
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("CUDA_VISIBLE_DEVICES")  # which tests/conftest.py hides for the others
         card = Card(folder, float(os.environ.get("DIMRED_GPU_MINUTES", "6")))
         card.ask()
-    yield card
+    return card
 
 
 @pytest.mark.gpu

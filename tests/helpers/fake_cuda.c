@@ -270,6 +270,25 @@ int unary_1(bytes n, const char *in, char *out, handle stream) { memset(out, 1, 
 int unary_2(bytes n, const char *in, char *out, handle stream) { memset(out, 0, 2 * n); return DONE; }
 int unary_4(bytes n, const char *in, char *out, handle stream) { memset(out, 0, 4 * n); return DONE; }
 int unary_8(bytes n, const char *in, char *out, handle stream) { memset(out, 0, 8 * n); return DONE; }
+#define TERNARY(name, ...) \
+    int name(int broadcasts, const struct shape *of_a, const struct shape *of_b, const struct shape *of_out, \
+             const void *a, const void *b, const void *c, char *out, bytes device, handle stream) { \
+        bytes n = size_of_shape(of_out); \
+        __VA_ARGS__ \
+        return DONE; \
+    }
+TERNARY(ternary_1, memset(out, 1, n);)
+TERNARY(ternary_2, memset(out, 0, 2 * n);)
+TERNARY(ternary_4, memset(out, 0, 4 * n);)
+TERNARY(ternary_8, memset(out, 0, 8 * n);)
+int cast_1(int n, const char *in, char *out, handle stream) { return unary_1(n, in, out, stream); }
+int cast_2(int n, const char *in, char *out, handle stream) { return unary_2(n, in, out, stream); }
+int cast_4(int n, const char *in, char *out, handle stream) { return unary_4(n, in, out, stream); }
+int cast_8(int n, const char *in, char *out, handle stream) { return unary_8(n, in, out, stream); }
+int fill(long n, const float *value, float *out, unsigned device, handle stream) {
+    for (long k = 0; k < n; k++) out[k] = *value;
+    return DONE;
+}
 int reduction_4(const char *in, const struct shape *of_in, int unifies, int kind, char *room, char *out, handle stream) {
     memset(out, 0, 4);
     return DONE;

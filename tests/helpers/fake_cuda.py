@@ -66,6 +66,11 @@ _ANSWERS = {
     re.compile(r"_Z29BinaryOpWithBroadcastCudaFuncIL12BinaryOpType12EfffE"): "product",
     re.compile(rf"_Z29BinaryOpWithBroadcastCudaFuncIL12BinaryOpType\d+E{_TYPE}{_TYPE}(?P<out>{_TYPE})E"): "binary",
     re.compile(rf"_Z16UnaryOpsCudaFuncIL12ElwiseOpType\d+E{_TYPE}(?P<out>{_TYPE})E"): "unary",
+    re.compile(
+        rf"_Z32BinaryExtOpWithBroadcastCudaFuncIL12BinaryOpType\d+E{_TYPE}{_TYPE}{_TYPE}(?P<out>{_TYPE})E"
+    ): "ternary",
+    re.compile(rf"_Z4CastI{_TYPE}(?P<out>{_TYPE})E"): "cast",
+    re.compile(r"_Z6FillV2IfE"): "fill",
     re.compile(r"_Z11ArrayReduceI(?P<out>f)E"): "reduction",
 }  # name of a kernel -> function in fake_cuda.c; a size of the output's type follows it
 
