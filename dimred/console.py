@@ -41,7 +41,7 @@ Weights = Annotated[Path, typer.Argument(metavar="WEIGHTS", help="Stage 1's last
 DeviceTarget = Annotated[Literal["Ascend", "GPU", "CPU"], typer.Option(help="Kind of device to compute on.")]
 DeviceTargetIfGiven = Annotated[
     Literal["Ascend", "GPU", "CPU"] | None,
-    typer.Option(help="By default Ascend, else GPU, else CPU: the first that can be used here."),
+    typer.Option(help="By default the first of these that is here."),
 ]
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set this key of the configuration.")
