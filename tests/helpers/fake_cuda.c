@@ -240,8 +240,8 @@ int ncclAllGather(const char *from, char *to, bytes n, int type, struct group *g
 }
 
 /* MindSpore's kernels, libcuda_ops.so.11. Products of float32 are right, because ranks act on sums of votes and texts,
-   which are multiplied by a factor. Other operations on single elements give 0, comparisons give true, and a reduction
-   begins with 0: so that a condition is one, and two passes over a batch have the same loss. */
+   which are multiplied by a factor, and so are casts. Other operations on single elements give 0, and comparisons true; a
+   reduction begins with 0, of integers with 1. So a condition is one, and two passes over a batch have the same loss. */
 int done(void) { return DONE; }
 struct shape { const long *begin, *end, *room; }; /* std::vector<int64_t> */
 static bytes size_of_shape(const struct shape *shape) {
@@ -281,15 +281,21 @@ TERNARY(ternary_1, memset(out, 1, n);)
 TERNARY(ternary_2, memset(out, 0, 2 * n);)
 TERNARY(ternary_4, memset(out, 0, 4 * n);)
 TERNARY(ternary_8, memset(out, 0, 8 * n);)
-int cast_1(int n, const char *in, char *out, handle stream) { return unary_1(n, in, out, stream); }
-int cast_2(int n, const char *in, char *out, handle stream) { return unary_2(n, in, out, stream); }
-int cast_4(int n, const char *in, char *out, handle stream) { return unary_4(n, in, out, stream); }
-int cast_8(int n, const char *in, char *out, handle stream) { return unary_8(n, in, out, stream); }
+#define CASTS(from, type) CAST(from, type, b, char) CAST(from, type, i, int) CAST(from, type, l, long) \
+    CAST(from, type, f, float)
+#define CAST(from, type, to, new_type) \
+    int cast_##from##to(int n, const type *in, new_type *out, handle stream) { \
+        for (int k = 0; k < n; k++) out[k] = (new_type)in[k]; \
+        return DONE; \
+    }
+CASTS(b, char) CASTS(i, int) CASTS(l, long) CASTS(f, float)
 int fill(long n, const float *value, float *out, unsigned device, handle stream) {
     for (long k = 0; k < n; k++) out[k] = *value;
     return DONE;
 }
-int reduction_4(const char *in, const struct shape *of_in, int unifies, int kind, char *room, char *out, handle stream) {
-    memset(out, 0, 4);
-    return DONE;
-}
+#define REDUCTION(letter, type, first) \
+    int reduction_##letter(const type *in, const struct shape *of_in, int unifies, int kind, type *room, type *out) { \
+        *out = first; \
+        return DONE; \
+    }
+REDUCTION(f, float, 0) REDUCTION(i, int, 1) REDUCTION(l, long, 1) /* a loss of 0, over one item */

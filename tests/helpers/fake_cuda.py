@@ -69,10 +69,10 @@ _ANSWERS = {
     re.compile(
         rf"_Z32BinaryExtOpWithBroadcastCudaFuncIL12BinaryOpType\d+E{_TYPE}{_TYPE}{_TYPE}(?P<out>{_TYPE})E"
     ): "ternary",
-    re.compile(rf"_Z4CastI{_TYPE}(?P<out>{_TYPE})E"): "cast",
+    re.compile(r"_Z4CastI(?P<types>[bilf]{2})E"): "cast",
     re.compile(r"_Z6FillV2IfE"): "fill",
-    re.compile(r"_Z11ArrayReduceI(?P<out>f)E"): "reduction",
-}  # name of a kernel -> function in fake_cuda.c; a size of the output's type follows it
+    re.compile(r"_Z11ArrayReduceI(?P<types>[fil])E"): "reduction",
+}  # name of a kernel -> function in fake_cuda.c, which its types or the size of its output's type follow
 
 
 def backend_folder() -> Path:
@@ -169,6 +169,7 @@ def _answer(kernel: str) -> str:
     for pattern, answer in _ANSWERS.items():
         found = pattern.match(kernel)
         if found is not None:
-            out = found.groupdict().get("out")
-            return answer if out is None else f"{answer}_{_SIZES[out]}"
+            groups = found.groupdict()
+            kind = groups.get("types", _SIZES.get(groups.get("out", "")))
+            return answer if kind is None else f"{answer}_{kind}"
     return "done"
