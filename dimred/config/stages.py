@@ -295,8 +295,8 @@ class StageTwoConfig(StageConfig):
 
     @property
     def needs_exact_float32(self) -> bool:
-        """Return whether losses are compared, as a line search does."""
-        return self.method == "search"
+        """Return what the method says, see ``MethodConfig``."""
+        return self.method_config.needs_exact_float32
 
     @model_validator(mode="before")
     @classmethod
