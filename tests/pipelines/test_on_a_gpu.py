@@ -33,7 +33,6 @@ def test_two_ranks_of_stage_1_each_on_a_gpu(two_stages: TwoStages, gpu: dict[str
     command = ("train", "stage-1", two_stages.data, "--config", DIGITS, *settings)
     done = dimred(*command, cwd=tmp_path, environment=gpu | {"CUDA_VISIBLE_DEVICES": "1,0"}, status=0)
     assert done.stderr.startswith("device: GPU, 2 ranks (no Ascend device; 2 GPUs; ")
-    assert "--device-target GPU --devices 2" in done.stdout  # of the next command
     for rank, number in enumerate(("1", "0")):
         variables = (tmp_path / f"device{rank}_stage_1" / "env.log").read_text().splitlines()
         assert f"CUDA_VISIBLE_DEVICES={number}" in variables
