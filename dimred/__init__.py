@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from dimred.comparison.compare import compare as compare
     from dimred.evaluation.batch_norm import reestimate_batch_norm as reestimate_batch_norm
     from dimred.merging.merge import merge as merge
+    from dimred.runs.use_gpu import use_gpu as use_gpu
     from dimred.stages.snapshot_callback import SnapshotCallback as SnapshotCallback
     from dimred.stages.subspace_train_step import SubspaceTrainStep as SubspaceTrainStep
     from dimred.subspace.basis import SubspaceBasis as SubspaceBasis
@@ -53,6 +54,7 @@ _HOME = {
     "load_basis": "dimred.subspace.basis",
     "merge": "dimred.merging.merge",
     "reestimate_batch_norm": "dimred.evaluation.batch_norm",
+    "use_gpu": "dimred.runs.use_gpu",
     "with_precision": "dimred.train_step.precision",
 }
 __all__ = list(_HOME)

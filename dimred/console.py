@@ -38,10 +38,10 @@ _UsageError: Any = typer.BadParameter.__base__  # Typer's own since 0.20, before
 # Arguments and options that several programs have.
 Data = Annotated[Path, typer.Argument(metavar="DATA", help="Folder with train/<class>/ and val/<class>/.")]
 Weights = Annotated[Path, typer.Argument(metavar="WEIGHTS", help="Stage 1's last full checkpoint.")]
-DeviceTarget = Annotated[Literal["Ascend", "CPU"], typer.Option(help="Kind of device to compute on.")]
+DeviceTarget = Annotated[Literal["Ascend", "GPU", "CPU"], typer.Option(help="Kind of device to compute on.")]
 DeviceTargetIfGiven = Annotated[
-    Literal["Ascend", "CPU"] | None,
-    typer.Option(help="By default Ascend where MindSpore sees one, else CPU."),
+    Literal["Ascend", "GPU", "CPU"] | None,
+    typer.Option(help="By default the first of these that is here."),
 ]
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set this key of the configuration.")

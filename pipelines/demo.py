@@ -15,9 +15,11 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from dimred.config import StageTwoConfig, load_config
-from dimred.console import print_table, run_program
+from dimred.console import DeviceTargetIfGiven, print_table, run_program
 from dimred.errors import DimredError
 from dimred.io.atomic import writable
+from dimred.launch.device import Device
+from dimred.launch.devices import DEVICES, choose_device
 from dimred.launch.programs import start
 from dimred.launch.signals import StopSignals
 from dimred.report.page import Page, Picture, sentences, table
@@ -53,32 +55,41 @@ def demo(
     out: Annotated[Path, typer.Option(help="New folder for everything the demo writes.")] = Path("demo_out"),
     seed: Annotated[int, typer.Option(min=0, help="Seed of data, weights and order.")] = 1,
     epochs: Annotated[int, typer.Option(min=2, help="Epochs of stage 1; the rest follows from it.")] = 12,
+    device_target: DeviceTargetIfGiven = None,
 ) -> None:
     """Search in 32 directions of the weights' PCA, beside a cooldown and plain training, on handwritten digits."""
+    device = DEVICES[choose_device(device_target)]
     total = epochs + load_config(StageTwoConfig, COOLDOWN).with_epochs_after(epochs).n_epochs + _CHOOSING
     with writable("--out", out):
         out.mkdir(parents=True)
     out = out.resolve()
     with StopSignals(), ExitStack() as programs:
         _wait(start(programs, [*_DIMRED, "data", "digits", out / "data", "--seed", seed]))
-        _train_all(programs, out, epochs, total, ["--set", f"seed={seed}"])
+        _train_all(programs, out, epochs, total, device, ["--set", f"seed={seed}"])
         for run in ("search", "cooldown"):
-            _wait(start(programs, [*_DIMRED, "report", out / run, "--out", out / f"report_{run}"]))
+            command = [*_DIMRED, "report", out / run, "--out", out / f"report_{run}"]
+            _wait(start(programs, [*command, "--device-target", device.target]))
         _show(out, epochs, total)
 
 
-def _train_all(programs: ExitStack, out: Path, epochs: int, total: int, common: Sequence[str]) -> None:
-    """Run stage 1, the PCA and both stage 2s; at the same time plain training, as many passes and twice as many.
+def _train_all(
+    programs: ExitStack, out: Path, epochs: int, total: int, device: Device, overrides: Sequence[str]
+) -> None:
+    """Run stage 1, the PCA and both stage 2s, and plain training, as many passes and twice as many.
 
-    Each runs in a process of its own, by the program that the command line runs too.
+    Each runs in a process of its own, by the program that the command line runs too. Where processes can share the
+    device, plain training runs at the same time.
     """
     beside, data = [], out / "data"
+    common = [*overrides, "--device-target", device.target]
     for n_epochs in (total, 2 * total):
         options = [f"schedule.total_epochs={n_epochs}", "snapshots.first_epoch=1000"]
         run = out / f"plain_{n_epochs}"
         command = _stage_1(data, run, PUBLISHED, n_epochs, options, common)
-        beside.append(start(programs, command, run.with_suffix(".log")))
         _log.info(f"plain training of {n_epochs} epochs: {run}.log")
+        beside.append(start(programs, command, run.with_suffix(".log")))
+        if not device.is_shared:
+            _wait(beside[-1])
     first = max(1, round(0.3 * epochs))
     per_epoch = math.ceil(_SNAPSHOTS / (epochs - first + 1))
     options = [f"snapshots.per_epoch={per_epoch}", f"snapshots.first_epoch={first}", "stop=null"]

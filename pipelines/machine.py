@@ -4,55 +4,19 @@ python -m dimred.pipelines.machine bench DATA --config pipelines/configs/digits.
 """
 
 import json
-import math
-import os
 import resource
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import mindspore as ms
 import numpy as np
 import typer
-from mindspore import Tensor, nn
 
 from dimred.config import StageOneConfig, load_config
 from dimred.console import Data, DeviceTarget, Overrides, run_program
 from dimred.errors import DimredError
 from dimred.launch.channel import tell_refusal
-from dimred.runs.device import set_precision, set_up
-from dimred.runs.loop import EpochLoop, Observer, Progress
-from dimred.runs.run import open_run
-from dimred.runs.steps import build_train_step
-from dimred.runs.task import build_task
-from dimred.stages.checks import check_stage_1
-from dimred.train_step.step import TrainStep
-from dimred.vectors.parameters import to_arrays
-
-_STEPS, _WARM_UP = 50, 10
-
-
-class _Timer(Observer):
-    """An observer of stage 1's steps that reads their losses, as a run does, and notes the time of each read."""
-
-    def __init__(self) -> None:
-        self.n_launched = 0
-        self.done_at: dict[int, float] = {}
-
-    def count(self) -> None:
-        """Count a step that was launched."""
-        self.n_launched += 1
-
-    def after_step(self, result: Any, progress: Progress) -> None:
-        """Read the loss, and note the time and the steps launched by then."""
-        float(result.loss)
-        self.done_at[self.n_launched] = time.perf_counter()
-
-    def save(self, progress: Progress) -> None:
-        """Save nothing."""
-
-    def after_epoch(self, progress: Progress) -> None:
-        """Measure nothing."""
+from dimred.launch.devices import DEVICES, make_ready
 
 
 def bench(
@@ -63,6 +27,16 @@ def bench(
     overrides: Overrides = None,
 ) -> None:
     """Compile the step, make 50 more, time them from the tenth on, and print the result as one JSON object."""
+    make_ready(device_target)  # before MindSpore is imported
+    import mindspore as ms
+
+    from dimred.runs.device import set_precision, set_up
+    from dimred.runs.run import open_run
+    from dimred.runs.steps import build_train_step
+    from dimred.runs.task import build_task
+    from dimred.runs.timing import time_steps
+    from dimred.stages.checks import check_stage_1
+
     settings = load_config(StageOneConfig, config, overrides or [])
     ranks = set_up(settings.seed, device_target, settings.all_reduce_split, settings.deterministic)
     set_precision(settings)
@@ -70,37 +44,23 @@ def bench(
     check_stage_1(task, out)
     step = build_train_step(settings, task.network, task.steps_per_epoch, ranks)
     with open_run(out, task) as run:
-        runs, start = [], time.perf_counter()
-        for n_steps in (1, _STEPS):
-            part, timer = task.training_batches.shortened(n_steps), _Timer()
-            loop = EpochLoop(
-                "stage 1", step, part, seed=settings.seed, n_epochs=math.ceil(n_steps / part.steps_per_epoch),
-                save_every_steps=settings.save_every_steps, ranks=ranks, signals=run.signals,
-                read_every_steps=min(settings.read_every_steps, _STEPS // 2), after_launch=timer.count,
-            )  # fmt: skip
-            loop.run(Progress(), timer)
-            runs.append(timer.done_at)
-    first_result, done_at = runs[0][1], runs[1]
-    first, last = min(n for n in done_at if n >= _WARM_UP), max(done_at)
-    seconds = done_at[last] - done_at[first]
-    per_epoch = part.steps_per_epoch  # whose last step may have fewer rows
-    n_rows = sum(part.rows_of_step(step_before % per_epoch + 1) for step_before in range(first, last))
+        times = time_steps(run, task, step)
     peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # of the process
-    if device_target == "Ascend":
+    if device_target != "CPU":
         peak = int(ms.runtime.max_memory_allocated())  # of the tensors on the device
     precision, size = settings.precision, f", {settings.data.image_size} px" if settings.data.dataset is None else ""
     half = "" if precision.level == "O0" else f" {precision.dtype}"
     row = {
         "network": settings.model.name + size,
         "MindSpore": ms.__version__,
-        "device": device_target if device_target == "Ascend" else f"CPU, {os.cpu_count()} cores",
+        "device": DEVICES[device_target].describe(),
         "ranks": ranks.group_size,
-        "batch": part.rows_of_step(1),
+        "batch": task.training_batches.rows_of_step(1),
         "precision": precision.level + half,
         "jit level": precision.jit_level or "default",
-        "compile, s": f"{first_result - start:.1f}",
-        "ms a step": f"{1000 * seconds / (last - first):.1f}",
-        "images a second": f"{n_rows * ranks.group_size / seconds:,.0f}",
+        "compile, s": f"{times.first:.1f}",
+        "ms a step": f"{1000 * times.seconds / times.n_steps:.1f}",
+        "images a second": f"{times.n_rows * ranks.group_size / times.seconds:,.0f}",
         "peak memory of rank 0, MB": f"{peak / 1e6:,.0f}",
     }
     print(json.dumps(row))
@@ -108,6 +68,13 @@ def bench(
 
 def doctor(out: Annotated[Path, typer.Option(help="Folder of the rank.")], device_target: DeviceTarget = "CPU") -> None:
     """Make one training step, and check that all ranks have the same weights after it."""
+    make_ready(device_target)  # before MindSpore is imported
+    from mindspore import Tensor, nn
+
+    from dimred.runs.device import set_up
+    from dimred.train_step.step import TrainStep
+    from dimred.vectors.parameters import to_arrays
+
     ranks = set_up(1, device_target)
     network = nn.Dense(4, 3)
     ranks.broadcast(network.trainable_params())

@@ -15,6 +15,7 @@ from dimred.averaging.mean import mean_vector, open_fitting
 from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageOneConfig, StageTwoConfig, load_config
+from dimred.launch.device import Target
 from dimred.report.plots import PlanePoints, PlaneView
 from dimred.report.run_page import make_report_folder, write_report, write_stage_1_report
 from dimred.report.run_record import StageTwoRecord, read_stage_1, read_stage_2
@@ -31,7 +32,7 @@ from dimred.vectors.parameters import from_arrays
 _LEAST_ANGLE = 1e-5  # radians between two directions; float32 weights on a line have less
 
 
-def report(folder: Path, out: Path, grid: int, n_batches: int) -> Path:
+def report(folder: Path, out: Path, grid: int, n_batches: int, device_target: Target = "CPU") -> Path:
     """Write the report of a finished stage 2 run, or of a stage 1 run so far.
 
     A part whose files are gone is left out, and the page says so.
@@ -41,6 +42,7 @@ def report(folder: Path, out: Path, grid: int, n_batches: int) -> Path:
         out: a new folder, or one with an earlier report, which is replaced.
         grid: points along each side of the plane.
         n_batches: training batches on which the loss in the plane is evaluated.
+        device_target: the kind of device that evaluates it.
 
     Returns:
         The page's path.
@@ -59,7 +61,7 @@ def report(folder: Path, out: Path, grid: int, n_batches: int) -> Path:
     make_report_folder(out)
     task = None
     if "data" not in run.missing_sources:
-        set_up(settings.seed)
+        set_up(settings.seed, device_target)
         splits = {"train", settings.data.eval_split}
         task = build_task(settings, Path(str(run.result.sources["data"])), splits=splits)
         then, now = run.result.digests, pins_of_data(task.data, task.images)

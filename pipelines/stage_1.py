@@ -11,13 +11,7 @@ import typer
 from dimred.config import StageOneConfig, load_config
 from dimred.console import Data, DeviceTarget, FastDevRun, Overrides, Resume, run_program
 from dimred.launch.channel import tell_refusal
-from dimred.runs.begun import Begun
-from dimred.runs.device import set_precision, set_up
-from dimred.runs.run import open_run
-from dimred.runs.steps import build_train_step
-from dimred.runs.task import build_task
-from dimred.stages.checks import check_stage_1
-from dimred.stages.stage_1 import StageOne
+from dimred.launch.devices import make_ready
 
 From = Annotated[Path | None, typer.Option("--from", help="Begin a new run with this full checkpoint of another run.")]
 
@@ -30,6 +24,15 @@ def stage_1(
     device_target: DeviceTarget = "CPU", fast_dev_run: FastDevRun = False, overrides: Overrides = None,
 ) -> None:  # fmt: skip
     """Train a network, and keep a rolling series of snapshots of its weights for stage 2."""
+    make_ready(device_target)  # before MindSpore is imported
+    from dimred.runs.begun import Begun
+    from dimred.runs.device import set_precision, set_up
+    from dimred.runs.run import open_run
+    from dimred.runs.steps import build_train_step
+    from dimred.runs.task import build_task
+    from dimred.stages.checks import check_stage_1
+    from dimred.stages.stage_1 import StageOne
+
     begun = Begun.open(out, StageOneConfig, config, overrides or []) if resume else None
     settings = begun.config if begun else load_config(StageOneConfig, config or Path("imagenet"), overrides or [])
     ranks = set_up(settings.seed, device_target, settings.all_reduce_split, settings.deterministic)

@@ -11,13 +11,7 @@ import typer
 from dimred.config import StageTwoConfig, load_config
 from dimred.console import Data, DeviceTarget, FastDevRun, Overrides, Resume, Weights, run_program
 from dimred.launch.channel import tell_refusal
-from dimred.runs.begun import Begun
-from dimred.runs.device import set_precision, set_up
-from dimred.runs.run import open_run
-from dimred.runs.task import build_task
-from dimred.stages.checks import check_stage_2
-from dimred.stages.parent import StageOneRun, config_beside
-from dimred.stages.stage_2 import build_stage_2
+from dimred.launch.devices import make_ready
 
 
 def stage_2(
@@ -29,6 +23,15 @@ def stage_2(
     device_target: DeviceTarget = "CPU", fast_dev_run: FastDevRun = False,
 ) -> None:  # fmt: skip
     """Continue a stage 1: search in the subspace of its snapshots, or cool its training down; save the network."""
+    make_ready(device_target)  # before MindSpore is imported
+    from dimred.runs.begun import Begun
+    from dimred.runs.device import set_precision, set_up
+    from dimred.runs.run import open_run
+    from dimred.runs.task import build_task
+    from dimred.stages.checks import check_stage_2
+    from dimred.stages.parent import StageOneRun, config_beside
+    from dimred.stages.stage_2 import build_stage_2
+
     begun = Begun.open(out, StageTwoConfig, config, overrides or []) if resume else None
     settings = begun.config if begun else load_config(StageTwoConfig, config or config_beside(weights), overrides or [])
     ranks = set_up(settings.seed, device_target, settings.all_reduce_split, settings.deterministic)

@@ -1,5 +1,6 @@
 # Sourced by the other scripts. Sets REPOSITORY and PYTHON: choose_python() takes the environment that the script is
-# called in, if dimred with [train] is installed there; install() fills the clone's own .venv, once.
+# called in, if dimred with [train] is installed there; install() fills the clone's own .venv, once. Where NVIDIA's
+# driver finds a GPU, install() adds the libraries of CUDA.
 
 # Follow a link to a script to the clone that it belongs to.
 REPOSITORY=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." && pwd)
@@ -75,20 +76,44 @@ choose_python() {
     install
 }
 
+# Print "cuda" if NVIDIA's driver finds a GPU on a machine for which MindSpore's package has a backend.
+extra_of_gpu() {
+    "$1" -I -S -c '
+import ctypes, platform, sys
+try:
+    driver, count = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
+except OSError:
+    raise SystemExit
+has_backend = (sys.platform, platform.machine()) == ("linux", "x86_64")
+if has_backend and driver.cuInit(0) == driver.cuDeviceGetCount(ctypes.byref(count)) == 0 < count.value:
+    print("cuda")
+' 2>/dev/null || true # a driver that crashes has no GPU
+}
+
 # Do nothing if this pyproject.toml was installed before, in this folder: a .venv that was moved or copied names the old
 # folder. The mark is written last, so that an interrupted installation is done again.
 install() {
-    local wanted mark=$REPOSITORY/.venv/.installed python
-    wanted="$(cksum <"$REPOSITORY/pyproject.toml") $REPOSITORY"
-    if [ -x "$PYTHON" ] && [ "$(cat "$mark" 2>/dev/null)" = "$wanted" ]; then
-        return
-    fi
-    echo "installing into $REPOSITORY/.venv (about 3 GB, a few minutes; only the first time)" >&2
+    local wanted mark=$REPOSITORY/.venv/.installed python cuda size="about 3 GB"
+    python=$PYTHON
     if [ ! -x "$PYTHON" ]; then
         python=$(find_python) || return
+    fi
+    cuda=$(extra_of_gpu "$python")
+    wanted="$(cksum <"$REPOSITORY/pyproject.toml") $REPOSITORY${cuda:+ $cuda}"
+    if [ -x "$PYTHON" ]; then
+        case "$(cat "$mark" 2>/dev/null)" in
+            "$wanted" | "$wanted cuda") return ;; # CUDA's libraries stay, such as on a login node without a GPU
+        esac
+    fi
+    if [ -n "$cuda" ]; then
+        size="about 6 GB, of which 3 GB are CUDA's libraries, because NVIDIA's driver finds a GPU here"
+    fi
+    echo "installing into $REPOSITORY/.venv ($size; a few minutes; only the first time)" >&2
+    if [ ! -x "$PYTHON" ]; then
         "$python" -m venv "$REPOSITORY/.venv" || return
     fi
-    "$PYTHON" -m pip install --quiet --no-compile --disable-pip-version-check --editable "$REPOSITORY[test]" || return
+    "$PYTHON" -m pip install --quiet --no-compile --disable-pip-version-check \
+        --editable "$REPOSITORY[test${cuda:+,$cuda}]" || return
     # Compile what every process imports, even where Python is told to write no bytecode: it would take four seconds each.
     env -u PYTHONDONTWRITEBYTECODE "$PYTHON" -c "import dimred.pipelines.stage_1, dimred.pipelines.stage_2" || return
     echo "$wanted" >"$mark"

@@ -10,7 +10,7 @@ run_stage() {
 $3
 
 The options are those of dimred train, such as --config FILE.yaml, --set key=value, --devices N, --device-target
-Ascend|CPU, --rank-table FILE, --out DIR, --resume and --dry-run. Once installed, dimred train --help explains all of
+Ascend|GPU|CPU, --rank-table FILE, --out DIR, --resume and --dry-run. Once installed, dimred train --help explains all of
 them. Without --config the stage takes $4.
 
 The script runs in the environment that it is called in, or that of the Python named by DIMRED_PYTHON, if dimred[train]

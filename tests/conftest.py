@@ -1,6 +1,7 @@
 """Mark the quick tests: ``-m quick`` takes them, and ends in three minutes on two cores."""
 
 import gc
+import os
 import signal
 from pathlib import Path
 
@@ -8,8 +9,10 @@ import mindspore as ms
 import pytest
 from hypothesis import settings
 
+from tests.helpers.fake_cuda import build_fake_cuda
+
 TESTS = Path(__file__).parent
-NOT_QUICK = {"slow", "benchmark", "browser", "torch"}  # markers
+NOT_QUICK = {"slow", "benchmark", "browser", "torch", "gpu", "cuda"}  # markers
 # Folders and files that start training runs or jobs, compile much, or take ten seconds: none is quick, and two workers
 # begin with them in this order, so that the short ones fill the gaps at the end.
 LONGER = (
@@ -28,6 +31,7 @@ LONGER = (
     "stages/test_own_method.py",
     "stages/test_early_stop.py",
     "golden/test_golden.py",
+    "gpu",
     "launch/test_launcher.py",
     "cli/test_bench.py",
     "cli/test_doctor.py",
@@ -42,6 +46,9 @@ LONGER = (
     "benchmarks",
 )
 
+# Tests compute on the CPU, whatever the machine has; those that need a GPU, or a fake one, show it to their processes.
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
 # A process in a script's background or under nohup ignores these signals, and so do its children; tests send them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -51,6 +58,13 @@ ms.runtime.launch_blocking()
 
 settings.register_profile("untimed", deadline=None)  # no test asserts a time
 settings.load_profile("untimed")
+
+
+@pytest.fixture(scope="session")
+def fake_cuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the libraries of a GPU that does not compute, once for all workers."""
+    root = tmp_path_factory.getbasetemp()
+    return build_fake_cuda((root.parent if root.name.startswith("popen-") else root) / "fake_cuda")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "subspace": ("errors", "io", "checkpoints"),
     "averaging": ("errors", "curves", "io", "run_files", "checkpoints"),
     "merging": ("errors", "io", "run_files", "checkpoints", "averaging"),
-    "launch": ("errors", "console", "io", "run_files"),
+    "launch": ("errors", "console", "io", "run_files", "workarounds"),  # of these only the loading of a backend
     "report": (*OFFLINE, "config", "factories"),
     "models": ("errors", "factories"),
     "data": ("errors", "io"),
@@ -157,7 +157,7 @@ def test_importing_does_not_load_mindspore(packages):
 @pytest.mark.parametrize("stage", [1, 2])
 def test_the_program_of_a_stage_is_short(stage):
     """It reads: set up, run, end."""
-    assert len((ROOT / "pipelines" / f"stage_{stage}.py").read_text(encoding="utf-8").splitlines()) <= 45
+    assert len((ROOT / "pipelines" / f"stage_{stage}.py").read_text(encoding="utf-8").splitlines()) <= 50
 
 
 def test_every_folder_of_tests_is_collected(pytestconfig):

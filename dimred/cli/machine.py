@@ -3,12 +3,13 @@
 import importlib.metadata
 import io
 import json
+import logging
 import os
 import platform
 import tempfile
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import psutil
 import typer
@@ -20,27 +21,20 @@ from dimred.console import Data, DeviceTargetIfGiven, Overrides
 from dimred.errors import ConfigError, DimredError, MissingPackageError, number_of
 from dimred.io.atomic import describe_os_error
 from dimred.io.disk_space import free_bytes
-from dimred.launch.devices import ASCEND_DEVICE, Target, choose_devices
+from dimred.launch.device import CheckResult, Target
+from dimred.launch.devices import DEVICES, choose_devices
+
+_log = logging.getLogger(__name__)
 
 _LEAST_MEMORY, _LEAST_DISK = 2e9, 1e9  # bytes; MindSpore alone takes half a gigabyte for each rank
 _PACKAGES = ("mindspore", "numpy", "scipy", "scikit-learn", "h5py", "safetensors")
-_CANN = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME")  # set by CANN's set_env.sh
-_NEEDED_FOR_A_JOB = ("mindspore", "device", "CANN", "disk")
-
-
-class CheckResult(NamedTuple):
-    """The result of one check: its name, what it found, and a remedy if something is wrong."""
-
-    what: str
-    text: str
-    remedy: str = ""
 
 
 def doctor(
     device_target: DeviceTargetIfGiven = None,
     devices: Annotated[
         int | None,
-        typer.Option(min=2, help="Number of ranks in the collective; by default all Ascend devices, at least 2."),
+        typer.Option(min=2, help="Number of ranks in the collective; by default all devices, or 2 on a CPU."),
     ] = None,
     master_port: Annotated[
         int | None, typer.Option(min=1024, max=65535, help="Port to join the ranks through; a free one by default.")
@@ -48,18 +42,25 @@ def doctor(
 ) -> None:
     """Check whether this machine can train, and say how to fix what is wrong.
 
-    It looks at versions, device, CANN, memory, the disk of this folder and oneDNN. If MindSpore, device, CANN and disk
-    are fine, it also runs a training step and a collective, which takes half a minute. The exit status is 1 if a check
-    failed; its line says how to fix that. The checks for Ascend have never been run on a device.
+    It looks at versions, at the device with its driver and libraries, at memory, the disk of this folder and oneDNN. If
+    MindSpore, device and disk are fine, it also runs a training step, and a collective if there are several ranks to
+    join, which takes half a minute. On a GPU for which the driver has to compile MindSpore's kernels, that step does
+    it. The exit status is 1 if a check failed; its line says how to fix that. The checks of Ascend and GPUs have never
+    been run on a device.
 
     Example: dimred doctor
     """
     device_target, devices = choose_devices(device_target, devices)
-    results = [*_versions(), _device(device_target), _cann(device_target), _memory(), _disk(), _instruction_set()]
+    device = DEVICES[device_target]
+    versions, of_device, disk = _versions(), list(device.checks()), _disk()
+    results = [*versions, *of_device, _memory(), disk, _instruction_set()]
     for result in results:
         _show(result)
-    if not any(result.remedy for result in results if result.what in _NEEDED_FOR_A_JOB):
-        for what, n_ranks, port in (("one compiled step", 1, None), ("one collective", max(2, devices), master_port)):
+    needed = [*of_device, disk, *(result for result in versions if result.what == "mindspore")]
+    n_ranks = max(2, devices) if device.is_shared else devices
+    steps = (("one compiled step", 1, None), ("one collective", n_ranks, master_port))
+    for what, n_ranks, port in steps if not any(result.remedy for result in needed) else ():
+        if what == "one compiled step" or n_ranks > 1:
             results.append(_step(f"{what}, {number_of(n_ranks, 'rank')}", n_ranks, device_target, port))
             _show(results[-1])
     n_wrong = sum(bool(result.remedy) for result in results)
@@ -98,28 +99,6 @@ def _specifiers(package: str) -> SpecifierSet:
     return SpecifierSet(",".join(str(one.specifier) for one in requirements if one.name == package))
 
 
-def _device(target: Target) -> CheckResult:
-    if target == "Ascend" and not ASCEND_DEVICE.exists():
-        text = f"Ascend, but {ASCEND_DEVICE} is missing"
-        return CheckResult("device", text, "install the driver, or give --device-target CPU")
-    n_cores = len(os.sched_getaffinity(0))
-    return CheckResult("device", f"{target}; {n_cores} of the host's {os.cpu_count()} cores for this process")
-
-
-def _cann(target: Target) -> CheckResult:
-    home = next((os.environ[name] for name in _CANN if os.environ.get(name)), None)
-    if home is None and target == "CPU":
-        return CheckResult("CANN", "none")
-    if home is None:
-        text = f"none: neither {' nor '.join(_CANN)} is set"
-        return CheckResult("CANN", text, "install CANN, and source its set_env.sh")
-    if not Path(home).is_dir():
-        return CheckResult("CANN", f"{home}, which does not exist", "source the set_env.sh of a CANN that is installed")
-    lines = [line for path in Path(home).glob("version.*") for line in path.read_text(errors="replace").splitlines()]
-    version = next((line.strip() for line in lines if "ersion" in line), "no version found")
-    return CheckResult("CANN", f"{home} ({version})")
-
-
 def _memory() -> CheckResult:
     memory = psutil.virtual_memory()
     text = f"{memory.available / 1e9:.1f} GB of {memory.total / 1e9:.1f} GB are free"
@@ -155,6 +134,7 @@ def _instruction_set() -> CheckResult:
 
 def _step(what: str, devices: int, target: Target, port: int | None) -> CheckResult:
     os.environ.setdefault("MS_TOPO_TIMEOUT", "60")
+    _log.debug(f"making {what}")
     try:
         return CheckResult(what, _last_line("doctor", ["--device-target", target], devices, target, port))
     except DimredError as error:
@@ -184,7 +164,7 @@ def bench(
     data: Data,
     config: Annotated[Path, typer.Option(help="YAML file, or a recipe such as digits.")],
     devices: Annotated[
-        int | None, typer.Option(min=1, help="Devices of this host; by default all Ascend devices, or one CPU.")
+        int | None, typer.Option(min=1, help="Devices of this host; by default all, or one CPU.")
     ] = None,
     device_target: DeviceTargetIfGiven = None,
     overrides: Overrides = None,

@@ -7,8 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from dimred.console import AsJson, Overrides, check_new_file, print_table
+from dimred.console import AsJson, DeviceTargetIfGiven, Overrides, check_new_file, print_table
 from dimred.errors import ConfigError, StoppedError
+from dimred.launch.devices import choose_device, make_ready
 from dimred.run_files.metric import AS_TRAINED, REESTIMATED, Figures
 from dimred.run_files.metrics_file import json_text
 from dimred.run_files.run_names import (
@@ -47,6 +48,7 @@ def evaluate(
         Path | None,
         typer.Option(help="Save the network with re-estimated statistics to this new file.", callback=check_new_file),
     ] = None,
+    device_target: DeviceTargetIfGiven = None,
     overrides: Overrides = None,
     as_json: AsJson = False,
 ) -> None:
@@ -76,6 +78,8 @@ def evaluate(
         )
     settings = load_config(StageConfig, config, overrides or [])
     split = settings.data.eval_split
+    device_target = choose_device(device_target)
+    make_ready(device_target)  # before MindSpore is imported
     from dimred.checkpoints.checkpoint_io import check_ending, read_checkpoint, write_checkpoint
     from dimred.runs.device import set_up
     from dimred.runs.task import build_task
@@ -87,7 +91,7 @@ def evaluate(
         check_ending(save, "--save")
     arrays, named = read_checkpoint(weights), named_weights("WEIGHTS", weights)
     check_no_gradient_point(arrays, named)
-    set_up(settings.seed)
+    set_up(settings.seed, device_target)
     task = build_task(settings, data, splits={"train", split})
     network, evaluator = task.network, task.evaluator
     statistics = {value.name for value in moving_statistics(network)}
@@ -180,6 +184,7 @@ def compare(
         str | None,
         typer.Option(help="Epochs at which to regard stage 1 as ended, such as 20,30; by default its last."),
     ] = None,
+    device_target: DeviceTargetIfGiven = None,
     overrides: Overrides = None,
     resume: Annotated[bool, typer.Option("--resume", help="Keep the rows that an earlier call left in --out.")] = False,
     as_json: AsJson = False,
@@ -198,6 +203,8 @@ def compare(
         epochs = [int(epoch) for epoch in at.split(",")] if at else []
     except ValueError:
         raise ConfigError(f"--at is {at!r}; give whole numbers separated by commas, such as 20,30,45") from None
+    device_target = choose_device(device_target)
+    make_ready(device_target)  # before MindSpore is imported
     from dimred.comparison.compare import compare as make_comparison
     from dimred.comparison.results import markdown
     from dimred.launch.signals import StopSignals
@@ -205,7 +212,15 @@ def compare(
     try:
         with StopSignals():
             summary = make_comparison(
-                data, runs, config, out, methods=names, at=epochs, overrides=overrides or [], resume=resume
+                data,
+                runs,
+                config,
+                out,
+                methods=names,
+                at=epochs,
+                overrides=overrides or [],
+                resume=resume,
+                device_target=device_target,
             )
     except StoppedError as stop:
         raise StoppedError(stop.number, f"the finished rows are in {out}; go on with --resume") from None
@@ -226,6 +241,7 @@ def report(
     ] = None,
     grid: Annotated[int, typer.Option(min=2, help="Points along each side of the loss surface.")] = 11,
     batches: Annotated[int, typer.Option(min=1, help="Training batches to evaluate each point on.")] = 2,
+    device_target: DeviceTargetIfGiven = None,
 ) -> None:
     """Make a page about a run, report.html, and each of its pictures as PNG and SVG.
 
@@ -238,9 +254,11 @@ def report(
     run = (run_of(run) if run.exists() else None) or run
     if not run.is_dir():
         raise ConfigError(f"RUN is {str(run)!r}, which is not a folder; give the folder of a stage 1 or stage 2 run")
+    device_target = choose_device(device_target)
+    make_ready(device_target)  # before MindSpore is imported
     from dimred.pipelines.report import report as make_report
 
-    print(f"report: {make_report(run, out or run / 'report', grid, batches)}")
+    print(f"report: {make_report(run, out or run / 'report', grid, batches, device_target)}")
 
 
 def summary(

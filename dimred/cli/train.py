@@ -49,7 +49,7 @@ def train(
         typer.Option(
             min=1,
             metavar="N",
-            help="Devices of all hosts; by default those of the rank table, all Ascend devices, or one CPU.",
+            help="Devices of all hosts; by default all, or one CPU.",
         ),
     ] = None,
     device_target: DeviceTargetIfGiven = None,

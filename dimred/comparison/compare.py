@@ -25,6 +25,7 @@ from dimred.errors import ConfigError
 from dimred.io.atomic import atomic_write, make_folder, remove_leftovers, writable
 from dimred.io.checksums import write_checksummed
 from dimred.io.file_format import COMPARED
+from dimred.launch.device import Target
 from dimred.run_files.metrics_file import finite, json_text
 from dimred.run_files.run_names import (
     CONFIG,
@@ -54,6 +55,7 @@ def compare(
     at: Iterable[int] = (),
     overrides: Sequence[str] = (),
     resume: bool = False,
+    device_target: Target = "CPU",
 ) -> dict[str, Any]:
     """Compare stage 2 with averages of the same snapshots and with plain training, from finished stage 1 runs.
 
@@ -66,6 +68,7 @@ def compare(
         at: epochs at which to treat stage 1 as ended; by default its last.
         overrides: ``key=value``, in place of entries of the configuration.
         resume: whether to go on with the rows in ``out`` of an earlier call.
+        device_target: the kind of device to compute on; for GPU, ``dimred.use_gpu`` must have been called.
 
     Returns:
         The contents of ``compare.json``, see ``dimred.comparison.results.collect``.
@@ -91,7 +94,9 @@ def compare(
     two, folder = two.model_copy(update={"seed": 1}), Path(out)  # each run's own seed takes its place
     _check_folder(folder, two, resume=resume)
     seeds = dict[int, Path]()
-    jobs = [job for run in runs for job in _jobs(str(data), Path(run), two, epochs, folder, methods, seeds)]
+    jobs = [
+        job for run in runs for job in _jobs(str(data), Path(run), two, epochs, folder, methods, seeds, device_target)
+    ]
     if not (folder / CONFIG).exists():
         with writable("--out", folder):
             make_folder(folder)
@@ -122,6 +127,7 @@ def _jobs(
     out: Path,
     methods: Sequence[str] | None,
     seeds: dict[int, Path],
+    device_target: Target,
 ) -> Iterator[Callable[[], None]]:
     """Check a stage 1, and yield a job for each epoch at which it is treated as ended, if a row is missing there."""
     one = load_config(StageOneConfig, own_config(run))
@@ -141,8 +147,8 @@ def _jobs(
         _check_digests(folder, digests)
         n_ranks = _check_begun(run, images, digests)
         if missing:
-            begin = partial(Comparison, images, run, one, two, at, folder, n_ranks)
-            yield partial(_run, begin, missing, one.seed, digests)
+            begin = partial(Comparison, images, run, one, two, at, folder, n_ranks, device_target)
+            yield partial(_run, begin, missing, one.seed, digests, device_target)
 
 
 def _chosen(names: Sequence[str] | None, one: StageOneConfig, two: StageTwoConfig, at: int) -> list[ComparedMethod]:
@@ -162,10 +168,14 @@ def _chosen(names: Sequence[str] | None, one: StageOneConfig, two: StageTwoConfi
 
 
 def _run(
-    begin: Callable[[], Comparison], missing: Sequence[ComparedMethod], seed: int, digests: Mapping[str, str]
+    begin: Callable[[], Comparison],
+    missing: Sequence[ComparedMethod],
+    seed: int,
+    digests: Mapping[str, str],
+    device_target: Target,
 ) -> None:
     """Run the missing methods, and write a row, ``METHOD.json``, for each, with the digests of RUN and DATA."""
-    set_up(seed)
+    set_up(seed, device_target)
     comparison = begin()
     for method in missing:
         _log.info(f"seed {seed}: {method.name}")

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.comparison.runs import checkpoint_of, on_one_process, run_stage
 from dimred.config import StageOneConfig, StageTwoConfig
+from dimred.launch.device import Target
 from dimred.report.run_record import read_stage_1
 from dimred.report.words import kept_in_words
 from dimred.run_files.run_names import RESULT, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS
@@ -59,6 +60,7 @@ class Comparison:
         at: the epoch.
         folder: folder for the rows and runs.
         n_ranks: number of ranks that trained stage 1.
+        device_target: the kind of device that training runs compute on.
 
     Attributes:
         passes_of_stage_1: cost of stage 1 until that epoch, as ``MethodResult.passes``.
@@ -71,9 +73,18 @@ class Comparison:
     """
 
     def __init__(
-        self, data: Path, run: Path, one: StageOneConfig, two: StageTwoConfig, at: int, folder: Path, n_ranks: int
+        self,
+        data: Path,
+        run: Path,
+        one: StageOneConfig,
+        two: StageTwoConfig,
+        at: int,
+        folder: Path,
+        n_ranks: int,
+        device_target: Target = "CPU",
     ):
         self.data, self.run, self.at, self.folder = data, run, at, folder
+        self._device_target = device_target
         self.passes_of_stage_1 = at + read_stage_1(run / STAGE_1_CHECKPOINTS).stopping_passes(at)
         self.checkpoint = checkpoint_of(run, at)
         options = {"data": two.data, "metric": two.metric, "reestimate_batches": two.reestimate_batches}
@@ -118,6 +129,7 @@ class Comparison:
 
     def _run(self, program: str, name: str, config: StageOneConfig | StageTwoConfig, options: Sequence[str]) -> None:
         title = f"seed {self.one.seed}, epoch {self.at}: {name}"
+        options = [*options, f"--device-target={self._device_target}"]
         run_stage(program, self.data, self.folder / name, config, options, title)
 
     def result_of(self, name: str) -> StageTwoResult:

@@ -32,6 +32,11 @@ class MethodConfig(Strict):
         return False
 
     @property
+    def needs_exact_float32(self) -> bool:
+        """Return whether float32 must not be computed in a shorter type, such as TF32; by default it may."""
+        return False
+
+    @property
     def fixed_keys(self) -> frozenset[str]:
         """Return keys of stage 2 that a resume may not change, though it may with other methods; by default none."""
         return frozenset()

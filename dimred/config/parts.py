@@ -62,7 +62,7 @@ class DataConfig(Strict):
     """Number of threads that read the data, limited to the number of processors. null for 2, or for 1 with a dataset of
     your own: with more, several threads ask it for samples at the same time, in any order."""
     sink: bool = False
-    """Ascend: training batches come from MindSpore's queue on the device, filled ahead. Not run on a device yet."""
+    """Ascend, GPU: training batches come from a queue on the device, filled ahead. Not run on a device yet."""
     multiple_of: Count = 1
     """In each epoch, training uses a multiple of this many batches and drops the rest, as this many devices would. A
     comparison sets it, to make the steps of several devices on one."""
@@ -89,7 +89,12 @@ class PrecisionConfig(Strict):
     MindSpore's choice for the device. Not run on a device yet."""
     hf32: bool | None = None
     """Ascend: compute float32 convolutions and matrix products in HF32, with an 11-bit mantissa: faster, less exact.
-    false for neither; null for CANN's choice, which is convolutions only. Not run on a device yet."""
+    false for neither; null for CANN's choice, which is convolutions only. A search uses neither. Not run on a device
+    yet."""
+    tf32: bool = False
+    """GPU: compute float32 convolutions and matrix products in TF32, with a 10-bit mantissa: faster on Ampere and newer
+    ones, less exact. MindSpore's own choice would be convolutions only. A search uses neither. Not run on a device
+    yet."""
 
 
 class ProfileConfig(Strict):

@@ -104,6 +104,11 @@ class SearchConfig(SearchOptions, MethodConfig):
     """How the rate of sgd changes: it falls linearly to 0 at the end, or is constant."""
 
     @property
+    def needs_exact_float32(self) -> bool:
+        """Return True: a search compares losses."""
+        return True
+
+    @property
     def fixed_keys(self) -> frozenset[str]:
         """Return ``epochs`` if the rate of sgd falls to 0 by its end: with more epochs it would rise again."""
         falls_to_zero = self.rule == "sgd" and self.learning_rate_schedule == "linear"

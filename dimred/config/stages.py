@@ -118,6 +118,11 @@ class StageConfig(Strict):
         raise NotImplementedError
 
     @property
+    def needs_exact_float32(self) -> bool:
+        """Return whether float32 must not be computed in a shorter type, such as TF32."""
+        return False
+
+    @property
     def splits(self) -> list[str]:
         """Return the names of the splits that a run reads, sorted."""
         splits = {"train", self.data.eval_split}
@@ -287,6 +292,11 @@ class StageTwoConfig(StageConfig):
     def fixed_keys(self) -> frozenset[str]:
         """Return the method's fixed keys, see ``MethodConfig``."""
         return self.method_config.fixed_keys
+
+    @property
+    def needs_exact_float32(self) -> bool:
+        """Return what the method says, see ``MethodConfig``."""
+        return self.method_config.needs_exact_float32
 
     @model_validator(mode="before")
     @classmethod

@@ -147,7 +147,7 @@ class Readable:
     Args:
         batches: the dataset; its batches have one shape if ``sink`` is set. None for no batches, because MindSpore has
             no empty sampler.
-        sink: whether to take batches from MindSpore's queue on an Ascend device, which is filled ahead of the steps.
+        sink: whether to take batches from MindSpore's queue on the device, which is filled ahead of the steps.
 
     Attributes:
         batches: the dataset as given, such as for ``Model.train``.

@@ -1,46 +1,24 @@
-"""The kind and the number of devices of a job, where the user does not give them."""
+"""The kinds of devices to compute on, in one table, and the choice of one if the user does not make it."""
 
 import logging
-import os
-import subprocess
-import sys
-from pathlib import Path
-from typing import Literal
 
 from dimred.errors import number_of
-from dimred.launch.environment import without_cluster
+from dimred.launch.ascend import Ascend
+from dimred.launch.device import Cpu, Device, Found, Target
+from dimred.launch.gpu import NvidiaGpu
 
 _log = logging.getLogger(__name__)
 
-ASCEND_DEVICE = Path("/dev/davinci_manager")
-_COUNT = """
-from mindspore.device_context import ascend
-print(ascend.device_count() if ascend.is_available() else 0)
-"""
-_USUAL_DEVICES = 8  # of a host with Ascend devices, for a dry run on a host without any
-
-Target = Literal["Ascend", "CPU"]
-
-
-def ascend_devices() -> int:
-    """Return how many Ascend devices MindSpore sees on this host; 0 if it can't use any, for whatever reason.
-
-    MindSpore is asked in a process of its own, because it is slow to load and does not always survive a driver's fault.
-    """
-    if not ASCEND_DEVICE.exists():
-        return 0
-    command = [sys.executable, "-c", _COUNT]
-    process = subprocess.run(command, env=without_cluster(os.environ), capture_output=True, text=True, check=False)
-    words = process.stdout.split()
-    return int(words[-1]) if process.returncode == 0 and words and words[-1].isdecimal() else 0
+DEVICES: dict[Target, Device] = {device.target: device for device in (Ascend(), NvidiaGpu(), Cpu())}
+"""The kinds of devices by name. Without ``--device-target`` the first of them is taken that is there."""
 
 
 def choose_devices(target: Target | None, devices: int | None, *, nodes: int | None = None) -> tuple[Target, int]:
-    """Choose the options that were not given, and log them: all Ascend devices if MindSpore sees any, else one CPU.
+    """Choose the options that were not given, and log them with the reason.
 
     Args:
         target: ``--device-target``, or None.
-        devices: ``--devices``, all hosts together, or None.
+        devices: ``--devices``, all hosts together, or None for all devices of these hosts, or one CPU of each.
         nodes: number of hosts, which are taken to be alike; None for one.
 
     Returns:
@@ -48,11 +26,41 @@ def choose_devices(target: Target | None, devices: int | None, *, nodes: int | N
     """
     if target is not None and devices is not None:
         return target, devices
-    n_here = 0 if target == "CPU" else ascend_devices()
-    kind: Target = target or ("Ascend" if n_here else "CPU")
+    kind, found, reasons = _look(target)
     if devices is None:
-        devices = (nodes or 1) * ((n_here or _USUAL_DEVICES) if kind == "Ascend" else 1)
-    in_words = number_of(n_here, "Ascend device") if n_here else "no Ascend device"
-    reason = f"MindSpore sees {in_words} here; " if target != "CPU" else ""
-    _log.info(f"device: {kind}, {number_of(devices, 'rank')} ({reason}--device-target and --devices change this)")
+        devices = (nodes or 1) * DEVICES[kind].default_count(found)
+    _log.info(f"device: {kind}, {number_of(devices, 'rank')} ({reasons}--device-target and --devices change this)")
     return kind, devices
+
+
+def choose_device(target: Target | None) -> Target:
+    """Choose the device of a program that is one process, unless ``target`` names it, and log it with the reason."""
+    if target is not None:
+        return target
+    kind, _, reasons = _look(None)
+    _log.info(f"device: {kind} ({reasons}--device-target changes this)")
+    return kind
+
+
+def make_ready(target: Target) -> None:
+    """Prepare this process for a device, before it imports MindSpore.
+
+    Raises:
+        ConfigError: something that the device needs is missing, or MindSpore is imported already without it.
+    """
+    DEVICES[target].make_ready(f"--device-target is {target}", "use --device-target CPU")
+
+
+def _look(target: Target | None) -> tuple[Target, Found, str]:
+    """Look for the device, or for one kind after the other until there is one.
+
+    Returns:
+        Its kind, how many there are, and in words what was found of all that were looked for.
+    """
+    reasons = ""
+    for kind in DEVICES if target is None else (target,):
+        found = DEVICES[kind].find()
+        reasons += f"{found.words}; " if found.words else ""
+        if found.n_devices:
+            break
+    return kind, found, reasons

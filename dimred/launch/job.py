@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dimred.errors import ConfigError, MissingPackageError
-from dimred.launch.devices import ASCEND_DEVICE, Target
+from dimred.launch.device import Target
+from dimred.launch.devices import DEVICES
 from dimred.launch.environment import COMMAND, words_of_dimred
 from dimred.run_files.run_names import RANK_LOG, results_in
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 _LOOPBACK = "127.0.0.1"
 _USUAL_PORT = 8118  # MindSpore's own launcher uses it too
 _SECONDS_TO_JOIN = 600  # hosts are started by hand, one after the other
+_WITHOUT_DEVICE = "use --device-target CPU, or --dry-run to see what would run"
 _SCHEDULER = "from mindspore import communication; communication.init()"  # returns when all ranks have ended
 OF_SCHEDULER = {"MS_ROLE": "MS_SCHED"}  # the scheduler's variables in addition to Job.environment
 
@@ -89,13 +91,7 @@ class Job:
     def _environment_of_cluster(self) -> dict[str, str]:
         """Return the variables by which the ranks find each other and share the cores of a host."""
         usual = {"MS_TOPO_TIMEOUT": str(_SECONDS_TO_JOIN)}
-        if self.device_target == "Ascend":
-            # Ranks that list a large image folder reach the first collective minutes apart; HCCL waits 120 s.
-            usual["HCCL_CONNECT_TIMEOUT"] = "600"
-        elif len(self.local_ranks) > 1:
-            usual["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // len(self.local_ranks)))
-            # By default MindSpore's ranks look for each other every 3 to 5 s; with 1 s, two ranks start 5 s sooner.
-            usual |= {"MS_RETRY_INTERVAL_LOWER": "1", "MS_RETRY_INTERVAL_UPPER": "1"}
+        usual |= DEVICES[self.device_target].cluster_environment(len(self.local_ranks))
         return {
             "MS_WORKER_NUM": str(self.devices),
             "MS_SCHED_HOST": self.master_addr,
@@ -105,10 +101,10 @@ class Job:
 
     def rank_environment(self, rank: int) -> dict[str, str]:
         """Return the variables that one rank gets in addition to ``environment``."""
-        device = self.table[rank].device_id if self.table else rank - self.local_ranks[0]
-        mine = {"RANK_ID": str(rank), "RANK_SIZE": str(self.devices), "DEVICE_ID": str(device)}
-        if self.devices == 1 and self.rank_table is None and "DEVICE_ID" in os.environ:
-            del mine["DEVICE_ID"]  # that of the environment is kept: others may use the host's first device
+        number = self.table[rank].device_id if self.table else rank - self.local_ranks[0]
+        is_alone = self.devices == 1 and self.rank_table is None
+        mine = {"RANK_ID": str(rank), "RANK_SIZE": str(self.devices)}
+        mine |= DEVICES[self.device_target].rank_environment(number, is_alone=is_alone)
         return mine | ({"MS_ROLE": "MS_WORKER", "MS_NODE_ID": str(rank)} if self.joins_ranks else {})
 
     def describe(self) -> Iterator[str]:
@@ -129,13 +125,14 @@ class Job:
 
         Raises:
             MissingPackageError: MindSpore is not installed.
-            ConfigError: the devices or CANN's module ``hccl`` are missing, the port can't be used, or a folder holds
-                earlier results and ``resume`` is not set.
+            ConfigError: devices, or what they need, are missing, the port can't be used, or a folder holds earlier
+                results and ``resume`` is not set.
         """
         if find_spec("mindspore") is None:
             raise MissingPackageError("mindspore")
-        if self.device_target == "Ascend":
-            self._check_ascend()
+        device = DEVICES[self.device_target]
+        device.check(f"--device-target is {self.device_target}", _WITHOUT_DEVICE)
+        device.check_ranks(len(self.local_ranks), joins=self.joins_ranks)
         if self.has_scheduler:
             _check_port(self.master_addr, self.master_port)
         for folder in map(self.folder, self.local_ranks):
@@ -143,18 +140,6 @@ class Job:
                 raise ConfigError(
                     f"{str(folder)!r} holds earlier results; --resume goes on with them, --out starts in another folder"
                 )
-
-    def _check_ascend(self) -> None:
-        if not ASCEND_DEVICE.exists():
-            raise ConfigError(
-                f"--device-target is Ascend, but this host has no Ascend device ({ASCEND_DEVICE} is missing); use "
-                "--device-target CPU, or --dry-run to see what would run"
-            )
-        if self.joins_ranks and find_spec("hccl") is None:
-            raise ConfigError(
-                f"--devices is {self.devices}, but {sys.executable} has no module 'hccl', with which MindSpore joins "
-                "Ascend devices; source CANN's set_env.sh, or install CANN's hccl-*.whl for this Python"
-            )
 
 
 def make_job(

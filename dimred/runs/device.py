@@ -8,14 +8,24 @@ from collections.abc import Sequence
 os.environ.setdefault("GLOG_v", "3")  # errors only; MindSpore reads it when it loads
 
 import mindspore as ms
-from mindspore import communication
+from mindspore import communication, ops
 
 from dimred.config import StageConfig
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError, shown
-from dimred.launch.devices import Target
+from dimred.launch.device import Target
+from dimred.launch.devices import DEVICES
 
 _log = logging.getLogger(__name__)
+
+_SHORT_TYPES: dict[Target, str] = {"Ascend": "hf32", "GPU": "tf32"}  # also the names of their keys in ``precision``
+_HAS_EFFECT_ON: dict[str, tuple[Target, ...]] = {
+    "precision.jit_level": ("Ascend", "GPU"),
+    "precision.hf32": ("Ascend",),
+    "precision.tf32": ("GPU",),
+    "deterministic": ("Ascend", "GPU"),
+    "all_reduce_split": ("Ascend",),
+}
 
 
 def set_up(
@@ -26,11 +36,13 @@ def set_up(
 ) -> Ranks:
     """Choose the device and graph mode, seed the global generators of MindSpore and NumPy, and join the ranks.
 
+    On a GPU float32 is computed in float32, without TF32, unless ``set_precision`` allows it.
+
     Args:
         seed: must be the same on all ranks, so that they start from the same weights.
-        device_target: the kind of device to compute on.
-        all_reduce_split: the numbers, from 0, of the gradients that end a fused all-reduce; () fuses none. Ignored on
-            CPU, and if there is only one process.
+        device_target: the kind of device to compute on, for which ``make_ready`` has prepared this process.
+        all_reduce_split: the numbers, from 0, of the gradients that end a fused all-reduce; () fuses none. Only for
+            several ranks on Ascend.
         deterministic: whether kernels and collectives are to give the same bits in every run.
 
     Returns:
@@ -40,26 +52,52 @@ def set_up(
         ConfigError: MindSpore can't use the device.
     """
     gc.freeze()  # MindSpore collects garbage at each compilation; imported modules need no visit
-    _choose_device(device_target)
+    choose_device(device_target)
     ms.set_context(mode=ms.GRAPH_MODE)
     ms.set_seed(seed)
     if deterministic and ms.get_context("deterministic") != "ON":  # can be set only once, before the ranks join
         ms.set_deterministic(True)
-    return _join(device_target, all_reduce_split) if os.environ.get("MS_ROLE") == "MS_WORKER" else ALONE
+    ranks = _join(device_target, all_reduce_split) if os.environ.get("MS_ROLE") == "MS_WORKER" else ALONE
+    if device_target == "GPU":
+        _compute_once(device_target)
+    return ranks
 
 
-def _choose_device(target: Target) -> None:
+def choose_device(target: Target, *, tf32: bool = False) -> None:
+    """Let MindSpore compute on a device; on a GPU without TF32, unless ``tf32`` allows it.
+
+    Raises:
+        ConfigError: MindSpore can't use it.
+    """
     before = ms.get_context("device_target")
     # By default MindSpore gives device 0 to a process alone, and devices in order of rank to several ranks on a host.
-    device = [int(os.environ["DEVICE_ID"])] if target == "Ascend" and "DEVICE_ID" in os.environ else []
+    device = [int(os.environ["DEVICE_ID"])] if target != "CPU" and "DEVICE_ID" in os.environ else []
     try:
         ms.set_device(target, *device)
     except RuntimeError as error:  # if it is the same device, this process has computed on it before, and keeps it
         if before != target:
             raise ConfigError(
-                f"--device-target is {target}, which MindSpore can't use here: {shown(str(error), 300)}; for Ascend, "
-                "source CANN's set_env.sh first"
+                f"--device-target is {target}, which MindSpore can't use here: {shown(str(error), 300)}; "
+                f"{DEVICES[target].remedy}"
             ) from error
+    if target == "GPU":
+        _allow_short_type(target, tf32)
+
+
+def _compute_once(target: Target) -> None:
+    """Start the device, which may take a quarter of an hour, see ``dimred.launch.gpu``, or say why it does not start.
+
+    Raises:
+        ConfigError: the device can't compute.
+    """
+    try:
+        ops.add(ms.Tensor(1.0), ms.Tensor(1.0)).asnumpy()
+    except RuntimeError as error:
+        raise ConfigError(
+            f"--device-target is {target}, on which MindSpore can't compute: {shown(str(error), 300)}; dimred doctor "
+            "looks at what it needs"
+        ) from error
+    _log.debug("preparing the run")
 
 
 def _join(target: Target, all_reduce_split: Sequence[int]) -> Ranks:
@@ -72,22 +110,33 @@ def _join(target: Target, all_reduce_split: Sequence[int]) -> Ranks:
 
 
 def set_precision(settings: StageConfig) -> None:
-    """Set how graphs are compiled, and whether a device may compute float32 products in HF32, as ``precision`` says.
+    """Set how graphs are compiled, and whether a device may compute float32 products in a shorter type.
 
-    Log which of these settings, ``deterministic`` and ``all_reduce_split`` have no effect on CPU.
+    A search computes float32 in float32, whatever ``precision`` says. Keys that are set without an effect are logged.
     """
-    precision, on_ascend = settings.precision, ms.get_context("device_target") == "Ascend"
+    precision, target = settings.precision, ms.get_context("device_target")
     if precision.jit_level is not None:
         ms.set_context(jit_config={"jit_level": precision.jit_level})
-    if precision.hf32 is not None and on_ascend:
-        ms.device_context.ascend.op_precision.conv_allow_hf32(precision.hf32)
-        ms.device_context.ascend.op_precision.matmul_allow_hf32(precision.hf32)
-    of_ascend = {
+    if target in _SHORT_TYPES:
+        allowed = False if settings.needs_exact_float32 else getattr(precision, _SHORT_TYPES[target])
+        if allowed is not None:
+            _allow_short_type(target, allowed)
+    is_set = {
         "precision.jit_level": precision.jit_level is not None,
         "precision.hf32": precision.hf32 is not None,
+        "precision.tf32": precision.tf32,
         "deterministic": settings.deterministic,
         "all_reduce_split": bool(settings.all_reduce_split),
     }
-    keys = [key for key, is_asked in of_ascend.items() if is_asked]
-    if keys and not on_ascend:
-        _log.info(f"without effect on CPU: {', '.join(keys)}")
+    keys = [key for key, devices in _HAS_EFFECT_ON.items() if is_set[key] and target not in devices]
+    if keys:
+        _log.info(f"without effect on {target}: {', '.join(keys)}")
+    if settings.needs_exact_float32 and (precision.hf32 or precision.tf32):
+        _log.info("precision.hf32 and precision.tf32 have no effect on a search, which computes float32 in float32")
+
+
+def _allow_short_type(target: Target, allowed: bool) -> None:
+    """Set whether convolutions and matrix products of float32 numbers may be computed in the device's shorter type."""
+    options, name = getattr(ms.device_context, target.lower()).op_precision, _SHORT_TYPES[target]
+    getattr(options, f"conv_allow_{name}")(allowed)
+    getattr(options, f"matmul_allow_{name}")(allowed)

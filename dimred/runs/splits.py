@@ -112,7 +112,7 @@ def build_data(config: DataConfig, data: Path, split: str, ranks: Ranks = ALONE,
         ConfigError: ``sink`` is set on CPU, or a factory can't be found.
         DataError: the split can't be used, see ``ImageFolder`` and ``OwnDataset``.
     """
-    if config.sink and ms.get_context("device_target") != "Ascend":
+    if config.sink and ms.get_context("device_target") == "CPU":
         raise ConfigError("data.sink is true, but --device-target is CPU, which has no queue; --set data.sink=false")
     options: dict[str, Any] = {"rank": ranks.rank, "group_size": ranks.group_size, "accumulation": accumulation}
     options |= config.model_dump(include={"batch_size", "sink", "multiple_of"})

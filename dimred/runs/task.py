@@ -22,6 +22,8 @@ from dimred.runs.steps import build_scores
 
 Settings = TypeVar("Settings", bound=StageConfig)
 
+_OF_NETWORK = {"level", "dtype", "keep_batch_norm", "casts"}  # keys of ``precision``; the others are for the device
+
 
 @dataclass(frozen=True, eq=False)
 class Task(Generic[Settings]):
@@ -152,7 +154,7 @@ def _in_precision(network: nn.Cell, config: StageConfig) -> nn.Cell:
     from dimred.train_step.precision import with_precision
 
     try:
-        return with_precision(network, **config.precision.model_dump(exclude={"jit_level", "hf32"}))
+        return with_precision(network, **config.precision.model_dump(include=_OF_NETWORK))
     except ConfigError as error:  # it names its own arguments
         raise ConfigError(f"precision.{error}") from error
 

@@ -34,7 +34,7 @@ def test_a_machine_where_all_is_well(tmp_path: Path) -> None:
     assert process.stdout.endswith("all is well\n")
     names = re.findall(r"^ok     (.*?)  ", process.stdout, re.MULTILINE)
     steps = ["one compiled step, 1 rank", "one collective, 2 ranks"]
-    assert names == ["versions", "device", "CANN", "memory", "disk", "oneDNN", *steps]
+    assert names == ["versions", "device", "memory", "disk", "oneDNN", *steps]
     assert not list(tmp_path.iterdir())
 
 
@@ -56,7 +56,7 @@ def test_without_an_ascend_device_and_cann(tmp_path: Path, monkeypatch: pytest.M
         monkeypatch.delenv(name, raising=False)
     process = dimred_here("doctor", "--device-target", "Ascend", cwd=tmp_path, status=1)
     device, cann = wrong(process.stdout)
-    assert "/dev/davinci_manager is missing; install the driver" in device
+    assert "this host has no Ascend device (/dev/davinci_manager is missing); install the driver" in device
     assert "source its set_env.sh" in cann
     assert process.stdout.endswith("2 of 6 need fixing\n")  # no job was tried
 
@@ -66,6 +66,16 @@ def test_a_cann_that_is_there_is_named_with_its_version(tmp_path: Path, monkeypa
     monkeypatch.setenv("ASCEND_HOME_PATH", str(tmp_path))
     process = dimred_here("doctor", "--device-target", "Ascend", cwd=tmp_path)
     assert f"ok     CANN                          {tmp_path} (toolkit_running_version=[8.5.0])" in process.stdout
+
+
+def test_without_nvidias_driver_and_cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/nowhere")
+    monkeypatch.setenv("DIMRED_CUDA", "/nowhere")
+    process = dimred_here("doctor", "--device-target", "GPU", cwd=tmp_path, status=1)
+    driver, cuda = wrong(process.stdout)
+    assert re.search(r"driver  .*NVIDIA.*; (install NVIDIA's driver|name GPUs of this machine)", driver)
+    assert re.search(r"CUDA  .*DIMRED_CUDA is '/nowhere', where libcudart.*; name folders with all of CUDA 11's", cuda)
+    assert process.stdout.endswith("2 of 6 need fixing\n")
 
 
 def test_a_full_disk(full_disk: Path) -> None:

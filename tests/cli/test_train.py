@@ -10,10 +10,10 @@ from tests.helpers.commands import REPOSITORY, dimred_here
 @pytest.mark.parametrize(
     ("options", "ranks", "target", "words"),
     [
-        ((), 1, "CPU", "device: CPU, 1 rank (MindSpore sees no Ascend device here; "),
-        (("--devices", 2), 2, "CPU", "device: CPU, 2 ranks (MindSpore sees no Ascend device here; "),
+        ((), 1, "CPU", "device: CPU, 1 rank (no Ascend device; "),
+        (("--devices", 2), 2, "CPU", "device: CPU, 2 ranks (no Ascend device; "),
         (("--device-target", "CPU"), 1, "CPU", "device: CPU, 1 rank (--device-target and --devices change this)"),
-        (("--device-target", "Ascend"), 8, "Ascend", "device: Ascend, 8 ranks (MindSpore sees no Ascend device here"),
+        (("--device-target", "Ascend"), 8, "Ascend", "device: Ascend, 8 ranks (no Ascend device; "),
         (("--device-target", "Ascend", "--devices", 2), 2, "Ascend", None),
         (("--rank-table", REPOSITORY / "rank_tables" / "rank_table_8pcs.json"), 8, "Ascend", None),
     ],

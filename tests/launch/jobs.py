@@ -14,7 +14,8 @@ from dimred.launch.launcher import launch
 
 
 def job(out: Path, *words: str, program: str = "tests.launch.rank_programs", devices: int = 1, **options) -> Job:
-    return make_job(program, "stage_1", list(words), out=out, devices=devices, device_target="CPU", **options)
+    options = {"device_target": "CPU"} | options
+    return make_job(program, "stage_1", list(words), out=out, devices=devices, **options)
 
 
 def launch_command(

@@ -28,7 +28,6 @@ def test_one_rank_needs_no_scheduler(tmp_path, capfd):
     assert (folder / "train.log").read_text() == "rank 0 of 1 ö fine\n"
     environment = (folder / "env.log").read_text().splitlines()
     assert "RANK_ID=0" in environment
-    assert "DEVICE_ID=0" in environment
     assert shlex.join(job(out, "fine").command(0)) in environment[1]
     assert not any(line.startswith("MS_ROLE") for line in environment)
 
@@ -198,8 +197,10 @@ def test_a_missing_ascend_device_or_collective_library_is_said_before_anything_s
     two, one = (make_job("x", "stage_1", [], out=tmp_path, devices=n, device_target="Ascend") for n in (2, 1))
     with pytest.raises(ConfigError, match="--device-target is Ascend, but this host has no Ascend device"):
         launch(two)
-    monkeypatch.setattr("dimred.launch.job.ASCEND_DEVICE", tmp_path)  # there is a device, but not its software
-    with pytest.raises(ConfigError, match=r"--devices is 2, but .* has no module 'hccl'.* source CANN's set_env\.sh"):
+    monkeypatch.setattr("dimred.launch.ascend.ASCEND_DEVICE", tmp_path)  # there is a device, but not its software
+    with pytest.raises(
+        ConfigError, match=r"--devices asks .*, but .* has no module 'hccl'.* source CANN's set_env\.sh"
+    ):
         launch(two)
     one.check(resume=False)
     assert not list(tmp_path.iterdir())

@@ -47,7 +47,8 @@ import mindspore as ms
 from dimred.config import StageOneConfig
 from dimred.runs.device import set_precision, set_up
 logging.basicConfig(level="INFO", format="%(message)s", stream=sys.stdout)
-settings = StageOneConfig.checked({"deterministic": True, "precision": {"jit_level": "O1", "hf32": True}})
+precision = {"jit_level": "O1", "hf32": True, "tf32": True}
+settings = StageOneConfig.checked({"deterministic": True, "precision": precision})
 set_up(1, deterministic=settings.deterministic)
 set_up(1, deterministic=settings.deterministic)
 set_precision(settings)
@@ -55,7 +56,7 @@ print(ms.get_context("deterministic"), ms.context.get_jit_config())
 """
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines() == [
-        "without effect on CPU: precision.jit_level, precision.hf32, deterministic",
+        "without effect on CPU: precision.jit_level, precision.hf32, precision.tf32, deterministic",
         "ON {'jit_level': 'O1'}",
     ]
 

@@ -10,6 +10,7 @@ import pytest
 
 import dimred
 from dimred.workarounds.onednn_cap import ISA_VARIABLE, has_avx512
+from tests.helpers.fake_cuda import fake_gpu
 
 DIMRED = Path(dimred.__file__).parent
 
@@ -148,6 +149,24 @@ def test_the_faults_of_processes_are_still_there(tmp_path: Path) -> None:
     assert "__del__" in at_exit
 
 
+GPU = """
+import mindspore as ms
+try:
+    ms.set_device("GPU")
+except RuntimeError as error:
+    print(str(error).splitlines()[0])
+"""
+
+
+def test_a_backend_for_gpus_is_not_registered_though_all_its_libraries_are_found(
+    fake_cuda: Path, tmp_path: Path
+) -> None:
+    done = ran(GPU, tmp_path, **fake_gpu(fake_cuda))
+    assert "Unsupported device target GPU" in done.stdout, (
+        f"cuda_backend.py may be no longer needed: {done.stderr[-800:]}"
+    )
+
+
 VERBOSE = "onednn_verbose,v1,primitive,"
 
 # What oneDNN 3.10.1 of MindSpore 2.10 printed for CONVOLUTION on an Intel Xeon with AVX-512, by the cap.
@@ -196,5 +215,6 @@ def test_what_needs_no_workaround_imports_none() -> None:
         if re.search(r"(from|import) dimred\.workarounds", path.read_text())
     }
     of_steps, of_process = {"train_step/step.py", "search_step/search_step.py"}, {"__init__.py", "cli/machine.py"}
+    of_process |= {"launch/gpu.py", "launch/nvidia.py"}
     graphs = {f"train_step/{name}.py" for name in ("gradient", "mean_loss", "weighted_loss")}
     assert users == of_steps | graphs | of_process | {"runs/run.py"}

@@ -1,0 +1,86 @@
+"""Huawei's Ascend devices. None of this has been run on one."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+from dimred.errors import ConfigError, number_of
+from dimred.launch.device import CheckResult, Device, Found, Target
+from dimred.launch.environment import without_cluster
+
+ASCEND_DEVICE = Path("/dev/davinci_manager")
+_CANN = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME")  # set by CANN's set_env.sh
+_COUNT = """
+from mindspore.device_context import ascend
+print(ascend.device_count() if ascend.is_available() else 0)
+"""
+_SECONDS_OF_HCCL = 600  # ranks that list a large image folder meet minutes apart; by default HCCL waits 120 s
+
+
+class Ascend(Device):
+    """Ascend devices, with CANN."""
+
+    target: Target = "Ascend"
+    remedy = "source CANN's set_env.sh first"
+
+    def find(self) -> Found:
+        count = ascend_devices()
+        return Found(count, number_of(count, "Ascend device") if count else "no Ascend device")
+
+    def checks(self) -> Iterator[CheckResult]:
+        yield _device()
+        yield _cann()
+
+    def check(self, asked: str, otherwise: str) -> None:
+        device = _device()  # without CANN's variables, MindSpore itself says what it lacks
+        if device.remedy:
+            raise ConfigError(f"{asked}, but {device.text}; {device.remedy}, or {otherwise}")
+
+    def check_ranks(self, n_ranks: int, *, joins: bool) -> None:
+        if joins and find_spec("hccl") is None:
+            raise ConfigError(
+                f"--devices asks for several Ascend devices, but {sys.executable} has no module 'hccl', with which "
+                "MindSpore joins them; source CANN's set_env.sh, or install CANN's hccl-*.whl for this Python"
+            )
+
+    def rank_environment(self, number: int, *, is_alone: bool) -> dict[str, str]:
+        if is_alone and "DEVICE_ID" in os.environ:  # others may use the host's first device
+            return {}
+        return {"DEVICE_ID": str(number)}
+
+    def cluster_environment(self, n_ranks: int) -> dict[str, str]:
+        return {"HCCL_CONNECT_TIMEOUT": str(_SECONDS_OF_HCCL)}
+
+
+def ascend_devices() -> int:
+    """Return how many Ascend devices MindSpore sees on this host; 0 if it can't use any, for whatever reason.
+
+    MindSpore is asked in a process of its own, because it is slow to load and does not always survive a driver's fault.
+    """
+    if not ASCEND_DEVICE.exists():
+        return 0
+    command = [sys.executable, "-c", _COUNT]
+    process = subprocess.run(command, env=without_cluster(os.environ), capture_output=True, text=True, check=False)
+    words = process.stdout.split()
+    return int(words[-1]) if process.returncode == 0 and words and words[-1].isdecimal() else 0
+
+
+def _device() -> CheckResult:
+    if ASCEND_DEVICE.exists():
+        return CheckResult("device", f"Ascend, by {ASCEND_DEVICE}")
+    return CheckResult("device", f"this host has no Ascend device ({ASCEND_DEVICE} is missing)", "install the driver")
+
+
+def _cann() -> CheckResult:
+    home = next((os.environ[name] for name in _CANN if os.environ.get(name)), None)
+    if home is None:
+        text = f"none: neither {' nor '.join(_CANN)} is set"
+        return CheckResult("CANN", text, "install CANN, and source its set_env.sh")
+    if not Path(home).is_dir():
+        return CheckResult("CANN", f"{home}, which does not exist", "source the set_env.sh of a CANN that is installed")
+    lines = [line for path in Path(home).glob("version.*") for line in path.read_text(errors="replace").splitlines()]
+    version = next((line.strip() for line in lines if "ersion" in line), "no version found")
+    return CheckResult("CANN", f"{home} ({version})")

@@ -1,0 +1,115 @@
+"""What each kind of device answers: how many there are, how ranks get theirs, and what is wrong."""
+
+import os
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+from dimred.errors import ConfigError
+
+Target = Literal["Ascend", "GPU", "CPU"]
+
+_USUAL_DEVICES = 8  # of a host with devices, for a dry run on a host without any
+
+
+class CheckResult(NamedTuple):
+    """The result of a check: its name, what it found, and a remedy if something is wrong."""
+
+    what: str
+    text: str
+    remedy: str = ""
+
+
+class Found(NamedTuple):
+    """How many devices of a kind can be used here, and what was found, in words."""
+
+    n_devices: int
+    words: str
+
+
+class Device:
+    """A kind of device.
+
+    Attributes:
+        target: its name for ``--device-target`` and for MindSpore.
+        remedy: what to do if MindSpore does not know it.
+        is_shared: whether several processes can compute on one of them at the same time.
+    """
+
+    target: Target
+    remedy = ""
+    is_shared = False
+
+    def find(self) -> Found:
+        """Look for devices that this process can use."""
+        raise NotImplementedError
+
+    def checks(self) -> Iterator[CheckResult]:
+        """Check all that the device needs beside MindSpore itself."""
+        raise NotImplementedError
+
+    def describe(self) -> str:
+        """Return the name of the device that this process computes on, for a table."""
+        return self.target
+
+    def default_count(self, found: Found) -> int:
+        """Return how many devices of a host a job takes if nobody says."""
+        return found.n_devices or _USUAL_DEVICES
+
+    def check(self, asked: str, otherwise: str) -> None:
+        """Check that this process can use the device.
+
+        Args:
+            asked: how it was asked for, such as "--device-target is GPU".
+            otherwise: what to do without it.
+
+        Raises:
+            ConfigError: something that it needs is missing.
+        """
+        for result in self.checks():
+            if result.remedy:
+                raise ConfigError(f"{asked}, but {result.text}; {result.remedy}, or {otherwise}")
+
+    def check_ranks(self, n_ranks: int, *, joins: bool) -> None:
+        """Check that this host can run ``n_ranks`` ranks; ``joins`` says whether there are several on all hosts.
+
+        Raises:
+            ConfigError: there are too few devices, or what joins them is missing.
+        """
+
+    def rank_environment(self, number: int, *, is_alone: bool) -> dict[str, str]:
+        """Return the variables that give a rank the device with this number.
+
+        Args:
+            number: the device's number among those that the launcher sees on this host.
+            is_alone: whether the job has no other rank, and no rank table names its device.
+        """
+        return {}
+
+    def cluster_environment(self, n_ranks: int) -> dict[str, str]:
+        """Return defaults of variables for ranks that join, of which this host has ``n_ranks``."""
+        if n_ranks < 2:
+            return {}
+        n_threads = max(1, (os.cpu_count() or 1) // n_ranks)
+        # By default MindSpore's ranks look for each other every 3 to 5 s; with 1 s, two ranks start 5 s sooner.
+        every_second = {"MS_RETRY_INTERVAL_LOWER": "1", "MS_RETRY_INTERVAL_UPPER": "1"}
+        return {"OMP_NUM_THREADS": str(n_threads)} | every_second
+
+    def make_ready(self, asked: str, otherwise: str) -> None:
+        """Prepare this process before it imports MindSpore; arguments and errors as in ``check``."""
+
+
+class Cpu(Device):
+    """The host's processor."""
+
+    target: Target = "CPU"
+    is_shared = True
+
+    def describe(self) -> str:
+        return f"CPU, {os.cpu_count()} cores"
+
+    def find(self) -> Found:
+        return Found(1, "")
+
+    def checks(self) -> Iterator[CheckResult]:
+        n_cores = len(os.sched_getaffinity(0))
+        yield CheckResult("device", f"CPU; {n_cores} of the host's {os.cpu_count()} cores for this process")

@@ -1,0 +1,148 @@
+"""NVIDIA's GPUs as their driver tells, and for which of them a library has machine code. MindSpore is not needed."""
+
+import json
+import mmap
+import os
+import re
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from dimred.workarounds.cuda_backend import DRIVER
+
+Version = tuple[int, int]
+
+VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"  # numbers or UUIDs; CUDA ignores the first that is not there, and all after it
+_SECONDS_TO_ANSWER = 60.0
+_NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE: the driver works
+# Prints what the driver answers. It runs in a process of its own, because a driver's fault may end or hang it, and
+# because nobody may be the first to start CUDA in a process that starts others.
+_ASK = f"""
+import ctypes, json
+try:
+    cuda = ctypes.CDLL({DRIVER!r})
+except OSError:
+    raise SystemExit(print(json.dumps(None)))
+version, count, text = ctypes.c_int(), ctypes.c_int(), ctypes.c_char_p()
+cuda.cuDriverGetVersion(ctypes.byref(version))
+status = cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count))
+status = 0 if status == {_NO_DEVICE} else status
+cuda.cuGetErrorString(status, ctypes.byref(text))
+gpus = []
+for number in range(count.value):
+    device, name, size = ctypes.c_int(), ctypes.create_string_buffer(256), ctypes.c_size_t()
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    cuda.cuDeviceGet(ctypes.byref(device), number)
+    cuda.cuDeviceGetName(name, len(name), device)
+    cuda.cuDeviceTotalMem_v2(ctypes.byref(size), device)
+    cuda.cuDeviceGetAttribute(ctypes.byref(major), 75, device)  # COMPUTE_CAPABILITY_MAJOR
+    cuda.cuDeviceGetAttribute(ctypes.byref(minor), 76, device)
+    gpus.append([name.value.decode(errors="replace"), [major.value, minor.value], size.value])
+fault = f"{{(text.value or b'error').decode()}}, {{status}}" if status else ""
+print(json.dumps([[version.value // 1000, version.value % 1000 // 10], gpus, fault]))
+"""
+_KERNEL_VERSION = Path("/proc/driver/nvidia/version")  # absent in WSL
+_CONTAINER = struct.pack("<I", 0xBA55ED50)  # begins a container of code for several kinds of GPU
+_PTX, _MACHINE_CODE = 1, 2
+
+
+class Gpu(NamedTuple):
+    """A GPU that this process may use."""
+
+    name: str
+    capability: Version  # compute capability
+    memory: int  # bytes
+
+
+class Driver(NamedTuple):
+    """The driver's answer."""
+
+    cuda: Version  # the newest CUDA that it can run
+    gpus: tuple[Gpu, ...]  # in CUDA's order, without those that CUDA_VISIBLE_DEVICES hides
+    fault: str  # its error, and the number; empty if it works
+
+
+class CudaCode(NamedTuple):
+    """What a library holds for its kernels: compute capabilities of machine code, and of PTX for others."""
+
+    native: tuple[Version, ...]
+    ptx: tuple[Version, ...]
+
+    def runs_on(self, capability: Version) -> bool:
+        """Return whether there is machine code for this capability: of the same major number, and no newer."""
+        return any(code[0] == capability[0] and code[1] <= capability[1] for code in self.native)
+
+    def is_compiled_for(self, capability: Version) -> bool:
+        """Return whether the driver has to compile the kernels for this capability, from PTX that is no newer."""
+        return not self.runs_on(capability) and any(code <= capability for code in self.ptx)
+
+
+def ask_driver() -> Driver | None:
+    """Ask the driver for its GPUs, as CUDA_VISIBLE_DEVICES lets this process see them; None if there is no driver."""
+    command = [sys.executable, "-I", "-S", "-c", _ASK]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS_TO_ANSWER, check=False)
+    except subprocess.TimeoutExpired:
+        return Driver((0, 0), (), f"no answer in {_SECONDS_TO_ANSWER:.0f} s")
+    if done.returncode:
+        return Driver((0, 0), (), f"asking it ended with status {done.returncode}")
+    answer = json.loads(done.stdout)
+    if answer is None:
+        return None
+    version, gpus, fault = answer
+    return Driver(tuple(version), tuple(Gpu(name, tuple(capability), size) for name, capability, size in gpus), fault)
+
+
+def driver_release() -> str | None:
+    """Return the driver's own version, such as 550.54.14; None if the system doesn't tell it."""
+    try:
+        text = _KERNEL_VERSION.read_text(errors="replace")
+    except OSError:
+        return None
+    found = re.search(r"\b\d{3}\.\d+(\.\d+)?\b", text)
+    return found and found[0]
+
+
+def kernel_cache() -> Path:
+    """Return the folder in which the driver keeps the kernels that it has compiled."""
+    return Path(os.environ.get("CUDA_CACHE_PATH", "~/.nv/ComputeCache")).expanduser()
+
+
+def visible_device(number: int) -> str:
+    """Return the value of CUDA_VISIBLE_DEVICES that shows only one of the GPUs that this process sees.
+
+    Args:
+        number: its number among them, in CUDA's order.
+    """
+    chosen = os.environ.get(VISIBLE_DEVICES)
+    names = [] if chosen is None else [name.strip() for name in chosen.split(",")]
+    return names[number] if number < len(names) else str(number)
+
+
+def cuda_code(library: Path) -> CudaCode:
+    """Read for which GPUs a library has code, from its first container; all of MindSpore's hold the same kinds."""
+    with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        entries = set(_entries(data))
+    native, ptx = (sorted(arch for kind, arch in entries if kind == wanted) for wanted in (_MACHINE_CODE, _PTX))
+    return CudaCode(tuple(divmod(arch, 10) for arch in native), tuple(divmod(arch, 10) for arch in ptx))
+
+
+def _entries(data: mmap.mmap) -> Iterator[tuple[int, int]]:
+    """Yield kind and architecture of each entry of the first container: a header of 16 bytes, then the entries."""
+    place = data.find(_CONTAINER)
+    while place >= 0:
+        _, version, header, size = struct.unpack_from("<IHHQ", data, place)
+        if (version, header) == (1, 16) and place + header + size <= len(data):
+            break
+        place = data.find(_CONTAINER, place + 4)
+    else:
+        return
+    entry, end = place + 16, place + 16 + size
+    while entry + 64 <= end:
+        kind, _, header, size = struct.unpack_from("<HHIQ", data, entry)
+        (arch,) = struct.unpack_from("<I", data, entry + 28)
+        yield kind, arch
+        entry += header + size

@@ -1,0 +1,24 @@
+"""Compute on an NVIDIA GPU in a program of your own."""
+
+from dimred.launch.devices import DEVICES
+
+
+def use_gpu(*, tf32: bool = False) -> None:
+    """Load MindSpore's backend for NVIDIA's GPUs, and compute on the first GPU that CUDA_VISIBLE_DEVICES shows.
+
+    Call it before the first import of mindspore, and before ``from dimred import`` a name that needs it. On a GPU that
+    is newer than MindSpore's kernels, compute capability 9.0 and above, the driver compiles them when the first
+    operation runs: about a quarter of an hour, once.
+
+    Args:
+        tf32: whether float32 convolutions and matrix products may be computed in TF32, with a 10-bit mantissa; by
+            itself MindSpore allows it for convolutions. Leave it off for a search, which compares losses.
+
+    Raises:
+        MissingPackageError: MindSpore is not installed.
+        ConfigError: MindSpore is imported already, or driver, GPU, CUDA's libraries or MindSpore's backend are missing.
+    """
+    DEVICES["GPU"].make_ready("dimred.use_gpu() is called", "leave the call out")
+    from dimred.runs.device import choose_device  # imports MindSpore
+
+    choose_device("GPU", tf32=tf32)

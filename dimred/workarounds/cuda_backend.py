@@ -1,0 +1,147 @@
+"""MindSpore registers the backend for NVIDIA's GPUs in its package only where an ``nvcc`` tells the version of CUDA.
+
+A backend that was loaded before MindSpore is imported is registered too, without an ``nvcc``, an installed CUDA or
+``LD_LIBRARY_PATH``: each library is loaded here, before those that need it, from NVIDIA's wheels on the package index.
+MindSpore then warns about a CUDA that it can't find, and goes on with the libraries that are there. Seen in MindSpore
+2.10; its notes have not named GPUs since 2.3. We know of no report. ``tests/workarounds`` fails once the backend is
+registered by itself.
+"""
+
+import ctypes
+import importlib.metadata
+import logging
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+from dimred.errors import ConfigError, MissingPackageError
+
+CUDA_FOLDERS = "DIMRED_CUDA"  # environment variable with folders of CUDA 11's libraries, in place of NVIDIA's wheels
+DRIVER = "libcuda.so.1"  # comes with the system's driver, and is found by the system
+INSTALL_CUDA = "python -m pip install 'dimred[cuda]'"
+_BACKEND = "libmindspore_gpu.so.11.6"
+_KERNELS = "libcuda_ops.so.11"
+# Library -> its wheel; each stands after those that it needs. cuDNN finds its own parts beside itself.
+_WHEELS = {
+    "libcudart.so.11.0": "nvidia-cuda-runtime-cu11",
+    "libnvrtc.so.11.2": "nvidia-cuda-nvrtc-cu11",
+    "libcublasLt.so.11": "nvidia-cublas-cu11",
+    "libcublas.so.11": "nvidia-cublas-cu11",
+    "libcudnn.so.8": "nvidia-cudnn-cu11",
+    "libcurand.so.10": "nvidia-curand-cu11",
+    "libcusparse.so.11": "nvidia-cusparse-cu11",
+    "libcusolver.so.11": "nvidia-cusolver-cu11",
+    "libcufft.so.10": "nvidia-cufft-cu11",
+}
+
+
+def load_cuda_backend() -> None:
+    """Load CUDA's libraries and MindSpore's backend for GPUs into this process, so that MindSpore registers it.
+
+    Raises:
+        MissingPackageError: MindSpore is not installed.
+        ConfigError: MindSpore is imported already, its package has no such backend, or a library is missing.
+    """
+    backend = cuda_backend()
+    if is_loaded(backend):
+        return
+    if "mindspore" in sys.modules:
+        raise ConfigError(
+            "MindSpore is imported already, so its backend for GPUs can't be loaded any more; call dimred.use_gpu() "
+            "before the first import of mindspore"
+        )
+    libraries = cuda_libraries()
+    # MindSpore raises the limit of the driver's cache for the kernels that the driver compiles, but after the driver
+    # may have read it.
+    os.environ.setdefault("CUDA_CACHE_MAXSIZE", "4000000000")
+    # cuBLAS and cuDNN then load a kernel when it is first called; MindSpore's own kernels don't know the variable.
+    os.environ.setdefault("CUDA_MODULE_LOADING", "LAZY")
+    logging.getLogger(f"ME.mindspore.log.{os.getpid()}").addFilter(_is_no_false_alarm)
+    try:
+        for library in (*libraries.values(), DRIVER):
+            ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+        ctypes.CDLL(str(backend))
+    except OSError as error:
+        raise ConfigError(
+            f"a library for NVIDIA's GPUs can't be loaded ({error}); dimred doctor looks further"
+        ) from error
+
+
+def cuda_backend() -> Path:
+    """Return the path of MindSpore's backend for GPUs.
+
+    Raises:
+        MissingPackageError: MindSpore is not installed.
+        ConfigError: its package has no such backend, as on other systems than Linux on x86-64.
+    """
+    backend = _plugins() / _BACKEND
+    if not backend.exists():
+        raise ConfigError(
+            f"MindSpore {importlib.metadata.version('mindspore')} has no backend for GPUs here ({_BACKEND} is missing "
+            "in its package); the package of Linux on x86-64 has one, so use --device-target CPU on this system"
+        )
+    return backend
+
+
+def cuda_kernels() -> Path:
+    """Return the path of the library with MindSpore's kernels for GPUs, see ``cuda_backend``."""
+    return cuda_backend().parent / "gpu" / _KERNELS
+
+
+def cuda_libraries() -> dict[str, Path]:
+    """Return the paths of CUDA's libraries by name, in the order in which they can be loaded.
+
+    They are looked for in the folders of ``DIMRED_CUDA``, or without that variable in NVIDIA's wheels.
+
+    Raises:
+        ConfigError: one is missing.
+    """
+    folders = list(_cuda_folders(os.environ))
+    found = {name: [folder / name for folder in folders if (folder / name).is_file()] for name in _WHEELS}
+    missing = [name for name, paths in found.items() if not paths]
+    if missing and CUDA_FOLDERS in os.environ:
+        raise ConfigError(
+            f"{CUDA_FOLDERS} is {os.environ[CUDA_FOLDERS]!r}, where {', '.join(missing)} can't be found; name folders "
+            "with all of CUDA 11's libraries, or unset it"
+        )
+    if missing:
+        wheels = dict.fromkeys(_WHEELS[name] for name in missing)
+        lacking = "are not installed" if len(missing) == len(_WHEELS) else f"are not complete ({', '.join(wheels)})"
+        raise ConfigError(f"CUDA 11's libraries {lacking}; install them, 2.9 GB, by {INSTALL_CUDA}")
+    return {name: paths[0] for name, paths in found.items()}
+
+
+def library_version(name: str) -> str:
+    """Return the version of one of CUDA's libraries: its wheel's, or that in its name."""
+    if CUDA_FOLDERS in os.environ:
+        return name.partition(".so.")[2]
+    return importlib.metadata.version(_WHEELS[name])
+
+
+def is_loaded(library: Path) -> bool:
+    """Return whether a library of this path is in this process."""
+    maps = Path("/proc/self/maps")
+    return maps.exists() and str(library.resolve()) in maps.read_text(errors="surrogateescape")
+
+
+def _plugins() -> Path:
+    mindspore = find_spec("mindspore")
+    if mindspore is None or mindspore.origin is None:
+        raise MissingPackageError("mindspore")
+    return Path(mindspore.origin).parent / "lib" / "plugin"
+
+
+def _cuda_folders(environment: Mapping[str, str]) -> Iterator[Path]:
+    if CUDA_FOLDERS in environment:
+        yield from map(Path, environment[CUDA_FOLDERS].split(os.pathsep))
+        return
+    nvidia = find_spec("nvidia")  # the namespace of NVIDIA's wheels
+    for folder in (nvidia.submodule_search_locations or ()) if nvidia is not None else ():
+        yield from sorted(Path(folder).glob("*/lib"))
+
+
+def _is_no_false_alarm(record: logging.LogRecord) -> bool:
+    """Return False for what MindSpore says of a CUDA that it looks for by ``ldd``, although the libraries are there."""
+    return not record.pathname.endswith("_check_version.py")

@@ -1,0 +1,139 @@
+"""Replace the machine code in MindSpore's CUDA kernels by code for one kind of GPU, compiled from the PTX beside it.
+
+    python3 retarget.py libcuda_ops.so.11 OUT --arch 90 --ptxas ptxas [--processes 2]
+
+The library of MindSpore 2.10 has 407 modules, each with code for compute capabilities up to 8.0 and PTX for 8.6. It is
+linked with a CUDA runtime of 11.6, which loads every module when the device is first used. On a newer GPU the driver
+would compile all of them then, in one thread. It needs ``ptxas`` of ``nvidia-cuda-nvcc-cu11``, which knows GPUs up to
+9.0, and ``lz4``; it needs nothing of dimred, so that it can be copied.
+"""
+
+import argparse
+import mmap
+import shutil
+import struct
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import lz4.block
+
+_CONTAINER = struct.pack("<I", 0xBA55ED50)
+_PTX, _MACHINE_CODE = 1, 2
+_COMPRESSED = 0x2000
+_HEADER = 64  # bytes of the header of machine code
+
+
+class Entry(NamedTuple):
+    """Code in a container: its kind and architecture, where its header begins, and the lengths of header and code."""
+
+    kind: int
+    arch: int
+    place: int
+    header: int
+    length: int
+
+
+class Container(NamedTuple):
+    """Code of one module for several kinds of GPU: where it begins, how long its entries are, and the entries."""
+
+    place: int
+    size: int
+    entries: list[Entry]
+
+
+def main() -> None:
+    """Compile each module, and write the library with the new code in the place of the old one."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("library", type=Path)
+    options.add_argument("out", type=Path)
+    options.add_argument("--arch", type=int, default=90)
+    options.add_argument("--ptxas", default="ptxas")
+    options.add_argument("--processes", type=int, default=2)
+    given = options.parse_args()
+    shutil.copy(given.library, given.out)
+    start, total = time.perf_counter(), 0
+    with tempfile.TemporaryDirectory() as folder, given.out.open("r+b") as file, mmap.mmap(file.fileno(), 0) as data:
+        found = list(containers(data))
+        texts = [ptx_of(data, container, given.arch) for container in found]
+        print(f"{len(found)} modules, {sum(map(len, texts)) / 1e6:.0f} MB of PTX", flush=True)
+
+        def compiled(number: int) -> bytes:
+            return compile_ptx(texts[number], Path(folder) / str(number), given.ptxas, given.arch)
+
+        with ThreadPoolExecutor(given.processes) as pool:
+            for number, code in enumerate(pool.map(compiled, range(len(found))), start=1):
+                total += put(data, found[number - 1], code, given.arch)
+                if number % 40 == 0:
+                    print(f"{number} of {len(found)} after {time.perf_counter() - start:.0f} s", flush=True)
+    print(f"{total / 1e6:.0f} MB of code for {given.arch} in {time.perf_counter() - start:.0f} s")
+
+
+def containers(data: mmap.mmap) -> Iterator[Container]:
+    """Yield the containers of a library."""
+    place = data.find(_CONTAINER)
+    while place >= 0:
+        _, version, header, size = struct.unpack_from("<IHHQ", data, place)
+        if (version, header) != (1, 16) or place + 16 + size > len(data):
+            place = data.find(_CONTAINER, place + 4)
+            continue
+        end = place + 16 + size
+        yield Container(place, size, list(_entries(data, place + 16, end)))
+        place = data.find(_CONTAINER, end)
+
+
+def _entries(data: mmap.mmap, place: int, end: int) -> Iterator[Entry]:
+    while place + _HEADER <= end:
+        kind, _, header, length = struct.unpack_from("<HHIQ", data, place)
+        (arch,) = struct.unpack_from("<I", data, place + 28)
+        yield Entry(kind, arch, place, header, length)
+        place += header + length
+
+
+def ptx_of(data: mmap.mmap, container: Container, arch: int) -> bytes:
+    """Return the newest PTX of a module that is not newer than the GPU."""
+    fitting = [entry for entry in container.entries if entry.kind == _PTX and entry.arch <= arch]
+    entry = max(fitting, key=lambda entry: entry.arch)
+    (flags,) = struct.unpack_from("<Q", data, entry.place + 40)
+    code = data[entry.place + entry.header : entry.place + entry.header + entry.length]
+    if flags & _COMPRESSED:
+        (packed,) = struct.unpack_from("<I", data, entry.place + 16)
+        (whole,) = struct.unpack_from("<Q", data, entry.place + 56)
+        code = lz4.block.decompress(code[:packed], uncompressed_size=whole)
+    return code.rstrip(b"\0")
+
+
+def compile_ptx(text: bytes, path: Path, ptxas: str, arch: int) -> bytes:
+    """Compile PTX by ``ptxas``, in files that begin with ``path``, and return the machine code."""
+    source, target = path.with_suffix(".ptx"), path.with_suffix(".cubin")
+    source.write_bytes(text)
+    command = [ptxas, f"-arch=sm_{arch}", "-O3", str(source), "-o", str(target)]
+    subprocess.run(command, check=True, capture_output=True)
+    source.unlink()
+    code = target.read_bytes()
+    target.unlink()
+    return code
+
+
+def put(data: mmap.mmap, container: Container, code: bytes, arch: int) -> int:
+    """Make machine code the only entry of a container, and return its length; SystemExit if there is no room."""
+    code += bytes(-len(code) % 8)
+    first = next(entry for entry in container.entries if entry.kind == _MACHINE_CODE and entry.header == _HEADER)
+    if _HEADER + len(code) > container.size:
+        raise SystemExit(f"{len(code)} bytes of code for {container.size - _HEADER} bytes at {container.place}")
+    header = bytearray(data[first.place : first.place + _HEADER])
+    header[8:16] = struct.pack("<Q", len(code))
+    header[28:32] = struct.pack("<I", arch)
+    data[container.place + 8 : container.place + 16] = struct.pack("<Q", _HEADER + len(code))
+    begin = container.place + 16
+    rest = bytes(container.size - _HEADER - len(code))
+    data[begin : begin + container.size] = bytes(header) + code + rest
+    return len(code)
+
+
+if __name__ == "__main__":
+    main()
