@@ -41,9 +41,6 @@ class OwnDataset(Batches):
         split: name of the split.
         options: see ``Batches``.
 
-    Attributes:
-        n_classes: if set, a whole number that is not a class is refused when its sample is read.
-
     Raises:
         DataError: the factory fails or gives no samples, or the first one is not a tuple with a number as its label.
     """
@@ -51,7 +48,7 @@ class OwnDataset(Batches):
     def __init__(self, factory: Factory, data: Path, split: str, **options: Any):
         super().__init__(**options)
         self._factory, self._data, self._split = factory, data, split
-        self.n_classes: int | None = None
+        self._n_classes: int | None = None
         self._plain_source = self._make(None, None)
         self.n_images = len(self._plain_source)
         if self.n_images == 0:
@@ -59,17 +56,19 @@ class OwnDataset(Batches):
         *inputs, self._first_label = _parts_of(self._plain_source, split, 0)
         self._columns = [*(f"input {number}" for number in range(1, len(inputs) + 1)), "label"]
 
-    def check_classes(self, n_classes: int) -> None:
-        """Check on the first sample that these labels can train, or measure, a classifier.
+    def check_use(self, n_classes: int, *, trains_classes: bool, measures_classes: bool) -> None:
+        """Check on the first sample that its label can train, or measure, a classifier.
 
-        Args:
-            n_classes: outputs of the network.
+        If the loss is that of a classifier, a whole number that is not a class is also refused when its sample is read.
 
         Raises:
             DataError: the label consists neither of whole numbers nor, in ``train``, of a probability for each class.
         """
-        label = self._first_label
-        if label.dtype.kind == "f" and (self._split != "train" or label.shape[:1] != (n_classes,)):
+        self._n_classes = n_classes if trains_classes else None
+        label, is_train = self._first_label, self._split == "train"
+        if label.dtype.kind != "f" or not (trains_classes or measures_classes):
+            return
+        if not is_train or label.shape[:1] != (n_classes,):
             raise DataError(
                 f"data.dataset gave a label of type {label.dtype} and shape {label.shape} for the split "
                 f"{self._split!r}, which is not a class; give the class as a whole number (in 'train' also one "
@@ -111,7 +110,7 @@ class OwnDataset(Batches):
     def _read(self, source: Source, order: np.ndarray) -> ds.Dataset:
         label_type = np.float32 if self._first_label.dtype.kind == "f" else np.int32
         return ds.GeneratorDataset(
-            _Samples(source, self._split, len(self._columns), label_type, self.n_classes),
+            _Samples(source, self._split, len(self._columns), label_type, self._n_classes),
             self._columns,
             sampler=ds.SubsetSampler(order),
             num_parallel_workers=self.workers,

@@ -16,7 +16,7 @@ from dimred.evaluation.evaluator import Evaluator
 from dimred.evaluation.scores import Scores
 from dimred.io.metric import Metric, metrics_of
 from dimred.launch.channel import tell_alive
-from dimred.models.resnet import resnet
+from dimred.models.built_in import make_named
 from dimred.runs.splits import build_splits
 from dimred.runs.steps import build_scores
 
@@ -49,6 +49,12 @@ class Task(Generic[Settings]):
     def training_batches(self) -> Batches:
         """Return the split ``train``, whose batches the steps take."""
         return self.images["train"]
+
+    @property
+    def input_shape(self) -> tuple[int, ...] | None:
+        """Return the shape of a sample's input; None if it is not known before a sample is read, or without images."""
+        shapes = [part.input_shape for part in self.images.values()]
+        return shapes[0] if shapes else None
 
     @property
     def steps_per_epoch(self) -> int:
@@ -138,12 +144,7 @@ def build_network(config: StageConfig) -> nn.Cell:
         ConfigError: a user's own network can't be made, or the precision does not go with network or device.
     """
     model = config.model
-    if ":" in model.name:
-        from dimred.models.factory import make_network
-
-        network = make_network(model.name, model.n_classes)
-    else:
-        network = resnet(model.name, model.n_classes, model.initialisation)
+    network = make_named(model.name, model.n_classes, model.initialisation)
     is_converted = config.precision.level != "O0" or config.precision.casts
     return _in_precision(network, config) if is_converted else network
 

@@ -133,7 +133,7 @@ def test_a_fraction_among_whole_labels_is_said_and_not_rounded() -> None:
 @pytest.mark.parametrize(("label", "is_a_class"), [(-100, True), (2, True), (3, False), (-1, False), (1 << 40, False)])
 def test_a_label_that_is_no_class_is_refused_before_it_is_trained(label: int, is_a_class: bool) -> None:
     data = made([(0.0, 0), (1.0, label)], batch_size=2)
-    data.n_classes = 3
+    data.check_use(3, trains_classes=True, measures_classes=True)
     said = rf"^sample 1 has the label {label}, but the network has 3 outputs, for the classes 0 to 2; correct the label"
     with nullcontext() if is_a_class else pytest.raises(DataError, match=said):
         columns(data.training_epoch(1, 1))
@@ -190,7 +190,8 @@ def test_samples_of_a_disk_that_comes_back_are_read_again() -> None:
 def test_what_can_not_be_classified_is_said_before_training(label: object, split: str, fits: bool) -> None:
     said = rf"shape .* for the split '{split}', which is not a class; give the class"
     with nullcontext() if fits else pytest.raises(DataError, match=said):
-        made([(0, label)], split).check_classes(3)
+        made([(0, label)], split).check_use(3, trains_classes=True, measures_classes=False)
+    made([(0, label)], split).check_use(3, trains_classes=False, measures_classes=False)
 
 
 @pytest.mark.parametrize(
