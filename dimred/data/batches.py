@@ -102,10 +102,7 @@ class Batches:
             seed: the run's seed, which determines order and augmentation.
             epoch: number of the epoch; those of stage 2 begin after ``STAGE_2_EPOCHS_FROM``.
         """
-        order = np.random.default_rng([seed, epoch]).permutation(self.n_images)
-        shape = (self._n_micro_batches, self.group_size, self.batch_size)
-        order = order[: math.prod(shape)].reshape(shape)[:, self.rank].reshape(-1)
-        samples = self._training_samples(self._in_split(order), seed, epoch)
+        samples = self._training_samples(self._training_order(seed, epoch), seed, epoch)
         options = {} if self.mixing is None or is_spare(epoch) else self._mixed(self.mixing, samples, seed, epoch)
         if self.accumulation == 1:
             return Readable(samples.batch(self.batch_size, drop_remainder=True, **options), self.sink)
@@ -121,12 +118,37 @@ class Batches:
 
         return {"per_batch_map": mix, "input_columns": [first, label], "num_parallel_workers": 1}
 
+    def _training_order(self, seed: int, epoch: int) -> np.ndarray:
+        """Return the numbers of this rank's samples in an epoch, in their order."""
+        order = np.random.default_rng([seed, epoch]).permutation(self.n_images)
+        shape = (self._n_micro_batches, self.group_size, self.batch_size)
+        return self._in_split(order[: math.prod(shape)].reshape(shape)[:, self.rank].reshape(-1))
+
+    def numbers_of_step(self, seed: int, epoch: int, step: int) -> np.ndarray:
+        """Return the numbers of this rank's samples in a step of a training epoch, counted from 1."""
+        first = (step - 1) * self.accumulation * self.batch_size
+        return self._training_order(seed, epoch)[first : first + self.rows_of_step(step)]
+
+    def fault_of_step(self, seed: int, epoch: int, step: int) -> str | None:
+        """Look at the inputs of a step whose loss was not finite, and return what is wrong with them, if anything.
+
+        Images are always finite, so by default nothing is read.
+
+        Raises:
+            DataError: the samples can't be read.
+        """
+        return None
+
+    def evaluated_numbers(self) -> np.ndarray:
+        """Return the numbers of this rank's samples in an evaluation, in their order."""
+        return self._in_split(np.arange(self.rank, self.n_images, self.group_size))
+
     def evaluation(self) -> "Readable":
         """Return this rank's part of all samples, in the order of the split, without augmentation."""
-        order = np.arange(self.rank, self.n_images, self.group_size)
+        order = self.evaluated_numbers()
         if not len(order):
             return Readable(None)
-        return Readable(self._evaluation_samples(self._in_split(order)).batch(self.batch_size))
+        return Readable(self._evaluation_samples(order).batch(self.batch_size))
 
     def spare_batches(self, seed: int) -> Iterator[Any]:
         """Yield training micro-batches without end, in orders that no epoch uses; none if the split fills no batch."""

@@ -11,7 +11,8 @@ from typing import Any
 import mindspore.dataset as ds
 import numpy as np
 
-from dimred.data.batches import Batches, DamagedError, is_spare
+from dimred.data.batches import Batches, DamagedError, Readable, is_spare
+from dimred.data.inputs import not_finite, plain_input
 from dimred.data.labels import check_labels
 from dimred.errors import DataError, shown
 
@@ -75,6 +76,16 @@ class OwnDataset(Batches):
                 f"probability for each of the {n_classes} classes), or for a regression set loss and metric"
             )
 
+    def fault_of_step(self, seed: int, epoch: int, step: int) -> str | None:
+        """Read the samples of a step again, and name the first one with an input that is not finite."""
+        numbers = self.numbers_of_step(seed, epoch, step)
+        samples = Readable(self._training_samples(numbers, seed, epoch)).create_tuple_iterator(output_numpy=True)
+        for number, (*inputs, _) in zip(numbers, samples, strict=True):
+            for position, values in enumerate(inputs, start=1):
+                if (found := not_finite(values)) is not None:
+                    return f"sample {number} of the split {self._split!r} has {found} in input {position}"
+        return None
+
     def digest(self) -> str:
         """Return a digest of the number of samples, the first one and the last one, in hexadecimal.
 
@@ -135,7 +146,7 @@ def _naming_faults(what: str, remedy: str, kinds: _Kinds = (Exception,)) -> Iter
 
 
 def _parts_of(source: Source, split: str, number: int, kinds: _Kinds = (Exception,)) -> tuple[np.ndarray, ...]:
-    """Read a sample, and return a copy of each of its parts, of which the last, the label, is of numbers.
+    """Read a sample, and return a copy of each of its parts: inputs by ``plain_input``, and a label of numbers.
 
     Raises:
         DataError: the source raises an error of these ``kinds``, or what it gives is no such sample.
@@ -144,13 +155,13 @@ def _parts_of(source: Source, split: str, number: int, kinds: _Kinds = (Exceptio
         sample = source[number]
         if not isinstance(sample, tuple | list) or len(sample) < 2:
             raise TypeError(f"it is {shown(sample)}, and no tuple (input, label) or (input, ..., label)")
-        parts = tuple(map(np.array, sample))
-    if (label := parts[-1]).dtype.kind not in "biuf":
+        *inputs, label = map(np.array, sample)
+    if label.dtype.kind not in "biuf":
         raise DataError(
             f"sample {number} has the label {shown(label.tolist())}, which is not a number that NumPy has a type for; "
             "number the classes from 0"
         )
-    return parts
+    return *map(plain_input, inputs), label
 
 
 class _Samples:

@@ -85,9 +85,7 @@ def test_the_point_of_schedule_free_gradients_is_no_network(tmp_path: Path) -> N
     fresh = network(3)
     step = TrainStep(nn.WithLossCell(fresh, nn.CrossEntropyLoss()), ScheduleFree(fresh.trainable_params(), 0.1))
     write_checkpoint(tmp_path / "net-3_4.ckpt", step.state(), {"epoch": 3})
-    with pytest.raises(
-        ConfigError, match=r"the point at which schedule-free training takes its gradients, not"
-    ):
+    with pytest.raises(ConfigError, match=r"the point at which schedule-free training takes its gradients, not"):
         read_first_weights(tmp_path / "net-3_4.ckpt", [], fresh)
 
 
