@@ -207,12 +207,12 @@ class EmaConfig(Strict):
     """An average of weights and BatchNorm statistics, evaluated beside the raw ones, see ``dimred.train_step.ema``."""
 
     decay: Fraction | None = None
-    """Fraction of the average that is kept at each applied step, such as 0.999; null for no average by that."""
+    """Fraction of the average that is kept at each applied step, such as 0.999; null for none."""
     ramp: bool = True
     """For decay: multiply it by 1 - exp(-t / 2000) at update t, so that early weights are forgotten sooner."""
     half_life: Percentage | None = None
     """In place of decay: the half-life as a fraction of the steps so far, such as 5% or 0.05, so that the average
-    reaches back further the longer the run is; null for no average by that."""
+    reaches back further the longer the run is; null for none."""
 
     @property
     def is_on(self) -> bool:

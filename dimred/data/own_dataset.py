@@ -158,8 +158,8 @@ def _parts_of(source: Source, split: str, number: int, kinds: _Kinds = (Exceptio
         *inputs, label = map(np.array, sample)
     if label.dtype.kind not in "biuf":
         raise DataError(
-            f"sample {number} has the label {shown(label.tolist())}, which is not a number that NumPy has a type for; "
-            "number the classes from 0"
+            f"sample {number} of the split {split!r} has the label {shown(label.tolist())}, which is not a number that "
+            "NumPy has a type for; number the classes from 0"
         )
     return *map(plain_input, inputs), label
 
@@ -175,23 +175,30 @@ class _Samples:
         return len(self._source)
 
     def __getitem__(self, number: int) -> tuple[np.ndarray, ...]:
-        *inputs, label = parts = _parts_of(self._source, self._split, int(number), _MISTAKES)
-        if len(parts) != self._n_parts:
-            raise DataError(f"sample {number} has {len(parts)} parts, the first has {self._n_parts}; give all as many")
-        if (odd := next((one for one in inputs if one.dtype.kind not in "biufSU"), None)) is not None:
-            raise DataError(f"sample {number} has the input {shown(odd.tolist())}, which is not an array of numbers")
-        if self._type is np.int32 and label.dtype.kind == "f":
+        name = f"sample {number} of the split {self._split!r}"
+        *inputs, label = _parts_of(self._source, self._split, int(number), _MISTAKES)
+        if len(inputs) + 1 != self._n_parts:
+            raise DataError(f"{name} has {len(inputs) + 1} parts, the first has {self._n_parts}; give all as many")
+        for values in inputs:
+            if values.dtype.kind not in "biufSU":
+                raise DataError(f"{name} has the input {shown(values.tolist())}, which is not an array of numbers")
+        self._check_label(label, name)
+        return *inputs, label.astype(self._type)
+
+    def _check_label(self, label: np.ndarray, name: str) -> None:
+        """Check that a label has the kind of the first one, is a class if it must be, and fits its type."""
+        is_whole = self._type is np.int32
+        if is_whole and label.dtype.kind == "f":
             raise DataError(
-                f"sample {number} has the label {shown(label)}, but the first sample's is a whole number; give all "
-                "samples whole numbers, or all floats"
+                f"{name} has the label {shown(label)}, but the first sample's is a whole number; give all samples "
+                "whole numbers, or all floats"
             )
-        if self._type is np.int32 and self._n_classes is not None:
-            check_labels(label, self._n_classes, f"sample {number} has")
-        limits = np.iinfo(np.int32) if self._type is np.int32 else np.finfo(np.float32)
+        if is_whole and self._n_classes is not None:
+            check_labels(label, self._n_classes, f"{name} has")
+        limits = np.iinfo(np.int32) if is_whole else np.finfo(np.float32)
         beyond = label[np.isfinite(label) & ((label < limits.min) | (label > limits.max))]
         if beyond.size:
             raise DataError(
-                f"sample {number} has the label {beyond[0]}, which is beyond {np.dtype(self._type)}, the type that "
-                "labels like the first sample's get; scale the labels, or give all as floats"
+                f"{name} has the label {beyond[0]}, which is beyond {np.dtype(self._type)}, the type that labels like "
+                "the first sample's get; scale the labels, or give all as floats"
             )
-        return *inputs, label.astype(self._type)

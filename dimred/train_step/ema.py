@@ -29,8 +29,8 @@ class EMA(WeightsPart):
     1992; the ramp as in today's detection recipes.) 1 - decay is computed in float64; in float32, 1 - 0.9999 would have
     a relative error of 1.7e-4.
 
-    With ``half_life`` h, d_t = 2^(-1 / (h t)), so that after t updates the newest h t of them have half of the weight.
-    The average then needs no horizon: it reaches back over the same fraction of a short run and of a long one. (As in
+    With ``half_life`` h, d_t = 2^(-1 / (h t)), so that the newest h t of t updates have about half of the weight. The
+    average then needs no horizon: it reaches back over the same fraction of a short run and of a long one. (As in
     torchtitan, with 5 %; Meterez et al., 2026, arXiv 2602.03702.)
 
     The averages of the trainable weights and of BatchNorm's moving statistics are parameters named ``ema.<name>``, and

@@ -7,11 +7,14 @@ from pathlib import Path
 import mindspore.dataset as ds
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
+from dimred.config import DataConfig
 from dimred.data.batches import Readable
 from dimred.data.datasets import DATASETS, numbers_of_split
 from dimred.data.published_files import PUBLISHED
 from dimred.errors import DataError
+from tests.helpers.commands import dimred_here
 from tests.helpers.published_files import write_cifar10, write_cifar100, write_idx, write_mnist
 
 
@@ -254,3 +257,25 @@ def test_an_idx_file_of_another_shape_is_read_by_its_header(tmp_path: Path) -> N
     write_mnist(tmp_path)
     write_idx(tmp_path / "t10k-images-idx3-ubyte", np.arange(40 * 6, dtype=np.uint8).reshape(40, 2, 3))
     assert PUBLISHED["mnist"].read(tmp_path, "test").images[1].tolist() == [[[6], [7], [8]], [[9], [10], [11]]]
+
+
+def test_data_check_reads_all_files_and_names_the_damaged_one(mnist: Path, tmp_path: Path) -> None:
+    done = dimred_here("data", "check", mnist, "--dataset", "mnist", status=0)
+    assert done.stdout.splitlines() == [
+        "train: 120 images of 28 x 28 pixels in 10 classes",
+        "test: 40 images of 28 x 28 pixels in 10 classes",
+    ]
+    data = shutil.copytree(mnist, tmp_path / "data")
+    (data / "t10k-labels-idx1-ubyte").write_bytes(b"\0")
+    done = dimred_here("data", "check", data, "--dataset", "mnist", status=2)
+    assert "t10k-labels-idx1-ubyte' begins with the bytes 00, but an idx file of labels" in done.stderr
+    done = dimred_here("data", "check", mnist, "--dataset", "imagenet", status=2)
+    assert "--dataset is 'imagenet'; allowed: image_folder, mnist, cifar10, cifar100" in done.stderr
+
+
+def test_the_names_in_the_configuration_are_those_of_the_table() -> None:
+    for name in DATASETS:
+        assert DataConfig(dataset=name).dataset == name
+    with pytest.raises(ValidationError, match=f"allowed: {', '.join(DATASETS)}, or your own"):
+        DataConfig(dataset="svhn")
+    assert DataConfig(dataset=None).dataset == DataConfig().dataset == "image_folder"
