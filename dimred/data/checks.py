@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from dimred.data.image_checks import check_images
 from dimred.data.image_tree import IMAGE_SUFFIXES, count_in_words
-from dimred.data.published_files import PUBLISHED, PublishedFiles
+from dimred.data.published_files import PARTS, PUBLISHED, PublishedFiles
 
 
 class Checked(NamedTuple):
@@ -38,7 +38,7 @@ def check_published(files: PublishedFiles, root: Path, workers: int) -> Checked:
     """
     files.check(root)
     lines = []
-    for part in ("train", "test"):
+    for part in PARTS:
         samples = files.read(root, part)
         n, height, width, _ = samples.images.shape
         n_classes = len(set(samples.labels.tolist()))

@@ -84,12 +84,12 @@ class PublishedImages(Dataset):
         self._files = files
 
     def check(self, data: Path, splits: Sequence[str]) -> None:
-        """Check that the files of all splits are there."""
-        self._files.check(data)
+        """Check that the files of these splits are there."""
+        self._files.check(data, sorted({_part_of(split) for split in splits}))
 
     def split(self, data: Path, split: str, **options: Any) -> Batches:
         """Build ``HeldImages``, and log where ``val`` comes from."""
-        samples = self._files.read(data, "test" if split == "test" else "train")
+        samples = self._files.read(data, _part_of(split))
         val_fraction, val_seed = options.pop("val_fraction"), options.pop("val_seed")
         if split != "test":
             numbers = numbers_of_split(split, len(samples.labels), val_fraction, val_seed)
@@ -100,6 +100,11 @@ class PublishedImages(Dataset):
                 )
             samples = Samples(samples.images[numbers], samples.labels[numbers])
         return HeldImages(samples, self._files.class_names(data), **options)
+
+
+def _part_of(split: str) -> str:
+    """Return the published part that a split is read from."""
+    return "test" if split == "test" else "train"
 
 
 class OwnData(Dataset):

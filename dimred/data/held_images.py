@@ -77,7 +77,7 @@ class HeldImages(Batches):
     def digest(self) -> str:
         """Return a digest of all images and labels, in hexadecimal."""
         digest = hashlib.sha256(self._samples.labels.tobytes())
-        digest.update(self._samples.images.tobytes())
+        digest.update(np.ascontiguousarray(self._samples.images).data)
         return digest.hexdigest()
 
     def _training_samples(self, order: np.ndarray, seed: int, epoch: int) -> ds.Dataset:

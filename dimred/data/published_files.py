@@ -6,6 +6,7 @@ Data in the format of MNIST, such as Fashion-MNIST, are read in the same way.
 import gzip
 import zlib
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +15,7 @@ import numpy as np
 
 from dimred.errors import DataError
 
+PARTS = ("train", "test")
 _SIDE = 32  # pixels of CIFAR's images
 _PIXELS = 3 * _SIDE**2
 _UNSIGNED_BYTES = 8  # code of the type in an idx file's first four bytes
@@ -39,15 +41,15 @@ class PublishedFiles(ABC):
     title: str
     n_classes: int
 
-    def check(self, data: Path) -> None:
-        """Check that DATA is a folder with the files, without reading them.
+    def check(self, data: Path, parts: Iterable[str] = PARTS) -> None:
+        """Check that DATA is a folder with the files of some parts, without reading them.
 
         Raises:
             DataError: it is none; the message names what is missing.
         """
         if not data.is_dir():
             raise DataError(f"DATA is {str(data)!r}, which is not a folder; name the folder with {self.title}'s files")
-        for part in ("train", "test"):
+        for part in parts:
             for name in self.names(part):
                 self.find(data, name)
 

@@ -154,6 +154,7 @@ def test_a_missing_file_is_named_and_names_of_classes_must_be_whole(mnist: Path,
     (data / "t10k-labels-idx1-ubyte").unlink()
     with pytest.raises(DataError, match=r"has no file t10k-labels-idx1-ubyte; .*or their \.gz"):
         PUBLISHED["mnist"].check(data)
+    DATASETS["mnist"].check(data, ["train", "val"])
     with pytest.raises(DataError, match=r"no file data_batch_1\.bin; unpack CIFAR-10's binary version, cifar-10-bin"):
         PUBLISHED["cifar10"].check(data)
     (tmp_path / "batches.meta.txt").write_text("cat\ndog\n")
