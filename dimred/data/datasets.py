@@ -88,15 +88,16 @@ class PublishedImages(Dataset):
         self._files.check(data, sorted({_part_of(split) for split in splits}))
 
     def split(self, data: Path, split: str, **options: Any) -> Batches:
-        """Build ``HeldImages``, and log where ``val`` comes from."""
+        """Build ``HeldImages``; log how many samples ``train`` leaves to ``val``."""
         samples = self._files.read(data, _part_of(split))
         val_fraction, val_seed = options.pop("val_fraction"), options.pop("val_seed")
         if split != "test":
             numbers = numbers_of_split(split, len(samples.labels), val_fraction, val_seed)
-            if split == "val":
+            n_others = len(samples.labels) - len(numbers)
+            if split == "train" and n_others:
                 _log.info(
-                    f"'val' is {len(numbers):,} of the {len(samples.labels):,} samples that {self._files.title} has to "
-                    f"train on, drawn by data.val_seed {val_seed}; 'train' has the others"
+                    f"'train' has {len(numbers):,} of {self._files.title}'s {len(samples.labels):,} samples to train "
+                    f"on; the other {n_others:,} are 'val', drawn by data.val_seed {val_seed}"
                 )
             samples = Samples(samples.images[numbers], samples.labels[numbers])
         return HeldImages(samples, self._files.class_names(data), **options)

@@ -179,7 +179,7 @@ def test_val_is_drawn_from_train_by_its_seed_and_said(mnist: Path, caplog: pytes
     splits = {split: mnist_split(mnist, split) for split in ("train", "val", "test")}
     assert {split: part.n_images for split, part in splits.items()} == {"train": 108, "val": 12, "test": 40}
     assert caplog.messages == [
-        "'val' is 12 of the 120 samples that MNIST has to train on, drawn by data.val_seed 1; 'train' has the others"
+        "'train' has 108 of MNIST's 120 samples to train on; the other 12 are 'val', drawn by data.val_seed 1"
     ]
     whole = PUBLISHED["mnist"].read(mnist, "train").images
     held = {split: [image for images, _ in batches(splits[split].evaluation()) for image in images] for split in splits}
