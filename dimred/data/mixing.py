@@ -20,9 +20,9 @@ class Mixing:
         x_i <- l x_i + (1 - l) x_p(i)     y_i <- l y_i + (1 - l) y_p(i)
 
     for mixup (Zhang et al., 2018, arXiv 1710.09412), l from Beta(mixup, mixup). For cutmix (Yun et al., 2019, arXiv
-    1905.04899) a box of x_p(i) takes the place of the same box of x_i. The box has a fraction 1 - l of each side's
-    square, l from Beta(cutmix, cutmix), and its centre is uniform; l is then the fraction of pixels outside it, after
-    the image's edges have cut the box. With both, each batch draws one of them, with equal chances.
+    1905.04899) a box of x_p(i) takes the place of the same box of x_i. With l from Beta(cutmix, cutmix), the box covers
+    sqrt(1 - l) of the height and of the width around a uniform centre, and is cut at the image's edges; the labels'
+    l is the fraction of pixels outside it. With both, each batch draws one of them, with equal chances.
 
     The random numbers depend only on the seed, the epoch, the rank and the number of the batch. So a resumed run has
     the same ones, whoever reads the batch.
