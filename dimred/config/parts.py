@@ -25,7 +25,6 @@ _OPTIMIZERS = ("momentum", "sgd", "adamw", "schedule_free")
 _Level = Annotated[float, Field(ge=0, le=255)]
 _Scale = Annotated[float, Field(gt=0, lt=2.0**126)]  # a loss scaled by 2^126 would overflow float32
 _Spread = Annotated[float, Field(gt=0, le=255)]
-_CHANNELS = Field(min_length=1, max_length=3)
 
 
 def _dataset_name(name: Any) -> Any:
@@ -85,9 +84,9 @@ class DataConfig(Strict):
     resize: bool = True
     """Resize and centre-crop images of class folders, and resize those of mnist and cifar, unless random_resized_crop
     cuts them; false if all have image_size already."""
-    mean: Annotated[tuple[_Level, ...], _CHANNELS] = (123.675, 116.28, 103.53)
+    mean: tuple[_Level, ...] = (123.675, 116.28, 103.53)
     """Mean of each channel of the input, on the 0 to 255 scale: three values, or one for grey mnist."""
-    std: Annotated[tuple[_Spread, ...], _CHANNELS] = (58.395, 57.12, 57.375)
+    std: tuple[_Spread, ...] = (58.395, 57.12, 57.375)
     """Standard deviation of each channel, on the same scale."""
     workers: Count | None = None
     """Number of threads that read the data, limited to the number of processors. null for 2, or for 1 with a dataset of

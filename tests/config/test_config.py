@@ -156,7 +156,7 @@ def test_a_file_is_refused_with_every_mistake_in_either_section(tmp_path: Path) 
         ("dat={batch_size: 3}", "unknown key 'dat'; did you mean 'data'?"),
         ("search.n_component=0", "search.n_components is 0; it must be greater than or equal to 1"),
         ("data.mean=[1, 2]", "data.mean has 2 values and data.std 3; give each three values, or one for grey images"),
-        ("data.mean=[]", "data.mean is []; the list must be longer"),
+        ("data.mean=[]", "data.mean has 0 values and data.std 3; give each three values"),
         (
             "data.dataset=imagenet",
             "data.dataset is 'imagenet'; allowed: image_folder, mnist, cifar10, cifar100, or",
