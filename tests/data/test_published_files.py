@@ -50,6 +50,12 @@ def test_idx_files_give_what_mindspores_reader_gives(part: str, ending: str, mni
     np.testing.assert_array_equal(found.labels, labels)
 
 
+def test_of_a_file_and_its_gz_the_plain_one_is_read(tmp_path: Path) -> None:
+    write_mnist(tmp_path, n_train=30, ending=".gz")
+    write_mnist(tmp_path, n_train=20)
+    assert len(PUBLISHED["mnist"].read(tmp_path, "train").labels) == 20
+
+
 def test_cifar_10_gives_what_mindspores_reader_gives(cifar10: Path) -> None:
     numbers = [0, 1, 9_999, 10_000, 49_999]
     sampler = ds.SubsetSampler(numbers)
