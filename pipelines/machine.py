@@ -32,6 +32,7 @@ def bench(
 
     from dimred.runs.device import set_precision, set_up
     from dimred.runs.run import open_run
+    from dimred.runs.splits import dataset_of
     from dimred.runs.steps import build_train_step
     from dimred.runs.task import build_task
     from dimred.runs.timing import time_steps
@@ -48,10 +49,10 @@ def bench(
     peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # of the process
     if device_target != "CPU":
         peak = int(ms.runtime.max_memory_allocated())  # of the tensors on the device
-    precision, size = settings.precision, f", {settings.data.image_size} px" if settings.data.dataset is None else ""
+    precision, size = settings.precision, dataset_of(settings.data).describe(settings.data.image_size)
     half = "" if precision.level == "O0" else f" {precision.dtype}"
     row = {
-        "network": settings.model.name + size,
+        "network": ", ".join(part for part in (settings.model.name, size) if part),
         "MindSpore": ms.__version__,
         "device": DEVICES[device_target].describe(),
         "ranks": ranks.group_size,

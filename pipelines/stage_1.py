@@ -38,10 +38,10 @@ def stage_1(
     ranks = set_up(settings.seed, device_target, settings.all_reduce_split, settings.deterministic)
     set_precision(settings)
     task = build_task(settings, data, ranks, is_checked=False)
-    first = check_stage_1(task, out, go_on_from, begun, resume=resume)
+    first, weights = check_stage_1(task, out, go_on_from, begun, resume=resume)
     step = build_train_step(settings, task.network, task.steps_per_epoch, ranks)
     with open_run(out, task, begun, fast_dev_run) as run:
-        StageOne(run, step).go(first)
+        StageOne(run, step, weights).go(first)
 
 
 if __name__ == "__main__":

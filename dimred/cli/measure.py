@@ -284,7 +284,7 @@ def summary(
 
     Example: dimred summary my_networks:build --input-shape 1,1,28,28 --json
     """
-    shape = _parse_shape(input_shape or ("1,3,16,16" if model == "resnet_small" else "1,3,224,224"))
+    shape = _parse_shape(input_shape) if input_shape else None
     from pydantic import ValidationError
 
     from dimred.config import ModelConfig
@@ -293,11 +293,10 @@ def summary(
         ModelConfig(name=model)
     except ValidationError as error:
         raise ConfigError(f"MODEL is {model!r}; {error.errors()[0]['ctx']['error']}") from None
-    from dimred.models.factory import make_network
-    from dimred.models.resnet import resnet
+    from dimred.models.built_in import make_named, usual_input
     from dimred.models.summary import summarise
 
-    table = summarise(make_network(model, classes) if ":" in model else resnet(model, classes), shape)
+    table = summarise(make_named(model, classes), shape or (1, *usual_input(model)))
     if as_json:
         print(json.dumps(table._asdict() | {"layers": [layer._asdict() for layer in table.layers]}))
         return

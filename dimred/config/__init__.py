@@ -9,6 +9,7 @@ from dimred.config.files import load_config as load_config
 from dimred.config.files import recipe_names as recipe_names
 from dimred.config.methods import MethodConfig as MethodConfig
 from dimred.config.parts import DataConfig as DataConfig
+from dimred.config.parts import EmaConfig as EmaConfig
 from dimred.config.parts import LossScaleConfig as LossScaleConfig
 from dimred.config.parts import ModelConfig as ModelConfig
 from dimred.config.parts import OptimizerConfig as OptimizerConfig

@@ -62,6 +62,13 @@ def _number_or_fraction(value: Any) -> Any:
     return int(text)
 
 
+def _percentage(value: Any) -> Any:
+    percent = re.fullmatch(r"(\d{1,2}(?:\.\d{1,6})?)\s*%", str(value).strip())
+    return float(ExactFraction(percent[1]) / 100) if percent else value
+
+
+Percentage = Annotated[OpenFraction, BeforeValidator(_percentage, json_schema_input_type=float | str)]
+"""A fraction above 0 and below 1, which may be written as a percentage, such as 5%."""
 OwnFactory = Annotated[str, AfterValidator(_own)]
 """The name of a user's own function, ``package.module:factory``."""
 NumberOrFraction = Annotated[int | str, BeforeValidator(_number_or_fraction)]

@@ -1,9 +1,9 @@
 """The sections of a stage's configuration: network, data, the parts of a step, schedule, checkpoints."""
 
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from dimred.config.base import (
     NO_DECAY_PATTERNS,
@@ -11,29 +11,49 @@ from dimred.config.base import (
     Epochs,
     Fraction,
     OpenFraction,
-    OwnFactory,
+    Percentage,
     Positive,
     Strict,
     known_or_own,
 )
 from dimred.curves import CurveName
+from dimred.errors import number_of
 
-_NETWORKS = ("resnet50", "resnet18", "resnet_small")
+_NETWORKS = ("resnet50", "resnet18", "resnet_small", "lenet")
+_DATASETS = ("image_folder", "mnist", "cifar10", "cifar100")
 _OPTIMIZERS = ("momentum", "sgd", "adamw", "schedule_free")
 _Level = Annotated[float, Field(ge=0, le=255)]
 _Scale = Annotated[float, Field(gt=0, lt=2.0**126)]  # a loss scaled by 2^126 would overflow float32
 _Spread = Annotated[float, Field(gt=0, le=255)]
 
 
+def _dataset_name(name: Any) -> Any:
+    """Return the name of the data; null, which files from before the names have, stands for class folders."""
+    return _DATASETS[0] if name is None else name
+
+
 class ModelConfig(Strict):
-    """The network, see ``dimred.models.resnet``."""
+    """The network, see ``dimred.models``."""
 
     name: Annotated[str, AfterValidator(partial(known_or_own, _NETWORKS))] = "resnet50"
-    """The network: resnet50, resnet18, resnet_small, or your own, package.module:factory, which may take n_classes."""
+    """The network: resnet50, resnet18, resnet_small, lenet (grey, 32 pixels), or another by package.module:factory,
+    such as mindcv.models:mobilenet_v1_100. The factory may take n_classes."""
     n_classes: Count = 1001
     """Number of outputs; for a classifier, at least the number of classes."""
     initialisation: Literal["xavier_uniform", "kaiming"] = "xavier_uniform"
     """How the convolutions of the built-in networks are initialised."""
+    weights: str | None = None
+    """A checkpoint of another network, from which stage 1 begins; null for fresh weights. Its arrays must have the
+    names and shapes of the network's parameters."""
+    new: tuple[str, ...] = ()
+    """With weights: patterns of the parameters that stay new, and of the file's arrays that are left out, such as
+    classifier.*."""
+
+    @model_validator(mode="after")
+    def _new_goes_with_weights(self) -> "ModelConfig":
+        if self.new and self.weights is None:
+            raise ValueError("model.new goes with model.weights: give both, or neither")
+        return self
 
     @property
     def file_prefix(self) -> str:
@@ -42,22 +62,32 @@ class ModelConfig(Strict):
 
 
 class DataConfig(Strict):
-    """How images become batches, see ``dimred.data.image_folder``."""
+    """How samples become batches, see ``dimred.data``."""
 
-    dataset: OwnFactory | None = None
-    """Your own data by package.module:factory, see ``dimred.data.own_dataset``; null for class folders of images."""
+    dataset: Annotated[
+        str,
+        BeforeValidator(_dataset_name, json_schema_input_type=str | None),
+        AfterValidator(partial(known_or_own, _DATASETS)),
+    ] = "image_folder"
+    """What DATA is: image_folder, class folders of images; mnist, cifar10 or cifar100, the folder with their files as
+    they are published; or your own data by package.module:factory, see ``dimred.data.own_dataset``."""
     image_size: Count = 224
     """Height and width of the network's input, in pixels."""
     batch_size: Count = 256
     """Samples in a batch, on each device; with accumulation, in a micro-batch."""
     augmentation: Literal["random_resized_crop", "pad_crop", "none"] = "random_resized_crop"
-    """Augmentation of training images; random_resized_crop also flips them; pad_crop pads by 2 pixels, then crops."""
+    """Augmentation of training images; random_resized_crop also flips them; pad_crop pads, then crops."""
+    pad: Count = 2
+    """For pad_crop: the pixels of padding on each side; 4 is usual for CIFAR."""
+    flip: bool = False
+    """For pad_crop: flip half of the images, left to right."""
     resize: bool = True
-    """Resize and centre-crop images, unless random_resized_crop cuts them; false if all have image_size already."""
-    mean: tuple[_Level, _Level, _Level] = (123.675, 116.28, 103.53)
-    """Mean of the three channels, on the 0 to 255 scale."""
-    std: tuple[_Spread, _Spread, _Spread] = (58.395, 57.12, 57.375)
-    """Standard deviation of the three channels, on the same scale."""
+    """Resize and centre-crop images of class folders, and resize those of mnist and cifar, unless random_resized_crop
+    cuts them; false if all have image_size already."""
+    mean: tuple[_Level, ...] = (123.675, 116.28, 103.53)
+    """Mean of each channel of the input, on the 0 to 255 scale: three values, or one for grey mnist."""
+    std: tuple[_Spread, ...] = (58.395, 57.12, 57.375)
+    """Standard deviation of each channel, on the same scale."""
     workers: Count | None = None
     """Number of threads that read the data, limited to the number of processors. null for 2, or for 1 with a dataset of
     your own: with more, several threads ask it for samples at the same time, in any order."""
@@ -70,6 +100,39 @@ class DataConfig(Strict):
     """What to do if an image can't be decoded: stop, or replace it with another one (dimred data check counts them)."""
     eval_split: Literal["val", "test"] = "val"
     """The split on which the metric is reported."""
+    val_fraction: Fraction = 0.1
+    """For mnist and cifar: the fraction of the samples to train on that is set aside as val, which they don't have."""
+    val_seed: Annotated[int, Field(ge=0, lt=2**31)] = 1
+    """For mnist and cifar: the seed of that draw, apart from seed, so that runs with different seeds share val."""
+
+    @model_validator(mode="after")
+    def _keys_fit(self) -> "DataConfig":
+        if len(self.mean) != len(self.std) or len(self.mean) not in (1, 3):
+            raise ValueError(
+                f"data.mean has {number_of(len(self.mean), 'value')} and data.std {len(self.std)}; give each three "
+                "values, or one for grey images"
+            )
+        if self.flip and self.augmentation != "pad_crop":
+            raise ValueError(
+                f"data.flip is for pad_crop, but data.augmentation is {self.augmentation}; leave it out "
+                "(random_resized_crop always flips)"
+            )
+        return self
+
+
+class MixingConfig(Strict):
+    """Mixed samples in the training of stage 1, see ``dimred.data.mixing``."""
+
+    mixup: Positive | None = None
+    """Mixup: the parameter of its Beta distribution, such as 0.2; null for no mixup."""
+    cutmix: Positive | None = None
+    """Cutmix: the parameter of its Beta distribution, such as 1.0; null for no cutmix. With both, each batch draws
+    one."""
+
+    @property
+    def is_on(self) -> bool:
+        """Return whether samples are mixed."""
+        return self.mixup is not None or self.cutmix is not None
 
 
 class PrecisionConfig(Strict):
@@ -148,9 +211,23 @@ class EmaConfig(Strict):
     """An average of weights and BatchNorm statistics, evaluated beside the raw ones, see ``dimred.train_step.ema``."""
 
     decay: Fraction | None = None
-    """Fraction of the average that is kept at each applied step, such as 0.999; null for no average."""
+    """Fraction of the average that is kept at each applied step, such as 0.999; null for none."""
     ramp: bool = True
-    """Multiply the decay by 1 - exp(-t / 2000) at update t, so that early weights are forgotten sooner."""
+    """For decay: multiply it by 1 - exp(-t / 2000) at update t, so that early weights are forgotten sooner."""
+    half_life: Percentage | None = None
+    """In place of decay: the half-life as a fraction of the steps so far, such as 5% or 0.05, so that the average
+    reaches back further the longer the run is; null for none."""
+
+    @property
+    def is_on(self) -> bool:
+        """Return whether there is an average."""
+        return self.decay is not None or self.half_life is not None
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> "EmaConfig":
+        if self.decay is not None and self.half_life is not None:
+            raise ValueError(f"ema.half_life is {self.half_life}, and ema.decay is {self.decay}; give one of them")
+        return self
 
 
 class ScheduleConfig(Strict):

@@ -28,6 +28,7 @@ from dimred.config.parts import (
     DataConfig,
     EmaConfig,
     LossScaleConfig,
+    MixingConfig,
     ModelConfig,
     OptimizerConfig,
     PrecisionConfig,
@@ -170,6 +171,7 @@ class StageOneConfig(StageConfig):
     optimizer: OptimizerConfig = OptimizerConfig()
     checkpoints: CheckpointConfig = CheckpointConfig()
     snapshots: SnapshotConfig = SnapshotConfig()
+    mixing: MixingConfig = MixingConfig()
     stop: StopConfig | None = None
     """End stage 1 early if its averaged weights no longer improve: averaged, or a section; null for never."""
     stage_2: dict[str, Any] = Field(default_factory=dict)
@@ -228,6 +230,11 @@ class StageOneConfig(StageConfig):
                 f"stop averages snapshots, but snapshots.keep is {snapshots.keep} and snapshots.first_epoch "
                 f"{snapshots.first_epoch}, and epochs is {self.epochs}; keep at least two and begin by then, or set "
                 "stop to null"
+            )
+        if self.loss is not None and self.mixing.is_on:
+            yield (
+                f"mixing makes probabilities of the labels, for the built-in loss, but loss is {self.loss!r}; set "
+                "mixing.mixup and mixing.cutmix to null, or mix in your own data set"
             )
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from mindspore import data_sink, dataset
 
+from dimred.data.mixing import Mixing
 from dimred.errors import DataError, shown
 
 _log = logging.getLogger(__name__)
@@ -63,8 +64,10 @@ class Batches:
     accumulation: int = 1  # micro-batches in each training batch; the last of an epoch may have fewer
     multiple_of: int = 1  # micro-batches of an epoch that are taken or dropped together
     sink: bool = False  # for training batches without accumulation, see Readable
+    mixing: Mixing | None = None  # of training batches
     n_images: int = field(init=False)  # samples in the split, or in the part that ``shortened`` takes of it
     classes: Sequence[str] = field(init=False, default=())  # their names, if they are known
+    input_shape: tuple[int, ...] | None = field(init=False, default=None)  # of a sample, if known before one is read
     _n_in_split: int | None = field(init=False, default=None)  # if it is shortened
 
     @property
@@ -93,24 +96,59 @@ class Batches:
         only; rank r takes the r-th part of it. So in each step R ranks see what one rank with R times the batch size
         sees.
 
+        With ``mixing``, each rank mixes the samples of its part of a batch, all micro-batches together.
+
         Args:
             seed: the run's seed, which determines order and augmentation.
             epoch: number of the epoch; those of stage 2 begin after ``STAGE_2_EPOCHS_FROM``.
         """
+        samples = self._training_samples(self._training_order(seed, epoch), seed, epoch)
+        options = {} if self.mixing is None or is_spare(epoch) else self._mixed(self.mixing, samples, seed, epoch)
+        if self.accumulation == 1:
+            return Readable(samples.batch(self.batch_size, drop_remainder=True, **options), self.sink)
+        # The order holds whole micro-batches only.
+        return Readable(samples.batch(self.batch_size * self.accumulation, **options))
+
+    def _mixed(self, mixing: Mixing, samples: dataset.Dataset, seed: int, epoch: int) -> dict[str, Any]:
+        """Return the options of MindSpore's ``batch`` that mix each batch's first input and labels."""
+        first, *_, label = samples.get_col_names()
+
+        def mix(inputs: list[np.ndarray], labels: list[np.ndarray], batch: Any) -> tuple[np.ndarray, np.ndarray]:
+            return mixing.mixed(np.stack(inputs), np.stack(labels), (seed, epoch, self.rank, batch.get_batch_num()))
+
+        return {"per_batch_map": mix, "input_columns": [first, label], "num_parallel_workers": 1}
+
+    def _training_order(self, seed: int, epoch: int) -> np.ndarray:
+        """Return the numbers of this rank's samples in an epoch, in their order."""
         order = np.random.default_rng([seed, epoch]).permutation(self.n_images)
         shape = (self._n_micro_batches, self.group_size, self.batch_size)
-        order = order[: math.prod(shape)].reshape(shape)[:, self.rank].reshape(-1)
-        samples = self._training_samples(self._in_split(order), seed, epoch)
-        if self.accumulation == 1:
-            return Readable(samples.batch(self.batch_size, drop_remainder=True), self.sink)
-        return Readable(samples.batch(self.batch_size * self.accumulation))  # the order holds whole micro-batches only
+        return self._in_split(order[: math.prod(shape)].reshape(shape)[:, self.rank].reshape(-1))
+
+    def numbers_of_step(self, seed: int, epoch: int, step: int) -> np.ndarray:
+        """Return the numbers of this rank's samples in a step of a training epoch, counted from 1."""
+        first = (step - 1) * self.accumulation * self.batch_size
+        return self._training_order(seed, epoch)[first : first + self.rows_of_step(step)]
+
+    def fault_of_step(self, seed: int, epoch: int, step: int) -> str | None:
+        """Look at the inputs of a step whose loss was not finite, and return what is wrong with them, if anything.
+
+        Images are always finite, so by default nothing is read.
+
+        Raises:
+            DataError: the samples can't be read.
+        """
+        return None
+
+    def evaluated_numbers(self) -> np.ndarray:
+        """Return the numbers of this rank's samples in an evaluation, in their order."""
+        return self._in_split(np.arange(self.rank, self.n_images, self.group_size))
 
     def evaluation(self) -> "Readable":
         """Return this rank's part of all samples, in the order of the split, without augmentation."""
-        order = np.arange(self.rank, self.n_images, self.group_size)
+        order = self.evaluated_numbers()
         if not len(order):
             return Readable(None)
-        return Readable(self._evaluation_samples(self._in_split(order)).batch(self.batch_size))
+        return Readable(self._evaluation_samples(order).batch(self.batch_size))
 
     def spare_batches(self, seed: int) -> Iterator[Any]:
         """Yield training micro-batches without end, in orders that no epoch uses; none if the split fills no batch."""
@@ -129,6 +167,18 @@ class Batches:
     def _in_split(self, numbers: np.ndarray) -> np.ndarray:
         """Return the numbers that samples have in the whole split."""
         return numbers if self._n_in_split is None else numbers * self._n_in_split // self.n_images
+
+    def check_use(self, n_classes: int, *, trains_classes: bool, measures_classes: bool) -> None:
+        """Check that the split can be used as the configuration says; by default there is nothing to check.
+
+        Args:
+            n_classes: outputs of the network.
+            trains_classes: whether the loss is the built-in one of a classifier.
+            measures_classes: whether the metrics are the built-in ones.
+
+        Raises:
+            DataError: it can't.
+        """
 
     def digest(self) -> str:
         """Return a digest that identifies the split, in hexadecimal."""

@@ -4,6 +4,7 @@ The same code reads ImageNet and the built-in digits.
 """
 
 import hashlib
+import logging
 import os
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,10 +17,21 @@ from mindspore import dtype as mstype
 from mindspore.dataset import transforms, vision
 
 from dimred.data.batches import Batches
-from dimred.data.image_tree import UNREADABLE, images_in, is_cut, open_image, read_image_tree
+from dimred.data.image_operations import make_operations, seed_augmentation
+from dimred.data.image_tree import (
+    IMAGE_SUFFIXES,
+    UNREADABLE,
+    count_in_words,
+    images_in,
+    is_cut,
+    open_image,
+    read_image_tree,
+)
 from dimred.errors import DataError, shown
 
-_PAD = 2  # pixels on each side, before a crop
+_log = logging.getLogger(__name__)
+
+_CHANNELS = 3
 _MODES_OF_ERRORS = {"stop": ds.config.ErrorSamplesMode.RETURN, "replace": ds.config.ErrorSamplesMode.REPLACE}
 _IMAGENET_RESIZE = 256 / 224
 
@@ -29,11 +41,7 @@ class ImageFolder(Batches):
 
     Args:
         folder: ``DATA/<split>``.
-        image_size: height and width of the images in a batch, in pixels.
-        mean: mean of the three channels, on the 0 to 255 scale; an image x becomes (x - mean) / std.
-        std: standard deviation of the three channels, on the same scale.
-        augmentation: how training images are augmented: ``random_resized_crop`` (with horizontal flip, as on ImageNet),
-            ``pad_crop`` (pad by 2, crop at random) or ``none``.
+        image_size, mean, std, augmentation, pad, flip: see ``make_operations``.
         resize: whether images are resized and centre-cropped before anything else, except by ``random_resized_crop``,
             which does it at random; not needed if all have ``image_size``.
         damaged: what to do about an image that can't be decoded: ``stop``, or ``replace`` it by another of its batch.
@@ -58,6 +66,8 @@ class ImageFolder(Batches):
         std: Sequence[float],
         augmentation: str = "none",
         resize: bool = True,
+        pad: int = 2,
+        flip: bool = False,
         damaged: str = "stop",
         **options: Any,
     ):
@@ -65,18 +75,47 @@ class ImageFolder(Batches):
         self.folder, self.damaged = folder, damaged
         self.classes, self.n_images, self._suffixes, self.passed_over, self._numbers = read_image_tree(folder)
         _check_names(folder, self.classes)
-        to_network = [vision.Normalize(list(mean), list(std)), vision.HWC2CHW()]
+        if len(mean) != _CHANNELS:
+            raise DataError(
+                f"data.mean and data.std have {len(mean)} value for the channels of the network's input, but images "
+                f"of class folders are decoded to {_CHANNELS}; give a value for each"
+            )
         to_size = [vision.Resize(round(image_size * _IMAGENET_RESIZE)), vision.CenterCrop(image_size)] if resize else []
-        to_pixels = [vision.Decode(), *to_size]
-        self._plain = [*to_pixels, *to_network]
-        operations = {
-            "random_resized_crop": [
-                vision.RandomCropDecodeResize(image_size), vision.RandomHorizontalFlip(0.5), *to_network
-            ],
-            "pad_crop": [*to_pixels, vision.RandomCrop(image_size, [_PAD] * 4), *to_network],
-            "none": self._plain,
-        }  # fmt: skip
-        self._training_operations = operations[augmentation]
+        self._image_size, self._resize = image_size, resize
+        self.input_shape = (len(mean), image_size, image_size)
+        self._operations = make_operations(
+            to_pixels=[vision.Decode(), *to_size],
+            crop_and_resize=vision.RandomCropDecodeResize(image_size),
+            image_size=image_size,
+            mean=mean,
+            std=std,
+            augmentation=augmentation,
+            pad=pad,
+            flip=flip,
+        )
+
+    def check_use(self, n_classes: int, *, trains_classes: bool, measures_classes: bool) -> None:
+        """Warn of entries that are passed over, and check the size of one image of each class unless they are resized.
+
+        Raises:
+            DataError: an image has another size, which would reach the network as it is.
+        """
+        if self.passed_over:
+            _log.warning(
+                f"{str(self.folder)!r}: {count_in_words(self.passed_over)} passed over; only images in the class "
+                f"folders themselves are read, and only {', '.join(IMAGE_SUFFIXES)}: convert or move them, if they "
+                "belong to the data"
+            )
+        if self._resize:
+            return
+        for width, height in self.sizes():
+            if (width, height) != (self._image_size, self._image_size):
+                remedy = f", or data.image_size={width} if all have that size" if width == height else ""
+                raise DataError(
+                    f"data.resize is false, but {str(self.folder)!r} has images of {width} x {height} pixels, and "
+                    f"data.image_size is {self._image_size}: unless augmented, they would reach the network as they "
+                    f"are; --set data.resize=true{remedy}"
+                )
 
     def digest(self) -> str:
         """Return a digest of every image's class, name and size in bytes, in hexadecimal."""
@@ -96,12 +135,11 @@ class ImageFolder(Batches):
                 continue
 
     def _training_samples(self, order: np.ndarray, seed: int, epoch: int) -> ds.Dataset:
-        of_rank = [self.rank] if self.rank else []
-        ds.config.set_seed(int(np.random.default_rng([seed, epoch, 1, *of_rank]).integers(2**31)))
-        return self._read(order, self._training_operations)
+        seed_augmentation(seed, epoch, self.rank)
+        return self._read(order, self._operations.training)
 
     def _evaluation_samples(self, order: np.ndarray) -> ds.Dataset:
-        return self._read(order, self._plain)
+        return self._read(order, self._operations.plain)
 
     def _read(self, order: np.ndarray, image_transforms: list[Any]) -> ds.Dataset:
         ds.config.set_error_samples_mode(_MODES_OF_ERRORS[self.damaged])

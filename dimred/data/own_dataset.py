@@ -11,7 +11,8 @@ from typing import Any
 import mindspore.dataset as ds
 import numpy as np
 
-from dimred.data.batches import Batches, DamagedError, is_spare
+from dimred.data.batches import Batches, DamagedError, Readable, is_spare
+from dimred.data.inputs import not_finite, plain_input
 from dimred.data.labels import check_labels
 from dimred.errors import DataError, shown
 
@@ -41,9 +42,6 @@ class OwnDataset(Batches):
         split: name of the split.
         options: see ``Batches``.
 
-    Attributes:
-        n_classes: if set, a whole number that is not a class is refused when its sample is read.
-
     Raises:
         DataError: the factory fails or gives no samples, or the first one is not a tuple with a number as its label.
     """
@@ -51,7 +49,7 @@ class OwnDataset(Batches):
     def __init__(self, factory: Factory, data: Path, split: str, **options: Any):
         super().__init__(**options)
         self._factory, self._data, self._split = factory, data, split
-        self.n_classes: int | None = None
+        self._n_classes: int | None = None
         self._plain_source = self._make(None, None)
         self.n_images = len(self._plain_source)
         if self.n_images == 0:
@@ -59,22 +57,34 @@ class OwnDataset(Batches):
         *inputs, self._first_label = _parts_of(self._plain_source, split, 0)
         self._columns = [*(f"input {number}" for number in range(1, len(inputs) + 1)), "label"]
 
-    def check_classes(self, n_classes: int) -> None:
-        """Check on the first sample that these labels can train, or measure, a classifier.
+    def check_use(self, n_classes: int, *, trains_classes: bool, measures_classes: bool) -> None:
+        """Check on the first sample that its label can train, or measure, a classifier.
 
-        Args:
-            n_classes: outputs of the network.
+        If the loss is that of a classifier, a whole number that is not a class is also refused when its sample is read.
 
         Raises:
             DataError: the label consists neither of whole numbers nor, in ``train``, of a probability for each class.
         """
-        label = self._first_label
-        if label.dtype.kind == "f" and (self._split != "train" or label.shape[:1] != (n_classes,)):
+        self._n_classes = n_classes if trains_classes else None
+        label, is_train = self._first_label, self._split == "train"
+        if label.dtype.kind != "f" or not (trains_classes or measures_classes):
+            return
+        if not is_train or label.shape[:1] != (n_classes,):
             raise DataError(
                 f"data.dataset gave a label of type {label.dtype} and shape {label.shape} for the split "
                 f"{self._split!r}, which is not a class; give the class as a whole number (in 'train' also one "
                 f"probability for each of the {n_classes} classes), or for a regression set loss and metric"
             )
+
+    def fault_of_step(self, seed: int, epoch: int, step: int) -> str | None:
+        """Read the samples of a step again, and name the first one with an input that is not finite."""
+        numbers = self.numbers_of_step(seed, epoch, step)
+        samples = Readable(self._training_samples(numbers, seed, epoch)).create_tuple_iterator(output_numpy=True)
+        for number, (*inputs, _) in zip(numbers, samples, strict=True):
+            for position, values in enumerate(inputs, start=1):
+                if (found := not_finite(values)) is not None:
+                    return f"sample {number} of the split {self._split!r} has {found} in input {position}"
+        return None
 
     def digest(self) -> str:
         """Return a digest of the number of samples, the first one and the last one, in hexadecimal.
@@ -111,7 +121,7 @@ class OwnDataset(Batches):
     def _read(self, source: Source, order: np.ndarray) -> ds.Dataset:
         label_type = np.float32 if self._first_label.dtype.kind == "f" else np.int32
         return ds.GeneratorDataset(
-            _Samples(source, self._split, len(self._columns), label_type, self.n_classes),
+            _Samples(source, self._split, len(self._columns), label_type, self._n_classes),
             self._columns,
             sampler=ds.SubsetSampler(order),
             num_parallel_workers=self.workers,
@@ -136,7 +146,7 @@ def _naming_faults(what: str, remedy: str, kinds: _Kinds = (Exception,)) -> Iter
 
 
 def _parts_of(source: Source, split: str, number: int, kinds: _Kinds = (Exception,)) -> tuple[np.ndarray, ...]:
-    """Read a sample, and return a copy of each of its parts, of which the last, the label, is of numbers.
+    """Read a sample, and return a copy of each of its parts: inputs by ``plain_input``, and a label of numbers.
 
     Raises:
         DataError: the source raises an error of these ``kinds``, or what it gives is no such sample.
@@ -145,13 +155,13 @@ def _parts_of(source: Source, split: str, number: int, kinds: _Kinds = (Exceptio
         sample = source[number]
         if not isinstance(sample, tuple | list) or len(sample) < 2:
             raise TypeError(f"it is {shown(sample)}, and no tuple (input, label) or (input, ..., label)")
-        parts = tuple(map(np.array, sample))
-    if (label := parts[-1]).dtype.kind not in "biuf":
+        *inputs, label = map(np.array, sample)
+    if label.dtype.kind not in "biuf":
         raise DataError(
-            f"sample {number} has the label {shown(label.tolist())}, which is not a number that NumPy has a type for; "
-            "number the classes from 0"
+            f"sample {number} of the split {split!r} has the label {shown(label.tolist())}, which is not a number that "
+            "NumPy has a type for; number the classes from 0"
         )
-    return parts
+    return *map(plain_input, inputs), label
 
 
 class _Samples:
@@ -165,23 +175,30 @@ class _Samples:
         return len(self._source)
 
     def __getitem__(self, number: int) -> tuple[np.ndarray, ...]:
-        *inputs, label = parts = _parts_of(self._source, self._split, int(number), _MISTAKES)
-        if len(parts) != self._n_parts:
-            raise DataError(f"sample {number} has {len(parts)} parts, the first has {self._n_parts}; give all as many")
-        if (odd := next((one for one in inputs if one.dtype.kind not in "biufSU"), None)) is not None:
-            raise DataError(f"sample {number} has the input {shown(odd.tolist())}, which is not an array of numbers")
-        if self._type is np.int32 and label.dtype.kind == "f":
+        name = f"sample {number} of the split {self._split!r}"
+        *inputs, label = _parts_of(self._source, self._split, int(number), _MISTAKES)
+        if len(inputs) + 1 != self._n_parts:
+            raise DataError(f"{name} has {len(inputs) + 1} parts, the first has {self._n_parts}; give all as many")
+        for values in inputs:
+            if values.dtype.kind not in "biufSU":
+                raise DataError(f"{name} has the input {shown(values.tolist())}, which is not an array of numbers")
+        self._check_label(label, name)
+        return *inputs, label.astype(self._type)
+
+    def _check_label(self, label: np.ndarray, name: str) -> None:
+        """Check that a label has the kind of the first one, is a class if it must be, and fits its type."""
+        is_whole = self._type is np.int32
+        if is_whole and label.dtype.kind == "f":
             raise DataError(
-                f"sample {number} has the label {shown(label)}, but the first sample's is a whole number; give all "
-                "samples whole numbers, or all floats"
+                f"{name} has the label {shown(label)}, but the first sample's is a whole number; give all samples "
+                "whole numbers, or all floats"
             )
-        if self._type is np.int32 and self._n_classes is not None:
-            check_labels(label, self._n_classes, f"sample {number} has")
-        limits = np.iinfo(np.int32) if self._type is np.int32 else np.finfo(np.float32)
+        if is_whole and self._n_classes is not None:
+            check_labels(label, self._n_classes, f"{name} has")
+        limits = np.iinfo(np.int32) if is_whole else np.finfo(np.float32)
         beyond = label[np.isfinite(label) & ((label < limits.min) | (label > limits.max))]
         if beyond.size:
             raise DataError(
-                f"sample {number} has the label {beyond[0]}, which is beyond {np.dtype(self._type)}, the type that "
-                "labels like the first sample's get; scale the labels, or give all as floats"
+                f"{name} has the label {beyond[0]}, which is beyond {np.dtype(self._type)}, the type that labels like "
+                "the first sample's get; scale the labels, or give all as floats"
             )
-        return *inputs, label.astype(self._type)

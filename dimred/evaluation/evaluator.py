@@ -147,8 +147,11 @@ class Evaluator:
     def _score(self, split: str, *scores: Score) -> list[BatchSums]:
         ranks = self._ranks
 
+        def name_of(row: int) -> str:
+            return f"sample {self._images[split].evaluated_numbers()[row]} of the split {split!r}"
+
         def score() -> list[BatchSums]:
-            sums = score_batches(self.network, self._splits[split], *scores)
+            sums = score_batches(self.network, self._splits[split], *scores, name_of=name_of)
             n_there = len(range(ranks.rank, self._images[split].n_images, ranks.group_size))
             n_read = sum(len(one) for one, _ in sums[0])
             if n_read != n_there:

@@ -6,7 +6,7 @@ cross entropy.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import mindspore as ms
@@ -14,6 +14,7 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
+from dimred.data.inputs import not_finite
 from dimred.data.labels import IGNORED, check_labels
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError, DataError
@@ -110,28 +111,59 @@ CLASSIFICATION = Scores(cross_entropy, (is_correct,))
 BatchSums = list[tuple[np.ndarray, np.ndarray]]
 
 
-def score_batches(network: nn.Cell, batches: Any, *scores: Score) -> list[BatchSums]:
+def score_batches(
+    network: nn.Cell,
+    batches: Any,
+    *scores: Score,
+    name_of: Callable[[int], str] = "sample {}".format,
+) -> list[BatchSums]:
     """Evaluate each score on the batches in one pass, in evaluation mode; each cell's mode is restored afterwards.
 
     Args:
         network: maps inputs to outputs.
         batches: has ``create_tuple_iterator``, as MindSpore's datasets; it yields the inputs and, last, the labels.
         scores: what to evaluate on the outputs.
+        name_of: names the sample in a row, counted from 0 over all batches, for an error.
 
     Returns:
         The sums and counts of each score, in the order of ``scores``.
 
     Raises:
-        DataError: a batch can't be read, or a label is not a class of the network.
+        DataError: a batch can't be read, a label is not a class of the network, or an input is not finite, and neither
+            are the outputs of its batch.
         ConfigError: a score did not give one value for each item, see ``misfit``.
     """
     sums_of_scores: list[BatchSums] = [[] for _ in scores]
+    n_rows = 0
     with evaluating(network):
         for *inputs, labels in batches.create_tuple_iterator(num_epochs=1):
             outputs = network(*inputs)
+            if not _are_finite(outputs):
+                _check_inputs(inputs, n_rows, name_of)
             for of_one, score in zip(sums_of_scores, scores, strict=True):
                 of_one.append(sums_and_counts(score, outputs, labels))
+            n_rows += len(labels)
     return sums_of_scores
+
+
+def _are_finite(outputs: Any) -> bool:
+    """Return whether all floats of a tensor, or of several, are finite."""
+    if isinstance(outputs, tuple | list):
+        return all(map(_are_finite, outputs))
+    if not isinstance(outputs, Tensor) or not outputs.is_floating_point():
+        return True
+    return bool(ops.isfinite(outputs).all())
+
+
+def _check_inputs(inputs: Sequence[Tensor], n_rows: int, name_of: Callable[[int], str]) -> None:
+    """Raise a DataError that names the first sample of a batch with an input that is not finite, if there is one."""
+    for position, values in enumerate(inputs, start=1):
+        for row, of_sample in enumerate(on_host(values) if values.is_floating_point() else ()):
+            if (found := not_finite(of_sample)) is not None:
+                raise DataError(
+                    f"{name_of(n_rows + row)} has {found} in input {position}, so that its outputs are not finite and "
+                    "a measurement would mean nothing; correct the sample"
+                )
 
 
 def mean_of_items(sums_of_batches: BatchSums, ranks: Ranks = ALONE) -> float:

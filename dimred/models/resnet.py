@@ -4,14 +4,12 @@ He, Zhang, Ren, Sun: Deep Residual Learning for Image Recognition, 2015 (table 1
 (and in most code today), a bottleneck takes its stride in the 3 x 3 convolution; the parameter count is the paper's.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
-import mindspore as ms
 from mindspore import Tensor, nn, ops
-from mindspore.common import initializer as init
 
-from dimred.errors import ConfigError
+from dimred.models.initialisation import initialise
 
 Stem = Literal["imagenet", "small"]
 
@@ -115,48 +113,10 @@ def resnet(name: str, n_classes: int, initialisation: str = "xavier_uniform") ->
 
     Args:
         name: ``resnet50`` (25.6 M weights at 1001 classes), ``resnet18``, or ``resnet_small`` (20 k, for small images).
-        n_classes: number of outputs, at least 2.
+        n_classes: number of outputs.
         initialisation: name of the convolutions' initialisation, see ``initialise``.
-
-    Raises:
-        ConfigError: ``n_classes`` is below 2.
     """
-    if n_classes < 2:
-        raise ConfigError(f"n_classes is {n_classes}; a classifier needs at least 2")
     block, depths, widths, stem = _ARCHITECTURES[name]
     network = ResNet(block, depths, widths, n_classes, stem)
     initialise(network, initialisation)
     return network
-
-
-_CONVOLUTION: dict[str, Callable[[], init.Initializer]] = {
-    "xavier_uniform": init.XavierUniform,
-    "kaiming": lambda: init.HeNormal(mode="fan_out", nonlinearity="relu"),
-}
-
-
-def initialise(network: nn.Cell, convolution: str = "xavier_uniform") -> None:
-    """Draw new initial weights: convolutions by ``convolution``, dense weights from a truncated normal, biases 0.
-
-    BatchNorm keeps gamma 1 and beta 0. ``mindspore.set_seed`` determines the draw.
-
-    Args:
-        network: changed in place.
-        convolution: ``xavier_uniform`` (Glorot & Bengio 2010) or ``kaiming`` (He et al. 2015, normal, fan out).
-    """
-    for _, layer in network.cells_and_names():
-        if isinstance(layer, nn.Conv2d):
-            _draw(layer.weight, _CONVOLUTION[convolution]())
-        elif isinstance(layer, nn.Dense):
-            _draw(layer.weight, _truncated_normal(0.01))
-            if layer.bias is not None:
-                _draw(layer.bias, init.Zero())
-
-
-def _draw(parameter: ms.Parameter, initializer: init.Initializer) -> None:
-    parameter.set_data(init.initializer(initializer, parameter.shape, parameter.dtype))
-
-
-def _truncated_normal(sigma: float) -> init.Initializer:
-    """Return a normal truncated at two standard deviations; the bounds of MindSpore's initializer are absolute."""
-    return init.TruncatedNormal(sigma=sigma, mean=0.0, a=-2 * sigma, b=2 * sigma)

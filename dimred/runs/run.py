@@ -1,6 +1,7 @@
 """A run of a stage in its folder: lock, states, records, measurements and log lines. Nothing derives from it."""
 
 import logging
+import math
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -12,7 +13,7 @@ import numpy as np
 
 from dimred.checkpoints.states import RunState, RunStates, check_finite, read_state
 from dimred.config import StageOneConfig, config_text
-from dimred.errors import ConfigError
+from dimred.errors import ConfigError, DataError
 from dimred.io.atomic import atomic_write, retry
 from dimred.io.file_format import CONFIGURATION
 from dimred.launch.channel import tell_position
@@ -72,6 +73,7 @@ class Run(Generic[Settings]):
         self.last: dict[str, Any] = {"loss": None, "parts": {}}
         self.records: MetricsLog
         self._is_new = True  # until ``restore`` has found a state
+        self._first_order = 0  # see ``EpochLoop``
         self._result: Result | None = None
         frozen = to_arrays(one for one in task.network.get_parameters() if not one.requires_grad)
         # An attention mask can be -inf from the beginning; that is no sign that the training diverged.
@@ -93,6 +95,7 @@ class Run(Generic[Settings]):
     def loop(self, name: str, step: Step, n_epochs: int, first_order: int = 0) -> EpochLoop:
         """Make the loop over the epochs with the run's settings; see ``EpochLoop`` for the arguments."""
         settings = self.settings
+        self._first_order = first_order
         return EpochLoop(
             name,
             step,
@@ -179,15 +182,35 @@ class Run(Generic[Settings]):
         self.ranks.all_reduce_mean([*moving_statistics(self.task.network), *of_parts])
 
     def note(self, result: Result, *, checks_divergence: bool = True) -> None:
-        """Note the result of a step, and check its loss for divergence.
+        """Note the result of the last step, and check its loss for divergence; all ranks call this.
 
         Args:
             result: the step's result.
             checks_divergence: false for a search, whose step changes nothing if its loss is not finite.
+
+        Raises:
+            DataError: the loss is not finite, and neither is an input of the step, on this rank or another one.
+            DivergedError: the training diverged.
         """
         self._result = result
+        loss = float(result.loss)
+        if not math.isfinite(loss):
+            self._check_inputs()
         if checks_divergence:
-            self.divergence.check(float(result.loss), self.n_steps)
+            self.divergence.check(loss, self.n_steps)
+
+    def _check_inputs(self) -> None:
+        """Look at the inputs of the last step on every rank; raise a DataError that names a sample that is to blame."""
+        progress, batches = self.progress, self.task.training_batches
+        order, found = self._first_order + progress.epoch, None
+        try:
+            fault = batches.fault_of_step(self.settings.seed, order, progress.done)
+            if fault is not None:
+                found = DataError(f"{fault}, so the loss of step {self.n_steps} is not finite; correct the sample")
+        except DataError as error:
+            found = error
+        if told := self.ranks.first_fault(found):
+            raise found or told
 
     def write_configuration(self) -> None:
         """Write ``config.yaml`` and ``versions.json``, each rank into its own folder."""

@@ -7,9 +7,10 @@ from mindspore import Tensor, nn
 
 from dimred.config import StageConfig
 from dimred.data.batches import Batches
-from dimred.errors import ConfigError, DimredError, shown
+from dimred.errors import ConfigError, DataError, DimredError, shown
 from dimred.evaluation.scores import Scores, misfit, values_of
 from dimred.models.factory import CLASSES_REMEDY
+from dimred.models.first_layer import describe_first_layer
 from dimred.runs.steps import mean_loss
 from dimred.train_step.modes import evaluating
 
@@ -32,13 +33,13 @@ def check_scores(config: StageConfig, network: nn.Cell, scores: Scores, images: 
     scores_of_both = [("loss", config.loss, scores.loss), *metrics]
     for split, of_split in (("train", [("loss", config.loss, trained)]), (config.data.eval_split, scores_of_both)):
         *inputs, labels = next(images[split].evaluation().create_tuple_iterator(num_epochs=1))
-        where = f"the first batch of {split!r} (inputs {_shapes(inputs)}"
-        with evaluating(network):
-            outputs = _called("model.name", config.model.name, where, network, *inputs)
+        where = f"the first batch of {split!r} (inputs {_kinds(inputs)}"
+        outputs = _outputs_of(network, config.model.name, inputs, split)
         where += f", outputs {_shapes(outputs if isinstance(outputs, tuple | list) else [outputs])}"
         where += f", labels {labels.dtype} {labels.shape}"
         if None in (config.loss, config.metric):
             _check_outputs(config, outputs, where)
+            _check_shape_of_labels(outputs, labels, where)
         for key, name, score in of_split:
             values, _ = _called(key, name, where, values_of, score, outputs, labels)
             shape = values.shape
@@ -59,6 +60,33 @@ def _check_outputs(config: StageConfig, outputs: Any, where: str) -> None:
         )
 
 
+def _check_shape_of_labels(outputs: Any, labels: Tensor, where: str) -> None:
+    """Check that there is one class for each place of the outputs; probabilities have an axis for the classes."""
+    shape = tuple(getattr(outputs, "shape", ()))
+    places = shape[:1] + shape[2:]
+    if labels.is_floating_point() or len(shape) < 2 or labels.shape == places:
+        return
+    raise DataError(
+        f"data.dataset gives labels of the shape {labels.shape[1:]}, but on {where}) a class for each place of the "
+        f"outputs has the shape {places[1:]}; give the class of a sample as one number, such as 3 in place of [3]"
+    )
+
+
+def _outputs_of(network: nn.Cell, name: str, inputs: Sequence[Tensor], split: str) -> Any:
+    """Return the outputs of a network in evaluation mode; raise ConfigError if it doesn't take the inputs."""
+    try:
+        with evaluating(network):
+            return network(*inputs)
+    except Exception as error:
+        why = f"{type(error).__name__}: {shown(str(error), 300)}"
+        taken = describe_first_layer(network)
+        expected = f"its {taken}; give it that" if taken else "give it what it takes"
+        raise ConfigError(
+            f"model.name is {name!r}, which fails on the inputs of the first batch of {split!r}, {_kinds(inputs)}: "
+            f"{expected} ({why})"
+        ) from error
+
+
 def _called(key: str, name: str | None, where: str, function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a user's function; raise ConfigError if it fails."""
     try:
@@ -68,6 +96,10 @@ def _called(key: str, name: str | None, where: str, function: Callable[..., Any]
     except Exception as error:
         why = f"{type(error).__name__}: {shown(str(error), 300)}"
         raise ConfigError(f"{key} is {name!r}, which fails on {where}): {why}") from error
+
+
+def _kinds(parts: Sequence[Tensor]) -> str:
+    return " and ".join(f"{part.dtype} {part.shape}" for part in parts)
 
 
 def _shapes(parts: Sequence[Tensor]) -> str:

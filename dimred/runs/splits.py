@@ -3,15 +3,17 @@
 import logging
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import mindspore as ms
 
-from dimred.config import DataConfig, StageConfig
+from dimred.config import DataConfig, StageConfig, StageOneConfig
 from dimred.data.batches import Batches
-from dimred.data.image_folder import ImageFolder, check_classes, check_splits, split_folder
-from dimred.data.image_tree import IMAGE_SUFFIXES, count_in_words
+from dimred.data.datasets import DATASETS, Dataset, OwnData
+from dimred.data.image_folder import check_classes
+from dimred.data.mixing import Mixing
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError, DataError
 from dimred.factories import load_factory
@@ -19,7 +21,6 @@ from dimred.factories import load_factory
 _log = logging.getLogger(__name__)
 
 _FEWEST_TO_CHOOSE, _ENOUGH_TO_CHOOSE = 2, 50  # samples of val
-_WORKERS = 2  # that read images, by default
 _MOST_WORKERS = os.cpu_count() or 1  # that MindSpore takes
 
 
@@ -39,27 +40,24 @@ def build_splits(
         DataError: a split is missing or does not fit; or ``val`` is to choose and has fewer than two samples.
         ConfigError: the dataset's factory can't be found, or ``sink`` does not fit this host.
     """
-    is_own, n_classes = config.data.dataset is not None, config.model.n_classes
-    if not is_own:
-        check_splits(data, splits)
-    images = {split: build_data(config.data, data, split, ranks, config.accumulation) for split in splits}
-    if not is_own:
-        check_classes(data, {split: part.classes for split, part in images.items()}, n_classes)
+    n_classes, mixing = config.model.n_classes, _mixing(config)
+    dataset_of(config.data).check(data, splits)
+    images = {split: build_data(config.data, data, split, ranks, config.accumulation, mixing) for split in splits}
+    check_classes(data, {split: part.classes for split, part in images.items()}, n_classes)
     for part in images.values():
-        if isinstance(part, ImageFolder):
-            if part.passed_over:
-                _warn_of_passed_over(part)
-            if not config.data.resize:
-                _check_sizes(config.data, part)
-        elif None in (config.loss, config.metric):
-            own: Any = part  # an OwnDataset
-            own.check_classes(n_classes)
-            own.n_classes = n_classes if config.loss is None else None
+        part.check_use(n_classes, trains_classes=config.loss is None, measures_classes=config.metric is None)
     if val_chooses:
         _check_size_of_val(images["val"].n_images)
     if (config.data.workers or 0) > _MOST_WORKERS:
         _log.info(f"data.workers is {config.data.workers}; MindSpore takes at most {_MOST_WORKERS}, one per processor")
     return images
+
+
+def _mixing(config: StageConfig) -> Mixing | None:
+    """Return how training samples are mixed; only stage 1 mixes them."""
+    if isinstance(config, StageOneConfig) and config.mixing.is_on:
+        return Mixing(config.model.n_classes, config.mixing.mixup, config.mixing.cutmix)
+    return None
 
 
 def _check_size_of_val(n_samples: int) -> None:
@@ -76,30 +74,23 @@ def _check_size_of_val(n_samples: int) -> None:
         )
 
 
-def _warn_of_passed_over(images: ImageFolder) -> None:
-    _log.warning(
-        f"{str(images.folder)!r}: {count_in_words(images.passed_over)} passed over; only images in the class folders "
-        f"themselves are read, and only {', '.join(IMAGE_SUFFIXES)}: convert or move them, if they belong to the data"
-    )
+def dataset_of(config: DataConfig) -> Dataset:
+    """Return the kind of data that a configuration names; a user's function is not imported yet."""
+    own = OwnData(partial(load_factory, config.dataset, "data.dataset"))
+    return DATASETS.get(config.dataset, own)
 
 
-def _check_sizes(config: DataConfig, images: ImageFolder) -> None:
-    """Check the size of one image of each class, because images are not resized."""
-    for size in images.sizes():
-        if size != (config.image_size, config.image_size):
-            raise DataError(
-                f"data.resize is false, but {str(images.folder)!r} has images of {size[0]} x {size[1]} pixels, and "
-                f"data.image_size is {config.image_size}: unless augmented, they would reach the network as they are; "
-                "--set data.resize=true"
-                + (f", or data.image_size={size[0]} if all have that size" if size[0] == size[1] else "")
-            )
-
-
-def build_data(config: DataConfig, data: Path, split: str, ranks: Ranks = ALONE, accumulation: int = 1) -> Batches:
+def build_data(
+    config: DataConfig,
+    data: Path,
+    split: str,
+    ranks: Ranks = ALONE,
+    accumulation: int = 1,
+    mixing: Mixing | None = None,
+) -> Batches:
     """Build this rank's part of one split.
 
-    There are no more workers than this host has processors. If ``config.workers`` is not set, a user's own data gets
-    one, because its code may not be thread-safe.
+    There are no more workers than this host has processors.
 
     Args:
         config: the section ``data``.
@@ -107,20 +98,21 @@ def build_data(config: DataConfig, data: Path, split: str, ranks: Ranks = ALONE,
         split: name of the split.
         ranks: the ranks of the job.
         accumulation: micro-batches of ``config.batch_size`` samples in a training batch.
+        mixing: how training samples are mixed; None for not at all.
 
     Raises:
         ConfigError: ``sink`` is set on CPU, or a factory can't be found.
-        DataError: the split can't be used, see ``ImageFolder`` and ``OwnDataset``.
+        DataError: the split can't be used, see ``Dataset.split``.
     """
     if config.sink and ms.get_context("device_target") == "CPU":
         raise ConfigError("data.sink is true, but --device-target is CPU, which has no queue; --set data.sink=false")
-    options: dict[str, Any] = {"rank": ranks.rank, "group_size": ranks.group_size, "accumulation": accumulation}
-    options |= config.model_dump(include={"batch_size", "sink", "multiple_of"})
-    workers = config.workers or (_WORKERS if config.dataset is None else 1)
-    options["workers"] = min(workers, _MOST_WORKERS)
-    if config.dataset is not None:
-        from dimred.data.own_dataset import OwnDataset
-
-        return OwnDataset(load_factory(config.dataset, "data.dataset"), data, split, **options)
-    options |= config.model_dump(include={"image_size", "mean", "std", "augmentation", "resize", "damaged"})
-    return ImageFolder(split_folder(data, split), **options)
+    dataset = dataset_of(config)
+    options: dict[str, Any] = {
+        "rank": ranks.rank,
+        "group_size": ranks.group_size,
+        "accumulation": accumulation,
+        "mixing": mixing,
+        "workers": min(config.workers or dataset.n_threads, _MOST_WORKERS),
+    }
+    options |= config.model_dump(include={"batch_size", "sink", "multiple_of", *dataset.keys})
+    return dataset.split(data, split, **options)

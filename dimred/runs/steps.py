@@ -10,6 +10,7 @@ from mindspore import Tensor, nn
 
 from dimred.config import (
     NO_DECAY_PATTERNS,
+    EmaConfig,
     LossScaleConfig,
     OptimizerConfig,
     ScheduleConfig,
@@ -40,13 +41,20 @@ def build_parts(config: StageConfig, network: nn.Cell) -> dict[str, Any]:
         from dimred.train_step.clipping import Clipping
 
         parts.append(Clipping(config.clipping.norm))
-    if config.ema.decay is not None:
-        from dimred.train_step.ema import EMA
-
-        parts.append(EMA(network, config.ema.decay, config.ema.ramp))
+    if config.ema.is_on:
+        parts.append(_average(config.ema, network))
     if config.loss_scale.name != "none":
         parts.append(_loss_scale(config.loss_scale))
     return {"parts": parts, "micro_batch_size": config.data.batch_size if config.accumulation > 1 else None}
+
+
+def _average(config: EmaConfig, network: nn.Cell) -> StepPart:
+    """Build the moving average from its section, which asks for one."""
+    from dimred.train_step.ema import EMA
+
+    if config.decay is None:
+        return EMA(network, half_life=config.half_life)
+    return EMA(network, config.decay, config.ramp)
 
 
 def _loss_scale(config: LossScaleConfig) -> StepPart:

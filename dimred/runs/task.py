@@ -11,11 +11,11 @@ from mindspore import nn
 from dimred.config import StageConfig
 from dimred.data.batches import Batches
 from dimred.distributed.ranks import ALONE, Ranks
-from dimred.errors import ConfigError, Problems
+from dimred.errors import ConfigError, DataError, Problems
 from dimred.evaluation.evaluator import Evaluator
 from dimred.evaluation.scores import Scores
 from dimred.launch.channel import tell_alive
-from dimred.models.resnet import resnet
+from dimred.models.built_in import BUILT_IN, make_named
 from dimred.run_files.metric import Metric, metrics_of
 from dimred.runs.splits import build_splits
 from dimred.runs.steps import build_scores
@@ -51,6 +51,12 @@ class Task(Generic[Settings]):
     def training_batches(self) -> Batches:
         """Return the split ``train``, whose batches the steps take."""
         return self.images["train"]
+
+    @property
+    def input_shape(self) -> tuple[int, ...] | None:
+        """Return the shape of a sample's input; None if it is not known before a sample is read, or without images."""
+        shapes = [part.input_shape for part in self.images.values()]
+        return shapes[0] if shapes else None
 
     @property
     def steps_per_epoch(self) -> int:
@@ -123,7 +129,10 @@ def build_task(
     ranks.separate_masks(network)
 
     def splits_of_task() -> dict[str, Batches]:
-        return build_splits(settings, data, names, ranks=ranks, val_chooses=val_chooses)
+        images = build_splits(settings, data, names, ranks=ranks, val_chooses=val_chooses)
+        for part in images.values():
+            _check_input(settings.model.name, part)
+        return images
 
     problems = Problems()
     images = splits_of_task() if is_checked else problems.collect(splits_of_task) or {}
@@ -140,14 +149,25 @@ def build_network(config: StageConfig) -> nn.Cell:
         ConfigError: a user's own network can't be made, or the precision does not go with network or device.
     """
     model = config.model
-    if ":" in model.name:
-        from dimred.models.factory import make_network
-
-        network = make_network(model.name, model.n_classes)
-    else:
-        network = resnet(model.name, model.n_classes, model.initialisation)
+    network = make_named(model.name, model.n_classes, model.initialisation)
     is_converted = config.precision.level != "O0" or config.precision.casts
     return _in_precision(network, config) if is_converted else network
+
+
+def _check_input(name: str, images: Batches) -> None:
+    """Check that a built-in network takes the images; a different one is tried on the first batch, see ``Task.check``.
+
+    Raises:
+        DataError: it doesn't.
+    """
+    if name not in BUILT_IN or images.input_shape is None:
+        return
+    n_channels, height, width = images.input_shape
+    if expected := BUILT_IN[name].misfit(images.input_shape):
+        raise DataError(
+            f"model.name is {name!r}, which takes {expected}, but the data give {n_channels} x {height} x {width}; set "
+            "data.image_size, and in data.mean and data.std one value for each channel"
+        )
 
 
 def _in_precision(network: nn.Cell, config: StageConfig) -> nn.Cell:

@@ -26,6 +26,7 @@ from dimred.search_step.result import (
     memory_arrays,
     memory_from_arrays,
 )
+from dimred.train_step.inputs import as_tensors
 from dimred.train_step.modes import TrainingMode
 from dimred.train_step.network_checks import check_dense, check_float32, check_names
 from dimred.train_step.part import LossScale, StepPart, TypedCell, WeightsPart, average_of, parts_of
@@ -90,7 +91,7 @@ class SearchStep(TypedCell):
         subspace: the two passes over the basis, ``project`` and ``back_project``, see ``make_projection``.
 
     Inputs:
-        the inputs of ``network``.
+        the inputs of ``network``, as tensors or NumPy arrays, see ``as_tensors``.
 
     Outputs:
         SearchResult; its first field is the loss, Tensor () float32.
@@ -178,11 +179,11 @@ class SearchStep(TypedCell):
         self.memory = memory
 
     @clearing_failures
-    def __call__(self, *inputs: Tensor) -> SearchResult:
+    def __call__(self, *inputs: Tensor | np.ndarray) -> SearchResult:
         self._mode.ensure()
         self._parameter_memory.ensure()
         with self._binary_cross_entropy.in_use():
-            return self.construct(*inputs)
+            return self.construct(*as_tensors(inputs))
 
     def construct(self, *inputs: Tensor) -> SearchResult:
         """Take one step; see the class."""

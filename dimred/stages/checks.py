@@ -1,6 +1,7 @@
 """Before the first step, check a run's inputs, report all problems at once, and log how long the run will be."""
 
 import logging
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,13 @@ from mindspore import get_context, nn
 
 from dimred.checkpoints.layout import arrays_digest
 from dimred.checkpoints.states import read_full_checkpoint
-from dimred.config import N_COMPONENTS, StageConfig, StageOneConfig, StageTwoConfig
+from dimred.config import N_COMPONENTS, StageOneConfig, StageTwoConfig
 from dimred.errors import ConfigError, number_of
 from dimred.factories import load_factory
 from dimred.models.summary import memory_of_step, summarise
 from dimred.run_files.run_names import BASIS, named_weights
 from dimred.runs.begun import Begun
+from dimred.runs.first_weights import FirstWeights, read_first_weights
 from dimred.runs.run_folder import check_run_folder
 from dimred.runs.steps import build_optimizer, warn_of_idle_patterns
 from dimred.runs.task import Settings, Task
@@ -36,10 +38,10 @@ def check_stage_1(
     begun: Begun[StageOneConfig] | None = None,
     *,
     resume: bool = False,
-) -> tuple[dict[str, np.ndarray], int] | None:
-    """Check the folder, the free space, callback and optimizer, and the checkpoint to begin with; log the plan.
+) -> tuple[tuple[dict[str, np.ndarray], int] | None, FirstWeights | None]:
+    """Check the folder, the free space, callback and optimizer, and what the run begins with; log the plan.
 
-    Nothing changes, except that the ranks' networks are made equal.
+    Nothing changes, except that the network gets the values of ``model.weights``, the same on all ranks.
 
     Args:
         task: the task, not yet checked; its problems are reported with the others.
@@ -49,7 +51,8 @@ def check_stage_1(
         resume: whether ``out`` may hold a start that was killed before the run had begun.
 
     Returns:
-        The arrays of that checkpoint with its epoch; None without one, or for a run that is resumed.
+        The arrays of ``go_on_from`` with its epoch, or None without one, or for a run that is resumed; and what the
+        network takes from ``model.weights``, on rank 0, or None.
 
     Raises:
         ConfigError: there is a problem; the message lists all of them.
@@ -59,6 +62,9 @@ def check_stage_1(
     _check_run(task, out, disk, resume=resume)
     problems.collect(lambda: build_optimizer(task.settings.optimizer, task.network, [0.0]))
     problems.collect(lambda: _check_names(task.network))
+    weights = problems.collect(lambda: task.ranks.run_on_rank_zero(lambda: _first_weights(task)))
+    if weights is not None:
+        weights.put(task.network)
     first = None
     if go_on_from is not None and begun is None:
         first = problems.collect(lambda: read_full_checkpoint(go_on_from, named_weights("--from", go_on_from)))
@@ -69,7 +75,12 @@ def check_stage_1(
         _check_begin(task, *first)
     warn_of_idle_patterns(task.settings.optimizer, task.network)
     log_plan_of_stage_1(task.settings, task.steps_per_epoch, disk)
-    return first
+    return first, weights
+
+
+def _first_weights(task: Task[StageOneConfig]) -> FirstWeights | None:
+    model = task.settings.model
+    return None if model.weights is None else read_first_weights(Path(model.weights), model.new, task.network)
 
 
 def _check_begin(task: Task[StageOneConfig], arrays: Mapping[str, np.ndarray], epoch: int) -> None:
@@ -150,25 +161,27 @@ def _check_run(task: Task[Settings], out: Path, disk: int, *, resume: bool) -> N
         problems.collect(lambda: check_space(out, disk))
     if callback is not None:
         problems.collect(lambda: load_factory(callback, "callback"))
-    if _may_lack_memory(task.settings):
+    if _may_lack_memory(task):
         problems.collect(lambda: _check_memory(task))
 
 
-def _may_lack_memory(settings: StageConfig) -> bool:
-    """Return whether a built-in network on class folders, whose input is known, may need more memory than a CPU has.
+def _may_lack_memory(task: Task[Settings]) -> bool:
+    """Return whether a built-in network on data whose input is known may need more memory than a CPU has.
 
     Those networks keep less than a thousand times their input, so that small images need no estimate, which costs a
     forward pass.
     """
-    is_built_in = ":" not in settings.model.name and settings.data.dataset is None
-    n_bytes = 1000 * FLOAT * settings.data.batch_size * 3 * settings.data.image_size**2
-    return is_built_in and get_context("device_target") == "CPU" and n_bytes >= psutil.virtual_memory().available
+    shape = task.input_shape
+    if ":" in task.settings.model.name or shape is None or get_context("device_target") != "CPU":
+        return False
+    n_bytes = 1000 * FLOAT * task.settings.data.batch_size * math.prod(shape)
+    return n_bytes >= psutil.virtual_memory().available
 
 
 def _check_memory(task: Task[Settings]) -> None:
     """Refuse a batch for which a CPU has less than half of the memory that a step is estimated to take."""
     name, data, available = task.settings.model.name, task.settings.data, psutil.virtual_memory().available
-    n_bytes = memory_of_step(summarise(task.network, (1, 3, data.image_size, data.image_size)), data.batch_size)
+    n_bytes = memory_of_step(summarise(task.network, (1, *(task.input_shape or ()))), data.batch_size)
     if available < n_bytes / 2:
         raise ConfigError(
             f"a step of {name} on {data.batch_size} images of {data.image_size} pixels takes about "

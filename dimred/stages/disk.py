@@ -26,7 +26,7 @@ def disk_of_stage_1(config: StageOneConfig, network: nn.Cell) -> int:
     """
     weights, everything = sizes(network)
     state = everything + 2 * weights  # AdamW keeps two moments
-    if config.ema.decay:
+    if config.ema.is_on:
         state += everything
     checkpoints = min(config.checkpoints.keep, config.epochs // config.checkpoints.every_epochs + 1) + 1
     snapshots = snapshots_in_the_end(config) + 1

@@ -24,6 +24,7 @@ from dimred.run_files.run_names import (
     own_config,
     without_dots,
 )
+from dimred.runs.splits import dataset_of
 from dimred.train_step.optimizer_state import UPDATES
 
 
@@ -113,7 +114,7 @@ class StageOneRun:
         if (one := self.config) is None:
             return
         keys = ["loss", *([] if settings.loss else ["label_smoothing"])]
-        keys += [] if settings.data.dataset else ["data.mean", "data.std"]
+        keys += [f"data.{key}" for key in dataset_of(settings.data).kept_keys]
         for key in keys:
             value, of_stage_1 = (json.dumps(attrgetter(key)(stage)) for stage in (settings, one))
             if value != of_stage_1:

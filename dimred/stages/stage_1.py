@@ -14,6 +14,8 @@ from dimred.config import StageOneConfig
 from dimred.io.atomic import retry
 from dimred.launch.environment import log_commands
 from dimred.run_files.run_names import SNAPSHOTS, STAGE_1_CHECKPOINTS
+from dimred.runs.begun import Pin
+from dimred.runs.first_weights import FirstWeights
 from dimred.runs.loop import Progress
 from dimred.runs.run import Run
 from dimred.stages.early_stop import EarlyStop
@@ -32,13 +34,16 @@ class StageOne:
     Args:
         run: the run.
         step: the training step.
+        weights: what the network has taken from ``model.weights``, on rank 0; None without it.
     """
 
-    def __init__(self, run: Run[StageOneConfig], step: Step) -> None:
+    def __init__(self, run: Run[StageOneConfig], step: Step, weights: FirstWeights | None = None) -> None:
         self.run, self.step = run, step
         self._settings, self._task, self._ranks, self._progress = run.settings, run.task, run.ranks, run.progress
         self._folder = run.folder / STAGE_1_CHECKPOINTS
         self._per_epoch = run.task.steps_per_epoch
+        if weights is not None:
+            run.pins["model.weights"] = Pin(weights.digest, str(weights.path.resolve()))
         self._snapshots: CheckpointSeries | None = None  # on rank 0
         n_snapshots = self._settings.snapshots.per_epoch
         # The steps, from 1, after which a snapshot is taken in each epoch that has snapshots.
@@ -51,7 +56,7 @@ class StageOne:
         """Begin or resume, train the remaining epochs, and log the result, the network's file, and the next command.
 
         Args:
-            first: the result of ``check_stage_1``; used by a new run.
+            first: the first result of ``check_stage_1``; used by a new run.
 
         Raises:
             ConfigError: ``epochs`` is below the epoch that the run has reached, or an input of the run has changed.

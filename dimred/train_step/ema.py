@@ -1,18 +1,21 @@
 """Exponential moving average (EMA) of weights and BatchNorm statistics, kept beside the raw ones."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import cast
 
 import mindspore as ms
 from mindspore import Parameter, Tensor, nn, ops
 
 from dimred.config.parts import EmaConfig
-from dimred.errors import check_type
+from dimred.errors import ConfigError, check_type
 from dimred.train_step.part import WeightsPart
 from dimred.train_step.precision import half_as_float32
 from dimred.train_step.statistics import moving_statistics
 from dimred.vectors.parameters import preserved
 
+_USUAL_DECAY = 0.9999
 _RAMP_UPDATES = 2000.0
 _each = ops.HyperMap()  # a graph compiles it much faster than a loop
 
@@ -26,32 +29,42 @@ class EMA(WeightsPart):
     1992; the ramp as in today's detection recipes.) 1 - decay is computed in float64; in float32, 1 - 0.9999 would have
     a relative error of 1.7e-4.
 
+    With ``half_life`` h, d_t = 2^(-1 / (h t)), so that the newest h t of t updates have about half of the weight. The
+    average then needs no horizon: it reaches back over the same fraction of a short run and of a long one. (As in
+    torchtitan, with 5 %; Meterez et al., 2026, arXiv 2602.03702.)
+
     The averages of the trainable weights and of BatchNorm's moving statistics are parameters named ``ema.<name>``, and
     the number of updates is ``ema.updates``; a checkpoint of the cell holds them all. Averages of half-precision
     weights are float32, because half precision would round away the small steps of a large decay.
 
     Args:
         network: the network to average; the average starts from the network's values.
-        decay: the fraction of the average that an update keeps, 0 <= decay < 1.
+        decay: the fraction of the average that an update keeps, 0 <= decay < 1; 0.9999 by default.
         ramp: whether the decay ramps up.
+        half_life: h, in place of ``decay``, 0 < h < 1, or a text such as 5%.
 
     Attributes:
         statistics: the averages of BatchNorm's statistics, which differ between the ranks, as the statistics do.
 
     Raises:
-        ConfigError: ``network`` is not a cell, ``decay`` is not in its range, or ``ramp`` is not true or false.
+        ConfigError: ``network`` is not a cell, ``decay`` or ``half_life`` is not in its range, both are given, or
+            ``ramp`` is not true or false.
     """
 
     name = "ema"
 
-    def __init__(self, network: nn.Cell, decay: float = 0.9999, ramp: bool = True):
+    def __init__(
+        self,
+        network: nn.Cell,
+        decay: float = _USUAL_DECAY,
+        ramp: bool = True,
+        half_life: float | str | None = None,
+    ):
         super().__init__(auto_prefix=False)
         check_type("network", network, nn.Cell, "a cell with trainable parameters")
-        EmaConfig.check_arguments(decay=decay, ramp=ramp)
+        self.fraction = _OfDecay(decay, ramp) if half_life is None else _OfHalfLife(half_life, decay)
         weights, statistics = network.trainable_params(), moving_statistics(network)
         values = [*weights, *statistics]
-        self.decay = float(decay)
-        self.ramp = ramp
         self.values = ms.ParameterTuple(values)
         self.averages = ms.ParameterTuple(
             [
@@ -65,9 +78,7 @@ class EMA(WeightsPart):
     def construct(self) -> bool:
         """Update the averages once, and return True."""
         n_updates = self.n_updates + 1
-        fraction = (1.0 - self.decay) * ops.ones((), ms.float32)
-        if self.ramp:
-            fraction = fraction + self.decay * ops.exp(n_updates.astype(ms.float32) * (-1.0 / _RAMP_UPDATES))
+        fraction = self.fraction(n_updates.astype(ms.float32))
         moves = _each(ops.partial(_move, fraction), self.averages, self.values)
         return ops.depend(True, (moves, ops.assign(self.n_updates, n_updates)))
 
@@ -78,6 +89,42 @@ class EMA(WeightsPart):
             for average, value in zip(self.averages, self.values, strict=True):
                 ops.assign(value, average.astype(value.dtype))
             yield
+
+
+class _OfDecay(nn.Cell):
+    """A cell that returns 1 - d_t for a decay, () float32, from the number of the update t, () float32."""
+
+    def __init__(self, decay: float, ramp: bool):
+        super().__init__(auto_prefix=False)
+        EmaConfig.check_arguments(decay=decay, ramp=ramp)
+        self.decay = float(decay)
+        self.ramp = ramp
+
+    def construct(self, number: Tensor) -> Tensor:
+        fraction = (1.0 - self.decay) * ops.ones((), ms.float32)
+        if self.ramp:
+            fraction = fraction + self.decay * ops.exp(number * (-1.0 / _RAMP_UPDATES))
+        return fraction
+
+
+class _OfHalfLife(nn.Cell):
+    """A cell that returns 1 - d_t for a half-life, () float32, from the number of the update t, () float32.
+
+    With x = ln 2 / (h t) it is 1 - exp(-x) = 2 tanh(x / 2) / (1 + tanh(x / 2)), which keeps all digits of a small x;
+    MindSpore's expm1 does not.
+    """
+
+    def __init__(self, half_life: float | str, decay: float):
+        super().__init__(auto_prefix=False)
+        if decay != _USUAL_DECAY:
+            raise ConfigError(f"half_life is {half_life!r}, and decay is {decay!r}; give one of them")
+        EmaConfig.check_arguments(half_life=half_life)
+        fraction = cast(float, EmaConfig.checked({"half_life": half_life}).half_life)  # a text becomes a number
+        self.half_rate = math.log(2.0) / fraction / 2
+
+    def construct(self, number: Tensor) -> Tensor:
+        tanh = ops.tanh(self.half_rate / number)
+        return 2 * tanh / (1 + tanh)
 
 
 def _move(fraction: Tensor, average: Parameter, value: Tensor) -> Tensor:

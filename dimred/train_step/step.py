@@ -9,6 +9,7 @@ from mindspore import Tensor, nn
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.train_step.finish import Finish, whole_batch
 from dimred.train_step.gradient import BatchGradient, VectorGradient
+from dimred.train_step.inputs import as_tensors
 from dimred.train_step.modes import TrainingMode
 from dimred.train_step.network_checks import check_dense, check_names, check_optimizer
 from dimred.train_step.part import GradientPart, LossScale, StepPart, TypedCell, average_of, parts_of
@@ -83,7 +84,7 @@ class TrainStep(VisitedOnce, TypedCell):
             the loss scale and its counts stay as they are; see ``Ballot``.
 
     Inputs:
-        the inputs of ``network``.
+        the inputs of ``network``, as tensors or NumPy arrays, see ``as_tensors``.
 
     Outputs:
         StepResult; its first field is the loss.
@@ -161,13 +162,13 @@ class TrainStep(VisitedOnce, TypedCell):
         from_arrays(parameters_to_save(self), arrays, source)
 
     @clearing_failures
-    def __call__(self, *inputs: Tensor) -> StepResult:
+    def __call__(self, *inputs: Tensor | np.ndarray) -> StepResult:
         self._mode.ensure()
         self._parameter_memory.ensure()
         with self._binary_cross_entropy.in_use():
-            return self._step(inputs)
+            return self._step(as_tensors(inputs))
 
-    def _step(self, inputs: tuple[Tensor, ...]) -> StepResult:
+    def _step(self, inputs: tuple[Any, ...]) -> StepResult:
         tally = () if self.ballot is None else (self.ballot.tally,)
         if self._group is None:
             values = super().__call__(*tally, *inputs)

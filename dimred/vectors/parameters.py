@@ -9,7 +9,7 @@ from mindspore import dtype as mstype
 
 from dimred.errors import CheckpointError
 
-_FLOATS = (mstype.float16, mstype.bfloat16, mstype.float32, mstype.float64)
+FLOATS = (mstype.float16, mstype.bfloat16, mstype.float32, mstype.float64)
 
 
 def to_arrays(parameters: Iterable[Parameter]) -> dict[str, np.ndarray]:
@@ -67,7 +67,7 @@ def _misfit(parameter: Parameter, array: np.ndarray | None) -> str | None:
         return f"no {parameter.name!r}; {remedy}"
     if tuple(array.shape) != tuple(parameter.shape):
         return f"{parameter.name!r} with the shape {tuple(array.shape)}, but the network has {tuple(parameter.shape)}"
-    if parameter.dtype in _FLOATS and array.dtype.kind in "biuc":
+    if parameter.dtype in FLOATS and array.dtype.kind in "biuc":
         return (
             f"{parameter.name!r} in the type {array.dtype}, but the network has {parameter.dtype}; save the weights as "
             "floats, such as from before they were quantised"
@@ -77,7 +77,7 @@ def _misfit(parameter: Parameter, array: np.ndarray | None) -> str | None:
 
 def first_not_finite(parameters: Iterable[Parameter]) -> str | None:
     """Return the name of the first parameter that has an infinite number or NaN; None if there is none."""
-    floats = (parameter for parameter in parameters if parameter.dtype in _FLOATS)
+    floats = (parameter for parameter in parameters if parameter.dtype in FLOATS)
     return next((one.name for one in floats if not np.isfinite(one.asnumpy().astype(np.float64)).all()), None)
 
 

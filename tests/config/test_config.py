@@ -138,7 +138,7 @@ def test_a_file_is_refused_with_every_mistake_in_either_section(tmp_path: Path) 
         ("search.alpha=.nan", "search.alpha is nan; it must be a finite number"),
         ("search.rule=newton", "search.rule is 'newton'; it must be 'bfgs' or 'sgd'"),
         ("model=resnet50", "model is 'resnet50'; it must be a section of keys and values"),
-        ("model.name=vgg", "model.name is 'vgg'; allowed: resnet50, resnet18, resnet_small, or your own"),
+        ("model.name=vgg", "model.name is 'vgg'; allowed: resnet50, resnet18, resnet_small, lenet, or your own"),
         ("save_every_steps=yes", "save_every_steps is True; it must be a valid integer"),
         ("ema.decay=off", "ema.decay is False; it must be a valid number"),
         ("tensorboard=perhaps", "tensorboard is 'perhaps'; it must be a valid boolean"),
@@ -155,7 +155,13 @@ def test_a_file_is_refused_with_every_mistake_in_either_section(tmp_path: Path) 
         ("device_number=8", "device_number is not a key: use dimred train --devices"),
         ("dat={batch_size: 3}", "unknown key 'dat'; did you mean 'data'?"),
         ("search.n_component=0", "search.n_components is 0; it must be greater than or equal to 1"),
-        ("data.mean=[1, 2]", "data.mean is [1, 2]; the list must be longer"),
+        ("data.mean=[1, 2]", "data.mean has 2 values and data.std 3; give each three values, or one for grey images"),
+        ("data.mean=[]", "data.mean has 0 values and data.std 3; give each three values"),
+        (
+            "data.dataset=imagenet",
+            "data.dataset is 'imagenet'; allowed: image_folder, mnist, cifar10, cifar100, or",
+        ),
+        ("data={flip: true, augmentation: none}", "data.flip is for pad_crop, but data.augmentation is none; leave it"),
         ("all_reduce_split=[0]", "all_reduce_split is [0]; it must be greater than or equal to 1"),
         (
             "precision.casts={a: int8}",

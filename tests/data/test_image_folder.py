@@ -162,6 +162,28 @@ def test_pad_crop_sees_images_at_the_size_at_which_they_are_evaluated(tmp_path):
         assert (trained > 60).sum() == bright  # it is moved by 2 pixels at most
 
 
+@pytest.mark.parametrize(("options", "pad"), [({}, 2), ({"pad": 4, "flip": True}, 4)])
+def test_pad_crop_moves_an_image_by_up_to_pad_pixels_and_flips_half_if_asked(
+    options: dict[str, object], pad: int, tmp_path: Path
+) -> None:
+    (tmp_path / "train" / "a").mkdir(parents=True)
+    pixels = np.zeros((20, 20, 3), np.uint8)
+    pixels[10, 4] = 250  # 4 and 15 are mirror images
+    for number in range(8):
+        Image.fromarray(pixels).save(tmp_path / "train" / "a" / f"{number}.png")
+    images = folder(tmp_path, image_size=20, augmentation="pad_crop", batch_size=8, **options)
+    places = []
+    for epoch in range(1, 21):
+        ((trained, _),) = batches(images.training_epoch(1, epoch))
+        places += [np.argwhere(image[0] > 100)[0] for image in trained if (image[0] > 100).any()]
+    rows, columns = np.transpose(places)
+    assert set(rows - 10) == set(range(-pad, pad + 1))
+    is_flipped = columns > 4 + pad
+    assert set(columns[~is_flipped] - 4) <= set(range(-pad, pad + 1))
+    assert set(columns[is_flipped] - 15) <= set(range(-pad, pad + 1))
+    assert (0.35 < is_flipped.mean() < 0.65) if "flip" in options else not is_flipped.any()
+
+
 def test_an_image_smaller_than_the_crop_is_named_at_once(tmp_path):
     (tmp_path / "train" / "a").mkdir(parents=True)
     for number, side in enumerate((16, 8)):

@@ -89,6 +89,19 @@ def test_whole_labels_leave_as_int32_and_other_numbers_as_float32(labels: Sequen
 
 
 @pytest.mark.parametrize(
+    ("given", "taken"),
+    [("f8", "f4"), (">f8", "f4"), (">f4", "f4"), ("longdouble", "f4"), ("f2", "f2"), (">f2", "f2"), (">i4", "i4"),
+     ("i8", "i8"), ("u1", "u1"), ("?", "?")],
+)  # fmt: skip
+def test_inputs_keep_their_type_but_wide_floats_become_float32_in_this_machine_s_order(given: str, taken: str) -> None:
+    ((inputs, labels),) = columns(made([(np.array([0, 1], given), np.array(1, ">i2"))], batch_size=1).evaluation())
+    assert inputs.dtype == np.dtype(taken)
+    assert labels.dtype == np.int32
+    assert inputs.tolist() == [[0, 1]]
+    assert labels.tolist() == [1]
+
+
+@pytest.mark.parametrize(
     ("first", "label", "said"),
     [
         (1, 3_000_000_000, r"3000000000, which is beyond int32.* scale the labels, or give all as floats"),
@@ -107,7 +120,7 @@ def test_a_label_beyond_its_type_is_refused_and_not_changed(first: object, label
         ((_, labels),) = columns(data.evaluation())
         assert labels[1] == label
     else:
-        with pytest.raises(DataError, match=f"^sample 1 has the label {said}"):
+        with pytest.raises(DataError, match=f"^sample 1 of the split 'train' has the label {said}"):
             columns(data.evaluation())
 
 
@@ -125,7 +138,7 @@ def test_an_array_that_is_filled_again_for_each_sample_is_copied() -> None:
 
 
 def test_a_fraction_among_whole_labels_is_said_and_not_rounded() -> None:
-    said = r"^sample 1 has the label .*0\.5.*, but the first sample's is a whole number; give all samples whole numbers"
+    said = r"^sample 1 of the split 'train' has the label .*0\.5.*, but the first sample's is a whole number; give all"
     with pytest.raises(DataError, match=said):
         list(read_batches(made([(0, 1), (0, 0.5)]).evaluation, wait=lambda _: pytest.fail("reads it again")))
 
@@ -133,8 +146,8 @@ def test_a_fraction_among_whole_labels_is_said_and_not_rounded() -> None:
 @pytest.mark.parametrize(("label", "is_a_class"), [(-100, True), (2, True), (3, False), (-1, False), (1 << 40, False)])
 def test_a_label_that_is_no_class_is_refused_before_it_is_trained(label: int, is_a_class: bool) -> None:
     data = made([(0.0, 0), (1.0, label)], batch_size=2)
-    data.n_classes = 3
-    said = rf"^sample 1 has the label {label}, but the network has 3 outputs, for the classes 0 to 2; correct the label"
+    data.check_use(3, trains_classes=True, measures_classes=True)
+    said = rf"^sample 1 of the split 'train' has the label {label}, but the network has 3 outputs, for the classes 0"
     with nullcontext() if is_a_class else pytest.raises(DataError, match=said):
         columns(data.training_epoch(1, 1))
 
@@ -144,12 +157,12 @@ def test_a_label_that_is_no_class_is_refused_before_it_is_trained(label: int, is
     [
         (lambda: (np.zeros(3), 0), "samples have different shapes.*set data.resize=true"),
         (lambda: (np.zeros(2, np.float16), 0), "samples have different types.*or give all samples one type"),
-        (lambda: (np.zeros(2), 0, 0), "^sample 1 has 3 parts, the first has 2; give all as many"),
+        (lambda: (np.zeros(2), 0, 0), "^sample 1 of the split .train. has 3 parts, the first has 2; give all as many"),
         (lambda: [][1], "IndexError"),
         (lambda: None, r"failed to give sample 1 of the split 'train' .*it is None, and no tuple \(input, label\)"),
         (lambda: {"x": np.zeros(2), "y": 0}, r"failed to give sample 1 .*it is \{'x': .*, and no tuple"),
         (lambda: ([[1.0, 2.0], [3.0]], 0), "failed to give sample 1 .*inhomogeneous shape"),
-        (lambda: (None, 0), "sample 1 has the input None, which is not an array of numbers"),
+        (lambda: (None, 0), "sample 1 of the split .train. has the input None, which is not an array of numbers"),
     ],
 )
 def test_samples_that_never_fit_are_read_once(second: Callable[[], tuple[object, ...]], said: str) -> None:
@@ -190,7 +203,8 @@ def test_samples_of_a_disk_that_comes_back_are_read_again() -> None:
 def test_what_can_not_be_classified_is_said_before_training(label: object, split: str, fits: bool) -> None:
     said = rf"shape .* for the split '{split}', which is not a class; give the class"
     with nullcontext() if fits else pytest.raises(DataError, match=said):
-        made([(0, label)], split).check_classes(3)
+        made([(0, label)], split).check_use(3, trains_classes=True, measures_classes=False)
+    made([(0, label)], split).check_use(3, trains_classes=False, measures_classes=False)
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,7 @@ from tests.distributed.steps import (
     dropout,
     masks_of_training,
     one_loss_differs,
+    probabilities,
 )
 from tests.helpers import tiny_task
 from tests.helpers.networks import TanhMLP, orthonormal_rows
@@ -264,7 +265,7 @@ IN_GRAPHS = (
     beside_one_rank, masks_of_training, evaluation, statistics, averages, shared_files,
     metrics_without_a_shared_disk, snapshot_callback, own_networks, other_checkpoint,
 )  # fmt: skip
-IN_EITHER_MODE = (one_loss_differs, dropout, counted_labels, counters)
+IN_EITHER_MODE = (one_loss_differs, dropout, counted_labels, probabilities, counters)
 
 
 def main() -> None:

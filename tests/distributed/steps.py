@@ -181,3 +181,21 @@ def counted_labels(ranks: Ranks) -> dict:
         losses = [*(float(result.loss) for result in results), results[1].loss_after]
         found.append(np.array([*losses, *weight_vector(network)], np.float32))
     return {"errors": [float(np.abs(each - found[0]).max()) for each in found[1:]], "digest": digest(*found)}
+
+
+def probabilities(ranks: Ranks) -> dict:
+    """Take a step of stage 1 on labels that are probabilities, as mixup makes them, and compare with one rank."""
+    draws = np.random.default_rng(9)
+    x = draws.standard_normal((ROWS * ranks.group_size, 8)).astype(np.float32)
+    labels = draws.dirichlet(np.ones(4), len(x)).astype(np.float32)
+    weights = draws.standard_normal((4, 8))
+    found = []
+    for who, size in ((ALONE, None), (ranks, 2)):
+        layer = nn.Dense(8, 4, Tensor(weights, ms.float32), has_bias=False)
+        network = nn.WithLossCell(layer, nn.CrossEntropyLoss(label_smoothing=0.1))
+        optimizer = nn.SGD(network.trainable_params(), 0.1)
+        step = TrainStep(network, optimizer, ranks=who, ballot=who.ballot(), micro_batch_size=size)
+        loss = float(step(*part(who, (x, labels))).loss)
+        found.append(np.array([loss, *weight_vector(network)], np.float32))
+    alone, together = found
+    return {"error": float(np.abs(together - alone).max()), "digest": digest(together)}

@@ -154,6 +154,12 @@ def test_ranks_are_weighted_by_their_labels_that_count(answers) -> None:
     assert len({each["digest"] for each in found}) == 1
 
 
+def test_ranks_share_labels_that_are_probabilities(answers) -> None:
+    found = answers["probabilities"]
+    assert max(each["error"] for each in found) < 1e-6, found
+    assert len({each["digest"] for each in found}) == 1
+
+
 def test_ranks_agree_where_one_of_them_sees_another_loss(answers):
     decisions = [each["decisions"] for each in answers["one_loss_differs"]]
     assert all(each == decisions[0] for each in decisions)

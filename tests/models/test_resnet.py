@@ -4,7 +4,9 @@ import pytest
 from mindspore import Tensor, nn
 
 from dimred.errors import ConfigError
-from dimred.models.resnet import BasicBlock, Bottleneck, initialise, resnet
+from dimred.models.built_in import make_named
+from dimred.models.initialisation import initialise
+from dimred.models.resnet import BasicBlock, Bottleneck, resnet
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -115,4 +117,4 @@ def test_initial_weights_follow_the_seed():
 
 def test_a_classifier_has_two_classes_at_least():
     with pytest.raises(ConfigError, match="n_classes is 1"):
-        resnet("resnet_small", 1)
+        make_named("resnet_small", 1)

@@ -10,10 +10,12 @@ import pytest
 from safetensors import safe_open
 
 from tests.helpers.commands import ON_PATH, REPOSITORY, run
+from tests.studies import fashion_mnist
 
 TUTORIAL, MERGE = (
     (REPOSITORY / "pipelines" / f"{name}.md").read_text(encoding="utf-8") for name in ("TUTORIAL", "TUTORIAL_MERGE")
 )
+OWN, WITH_FILES = TUTORIAL.split("## MNIST or CIFAR?")
 ADAPTERS = ("adapter", "small-adapter")
 
 
@@ -25,16 +27,16 @@ def write_files(text: str, folder: Path) -> list[str]:
     return [name for name, _ in files]
 
 
-def run_commands(text: str, folder: Path) -> CompletedProcess[str]:
+def run_commands(text: str, folder: Path, timeout_seconds: float = 900) -> CompletedProcess[str]:
     """Run the page's commands in a folder."""
     commands = "".join(re.findall(r"^```bash\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
-    return run("bash", "-e", "-c", commands, cwd=folder, environment=ON_PATH, timeout_seconds=900, status=0)
+    return run("bash", "-e", "-c", commands, cwd=folder, environment=ON_PATH, timeout_seconds=timeout_seconds, status=0)
 
 
 @pytest.mark.slow
 def test_a_strangers_network_goes_through_both_stages(tmp_path: Path) -> None:
-    assert write_files(TUTORIAL, tmp_path) == ["my_network.py", "my_data.py", "run.yaml"]
-    done = run_commands(TUTORIAL, tmp_path)
+    assert write_files(OWN, tmp_path) == ["my_data.py", "run.yaml"]
+    done = run_commands(OWN, tmp_path)
     accuracies = re.findall(r"^\{'Accuracy': (0\.\d+)\}$", done.stdout, re.MULTILINE)
     first, search, cooldown = (float(accuracy) for accuracy in accuracies)
     assert first > 0.3
@@ -45,6 +47,19 @@ def test_a_strangers_network_goes_through_both_stages(tmp_path: Path) -> None:
     assert passes[0] == 4.0
     assert passes == sorted(passes)  # the cost of choosing counts, and that of stage 2 on top of it
     assert len(set(passes)) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.skipif(not fashion_mnist.DEBIAN.is_dir(), reason="Debian's package dataset-fashion-mnist is not installed")
+def test_lenet_is_trained_on_fashion_mnists_files_with_accumulation(tmp_path: Path) -> None:
+    """``tests/stages/test_published_data.py`` does so with a few digits."""
+    (tmp_path / "fashion-mnist").symlink_to(fashion_mnist.DEBIAN)
+    done = run_commands(WITH_FILES, tmp_path, timeout_seconds=3600)
+    assert "train: 60,000 images of 28 x 28 pixels in 10 classes\ntest: 10,000 images" in done.stdout
+    first, last = (float(found) for found in re.findall(r"^\{'Accuracy': (0\.\d+)\}$", done.stdout, re.MULTILINE))
+    assert first > 0.85
+    assert last > first
 
 
 @pytest.mark.slow

@@ -1,5 +1,7 @@
 """Checks of a network, and of a user's own loss and metric, before anything expensive."""
 
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -9,17 +11,19 @@ import pytest
 from mindspore import Tensor, nn
 
 from dimred.config import StageOneConfig, StageTwoConfig
-from dimred.errors import ConfigError, DimredError
+from dimred.errors import ConfigError, DataError, DimredError
 from dimred.runs.score_checks import check_scores
 from dimred.runs.splits import build_data
 from dimred.runs.steps import build_loss, build_scores
-from dimred.runs.task import build_network
+from dimred.runs.task import build_network, build_task
 from dimred.stages.parent import StageOneRun
 from tests.helpers import tiny_task
 from tests.helpers.tiny_regression import HERE, TASK
 
 NETWORK = build_network(StageOneConfig.model_validate(TASK))
-MEASURED = "on the first batch of 'val' (inputs (6, 3) and (6, 2), outputs (6, 2), labels Float32 (6, 2))"
+MEASURED = (
+    "on the first batch of 'val' (inputs Float32 (6, 3) and Float32 (6, 2), outputs (6, 2), labels Float32 (6, 2))"
+)
 
 
 def check(**options: Any) -> None:
@@ -73,7 +77,7 @@ def test_an_unusable_loss_or_metric_is_explained(options: dict[str, Any], said: 
 
 
 def test_a_network_that_does_not_take_the_data_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"model\.name is .*:network', which fails on the first batch of 'train'"):
+    with pytest.raises(ConfigError, match=r"model\.name is .*:network', which fails on the inputs of the first batch"):
         check(data=tiny_task.TASK["data"], loss=None, metric=None)
 
 
@@ -153,3 +157,67 @@ def test_a_precision_that_does_not_fit_is_named_by_its_key(precision: dict[str, 
     with pytest.raises(ConfigError) as refused:
         build_network(settings)
     assert str(refused.value).startswith(said)
+
+
+def conv(n_classes: int) -> nn.Cell:
+    return nn.SequentialCell(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Dense(4 * 4 * 4, n_classes))
+
+
+def images_of(shape: tuple[int, ...], dtype: str, label: object) -> Callable[..., list[tuple[np.ndarray, object]]]:
+    return lambda data, split, seed: 6 * [(np.ones(shape, dtype), label)]
+
+
+fitting = images_of((3, 4, 4), "float64", 1)
+channels_last = images_of((4, 4, 3), "float32", 1)
+whole_numbers = images_of((3, 4, 4), "uint8", 1)
+boxed_labels = images_of((3, 4, 4), "float32", [1])
+
+
+OF_FIRST_LAYER = r": its first layer, 0 \(Conv2d\), takes floats \(n, 3, height, width\); give it that \("
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("fitting", None),
+        ("channels_last", r"first batch of 'train', Float32 \(2, 4, 4, 3\)" + OF_FIRST_LAYER),
+        ("whole_numbers", r"first batch of 'train', UInt8 \(2, 3, 4, 4\)" + OF_FIRST_LAYER),
+        (
+            "boxed_labels",
+            r"data.dataset gives labels of the shape \(1,\), but on the first batch .* labels Int32 \(2, 1\)\) a "
+            r"class for each place of the outputs has the shape \(\); give the class of a sample as one number",
+        ),
+    ],
+)
+def test_samples_that_the_network_does_not_take_are_told_in_one_line(name: str, said: str | None) -> None:
+    task = {
+        "model": {"name": f"{__name__}:conv", "n_classes": 3},
+        "data": {"dataset": f"{__name__}:{name}", "batch_size": 2},
+    }
+    settings = StageOneConfig.model_validate(task)
+    images = {split: build_data(settings.data, Path(), split) for split in ("train", "val")}
+    with nullcontext() if said is None else pytest.raises(DimredError, match=said) as refused:
+        check_scores(settings, build_network(settings), build_scores(settings), images)
+    if refused is not None:
+        assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("network", "options", "said"),
+    [
+        (
+            "lenet",
+            {},
+            "'lenet', which takes images of 1 channel and 32 x 32 pixels, but the data give 3 x 224 x 224",
+        ),
+        ("lenet", {"mean": [1.0], "std": [1.0]}, r"data\.mean and data\.std have 1 value .* class folders .* to 3"),
+        ("resnet_small", {"image_size": 20}, None),
+    ],
+)
+def test_images_that_a_built_in_network_does_not_take_are_refused(
+    network: str, options: dict[str, Any], said: str | None, data: Path
+) -> None:
+    task = {"model": {"name": network, "n_classes": 10}, "data": {"batch_size": 1, "workers": 1} | options}
+    settings = StageOneConfig.model_validate(task)
+    with nullcontext() if said is None else pytest.raises(DataError, match=said):
+        build_task(settings, data, splits=["train"])

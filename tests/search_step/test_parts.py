@@ -12,6 +12,7 @@ from dimred.train_step.precision import with_precision
 from tests.helpers.networks import RejectAll, TanhMLP, basis_for, mlp_function, weight_vector
 from tests.helpers.problems import batches, tensors
 from tests.oracles.search import Twin
+from tests.oracles.train_step import ema
 
 BATCHES = batches(6, rows=64)
 
@@ -56,19 +57,21 @@ def test_a_gradient_whose_squares_overflow_is_clipped_and_not_taken_for_one_that
     assert 0 < found.moved_outside < 0.3 * 0.01
 
 
-def test_the_average_moves_with_accepted_steps_only():
+@pytest.mark.parametrize("options", [{"decay": 0.5, "ramp": False}, {"half_life": 0.3}], ids=["decay", "half_life"])
+def test_the_average_moves_with_accepted_steps_only(options):
     network = TanhMLP()
-    ema = EMA(network, 0.5, ramp=False)
-    step = SubspaceTrainStep(network, basis_for(network, 6), alpha=0.01, parts=[ema])
-    average = weight_vector(network)
+    average = EMA(network, **options)
+    step = SubspaceTrainStep(network, basis_for(network, 6), alpha=0.01, parts=[average])
+    start, path = weight_vector(network), []
     for number, batch in enumerate(BATCHES):
         if number == 3:
             step.line_search = RejectAll(2)
         accepted = step(*tensors(batch)).accepted
         assert accepted == (number < 3)
-        average = 0.5 * average + 0.5 * weight_vector(network) if accepted else average
-        found = np.concatenate([value.asnumpy().ravel() for value in ema.averages])
-        np.testing.assert_allclose(found, average, atol=1e-6)
+        if accepted:
+            path.append(weight_vector(network))
+        found = np.concatenate([value.asnumpy().ravel() for value in average.averages])
+        np.testing.assert_allclose(found, ema(start, path, **options), atol=1e-6)
 
 
 def test_a_search_in_half_precision_sees_the_gradient_without_its_loss_scale():

@@ -18,27 +18,34 @@ from tests.oracles.train_step import ema
 N_STEPS, DECAY = 16, 0.95
 
 
-def averaged(ramp: bool) -> tuple[TanhMLP, TrainStep]:
+KINDS = {
+    "ramp": {"decay": DECAY, "ramp": True},
+    "fixed": {"decay": DECAY, "ramp": False},
+    "half_life": {"half_life": 0.3},
+}
+
+
+def averaged(kind: str) -> tuple[TanhMLP, TrainStep]:
     network = TanhMLP()
     optimizer = nn.Momentum(network.trainable_params(), 0.05, 0.9)
-    return network, TrainStep(network, optimizer, parts=[EMA(network, DECAY, ramp)])
+    return network, TrainStep(network, optimizer, parts=[EMA(network, **KINDS[kind])])
 
 
 @functools.cache
-def uninterrupted(ramp: bool) -> tuple[np.ndarray, np.ndarray]:
+def uninterrupted(kind: str) -> tuple[np.ndarray, np.ndarray]:
     """Return the average after all steps, and its closed form from the path of the weights."""
-    network, step = averaged(ramp)
+    network, step = averaged(kind)
     start, path = weight_vector(network), []
     for batch in batches(N_STEPS):
         step(*tensors(batch))
         path.append(weight_vector(network))
     found = np.concatenate([value.asnumpy().ravel() for value in step.ema.averages])
-    return found, ema(start.astype(np.float64), np.array(path, np.float64), DECAY, ramp)
+    return found, ema(start.astype(np.float64), np.array(path, np.float64), **KINDS[kind])
 
 
-@pytest.mark.parametrize("ramp", [True, False], ids=["ramp", "fixed"])
-def test_many_steps_give_the_closed_form(ramp, pynative):
-    found, expected = uninterrupted(ramp)
+@pytest.mark.parametrize("kind", KINDS)
+def test_many_steps_give_the_closed_form(kind, pynative):
+    found, expected = uninterrupted(kind)
     np.testing.assert_allclose(found, expected, atol=2e-6)
 
 
@@ -53,13 +60,22 @@ def test_hundreds_of_updates_follow_a_drift(pynative):
     np.testing.assert_allclose(average.averages[0].asnumpy().item(), expected, rtol=2e-5)
 
 
-def test_a_resumed_run_gives_the_same_average_byte_for_byte(tmp_path, pynative):
-    found, _ = uninterrupted(True)
-    _, step = averaged(ramp=True)
+@pytest.mark.parametrize("t", [1, 20, 10**5, 10**8])
+def test_the_fraction_of_a_half_life_keeps_its_digits(t):
+    """A float32 number 1 - 2^(-1 / (0.05 t)) that is taken as a difference has no digits left where t is large."""
+    average = EMA(nn.Dense(1, 1), half_life="5%")
+    fraction = float(average.fraction(ms.Tensor(t, ms.float32)).asnumpy())
+    assert fraction == pytest.approx(-np.expm1(-np.log(2) / (0.05 * t)), rel=3e-6)
+
+
+@pytest.mark.parametrize("kind", ["ramp", "half_life"])
+def test_a_resumed_run_gives_the_same_average_byte_for_byte(kind, tmp_path, pynative):
+    found, _ = uninterrupted(kind)
+    _, step = averaged(kind)
     for batch in batches(N_STEPS)[: N_STEPS // 2]:
         step(*tensors(batch))
     write_checkpoint(tmp_path / "step.ckpt", to_arrays(step.get_parameters()))
-    _, resumed = averaged(ramp=True)
+    _, resumed = averaged(kind)
     from_arrays(resumed.get_parameters(), read_checkpoint(tmp_path / "step.ckpt"), "the checkpoint")
     for batch in batches(N_STEPS)[N_STEPS // 2 :]:
         resumed(*tensors(batch))

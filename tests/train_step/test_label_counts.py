@@ -12,6 +12,7 @@ from dimred.train_step.loss_scale import DynamicLossScale, StaticLossScale
 from dimred.train_step.step import TrainStep
 from tests.helpers.networks import basis_for, set_weights, weight_vector
 from tests.helpers.problems import tensors
+from tests.oracles.mixing import mean_cross_entropy
 from tests.oracles.train_step import cross_entropy
 
 IGNORED, ROWS, CLASSES, FEATURES = -100, 6, 4, 3
@@ -184,3 +185,15 @@ def test_a_batch_without_a_label_that_counts_has_no_mean(pynative):
     assert np.isnan(float(result.loss))
     assert not result.applied
     assert weight_vector(network).tobytes() == before.tobytes()
+
+
+@pytest.mark.parametrize("micro_batch_size", [None, 2])
+def test_labels_that_are_probabilities_are_smoothed_and_averaged_as_the_equation_says(micro_batch_size, pynative):
+    network, (x, _), _ = problem({"label_smoothing": 0.1}, LABELS)
+    before = weight_vector(network)
+    step = TrainStep(network, nn.SGD(network.trainable_params(), 1.0), micro_batch_size=micro_batch_size)
+    result = step(*tensors((x, PROBABILITIES)))
+    logits = x @ before.reshape(CLASSES, FEATURES).T
+    loss, of_logits = mean_cross_entropy(logits, PROBABILITIES, smoothing=0.1)
+    assert float(result.loss) == pytest.approx(loss, rel=1e-5)
+    np.testing.assert_allclose(before - weight_vector(network), (of_logits.T @ x).ravel(), atol=1e-6)

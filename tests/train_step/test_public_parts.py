@@ -19,6 +19,8 @@ INF, NAN = float("inf"), float("nan")
 REFUSED: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], str]] = [
     *((dimred.Clipping, (norm,), {}, "norm is .*; ") for norm in (-1, 0, NAN, True, "1", None)),
     *((dimred.EMA, (NETWORK, d), {}, "decay is .*; ") for d in (2.0, 1, -0.1, NAN, "0.9", None)),
+    *((dimred.EMA, (NETWORK,), {"half_life": h}, "half_life is .*; ") for h in (0, 1.0, -0.1, NAN, "0.05", "0%", True)),
+    (dimred.EMA, (NETWORK, 0.9), {"half_life": 0.05}, r"half_life is 0\.05, and decay is 0\.9; give one of them"),
     (dimred.EMA, (0.9,), {}, r"network is 0\.9; it must be a cell"),
     (dimred.EMA, (NETWORK, 0.9), {"ramp": 3}, "ramp is 3; it must be a valid boolean"),
     *((dimred.StaticLossScale, (s,), {}, "scale is .*; ") for s in (0, -4, INF, 2.0**126, None)),
@@ -89,7 +91,7 @@ def test_parts_that_can_not_be_used_are_named_by_both_steps(make: Callable[..., 
 @pytest.mark.parametrize("make", [train_step, search_step])
 def test_a_number_or_mindspores_scaler_stands_for_a_part(make: Callable[..., nn.Cell]) -> None:
     clipping, ema, scale = (part for name in ("clipping", "ema", "loss_scale") for part in make(**{name: 0.5}).parts)
-    assert (clipping.norm, ema.decay, float(scale.scale)) == (0.5, 0.5, 0.5)
+    assert (clipping.norm, ema.fraction.decay, float(scale.scale)) == (0.5, 0.5, 0.5)
     [static] = make(loss_scale=amp.StaticLossScaler(64)).parts
     [dynamic] = make(loss_scale=amp.DynamicLossScaler(32, 4, 5)).parts
     assert (type(static), float(static.scale)) == (dimred.StaticLossScale, 64)

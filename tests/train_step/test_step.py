@@ -181,6 +181,23 @@ def test_inputs_need_not_be_tensors_where_nothing_is_cut() -> None:
     assert float(step((X, Y), 0.5).loss) == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.parametrize("stage", [1, 2])
+def test_arrays_are_taken_as_tensors_in_float32_and_other_arrays_are_refused(stage: int) -> None:
+    ends = []
+    for x, y in ((X, Y), (X.asnumpy().astype(np.float64), Y.asnumpy().T.astype(">f4").T)):
+        network = nn.WithLossCell(nn.Dense(5, 2, weight_init="ones", bias_init="zeros"), nn.MSELoss())
+        if stage == 1:
+            step = TrainStep(network, nn.SGD(network.trainable_params(), 0.1))
+        else:
+            step = SubspaceTrainStep(network, basis_for(network), rule="sgd", learning_rate=0.01)
+        ends.append((float(step(x, y).loss), state_bytes(network)))
+    assert ends[0] == ends[1]
+    with pytest.raises(
+        ConfigError, match=r"^input 2 of the step is an array of type <U1 and shape \(2,\); give numbers"
+    ):
+        step(X, np.array(["a", "b"]))
+
+
 @pytest.mark.parametrize("kind", ["dictionary", "none", "pair"])
 def test_a_loss_that_is_no_tensor_is_named(kind: str) -> None:
     network = Given(kind)

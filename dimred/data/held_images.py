@@ -1,0 +1,125 @@
+"""Images that are held in memory, as batches; the published files of MNIST and CIFAR are read into them."""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import mindspore.dataset as ds
+import numpy as np
+from mindspore.dataset import vision
+
+from dimred.data.batches import Batches
+from dimred.data.image_operations import make_operations, seed_augmentation
+from dimred.data.published_files import Samples
+from dimred.errors import DataError
+
+
+class HeldImages(Batches):
+    """One split of images in memory as batches of (images, labels).
+
+    Images of another size than ``image_size`` are resized to it. Grey images get the channels that ``mean`` has values
+    for: one, or three equal ones.
+
+    Args:
+        samples: images and labels.
+        classes: names of the classes.
+        image_size, mean, std, augmentation, pad, flip: see ``make_operations``.
+        resize: whether images of another size are resized; otherwise they are refused.
+        options: see ``Batches``.
+
+    Raises:
+        DataError: the images have another size and ``resize`` is false; or they have another number of channels than
+            ``mean``, and are not grey.
+
+    Shapes:
+        images (batch_size, channels, image_size, image_size) float32, labels (batch_size,) int32.
+    """
+
+    def __init__(
+        self,
+        samples: Samples,
+        classes: Sequence[str],
+        *,
+        image_size: int,
+        mean: Sequence[float],
+        std: Sequence[float],
+        augmentation: str = "none",
+        resize: bool = True,
+        pad: int = 2,
+        flip: bool = False,
+        **options: Any,
+    ):
+        super().__init__(**options)
+        self._samples = samples
+        self._images = _with_channels(samples.images, len(mean))
+        self.n_images, self.classes = len(samples.labels), classes
+        self.input_shape = (len(mean), image_size, image_size)
+        height, width = samples.images.shape[1:3]
+        to_size = []
+        if (height, width) != (image_size, image_size):
+            if not resize:
+                raise DataError(
+                    f"data.resize is false, but the images have {width} x {height} pixels, and data.image_size is "
+                    f"{image_size}; --set data.resize=true"
+                )
+            to_size = [vision.Resize((image_size, image_size))]
+        self._operations = make_operations(
+            to_pixels=to_size,
+            crop_and_resize=vision.RandomResizedCrop(image_size),
+            image_size=image_size,
+            mean=mean,
+            std=std,
+            augmentation=augmentation,
+            pad=pad,
+            flip=flip,
+        )
+
+    def digest(self) -> str:
+        """Return a digest of all images and labels, in hexadecimal."""
+        digest = hashlib.sha256(self._samples.labels.tobytes())
+        digest.update(np.ascontiguousarray(self._samples.images).data)
+        return digest.hexdigest()
+
+    def _training_samples(self, order: np.ndarray, seed: int, epoch: int) -> ds.Dataset:
+        seed_augmentation(seed, epoch, self.rank)
+        return self._read(order, self._operations.training)
+
+    def _evaluation_samples(self, order: np.ndarray) -> ds.Dataset:
+        return self._read(order, self._operations.plain)
+
+    def _read(self, order: np.ndarray, image_operations: list[Any]) -> ds.Dataset:
+        samples = ds.GeneratorDataset(
+            _ByNumber(self._images, self._samples.labels),
+            ["image", "label"],
+            sampler=ds.SubsetSampler(order),
+            num_parallel_workers=1,
+            python_multiprocessing=False,
+        )
+        return samples.map(image_operations, "image", num_parallel_workers=self.workers)
+
+
+class _ByNumber:
+    """Samples by number, as MindSpore asks for them."""
+
+    def __init__(self, images: np.ndarray, labels: np.ndarray):
+        self._images, self._labels = images, labels
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def __getitem__(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        return np.ascontiguousarray(self._images[number]), self._labels[number]
+
+
+def _with_channels(images: np.ndarray, n_channels: int) -> np.ndarray:
+    """Return images (n, height, width, n_channels); grey ones are repeated without a copy.
+
+    Raises:
+        DataError: the images have several channels, and another number of them.
+    """
+    if images.shape[3] not in (1, n_channels):
+        raise DataError(
+            f"data.mean and data.std have {n_channels} value for the channels of the network's input, but the images "
+            f"have {images.shape[3]}; give a value for each"
+        )
+    return np.broadcast_to(images, (*images.shape[:3], n_channels))

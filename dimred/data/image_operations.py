@@ -1,0 +1,63 @@
+"""The operations that turn an image into the network's input, with and without augmentation."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import mindspore.dataset as ds
+import numpy as np
+from mindspore.dataset import vision
+
+
+class ImageOperations(NamedTuple):
+    """MindSpore's operations on one image."""
+
+    training: list[Any]  # with augmentation
+    plain: list[Any]
+
+
+def make_operations(
+    *,
+    to_pixels: Sequence[Any],
+    crop_and_resize: Any,
+    image_size: int,
+    mean: Sequence[float],
+    std: Sequence[float],
+    augmentation: str,
+    pad: int,
+    flip: bool,
+) -> ImageOperations:
+    """Make the operations for one kind of images.
+
+    Args:
+        to_pixels: operations that make pixels of ``image_size``, for all but ``random_resized_crop``.
+        crop_and_resize: an operation that takes their place for ``random_resized_crop``.
+        image_size: height and width of the network's input, in pixels.
+        mean: mean of each channel, on the 0 to 255 scale; an image x becomes (x - mean) / std.
+        std: standard deviation of each channel, on the same scale.
+        augmentation: ``random_resized_crop`` (which also flips), ``pad_crop`` or ``none``.
+        pad: pixels of padding on each side before the crop of ``pad_crop``.
+        flip: whether ``pad_crop`` also flips half of the images, left to right.
+    """
+    to_network = [vision.Normalize(list(mean), list(std)), vision.HWC2CHW()]
+    plain = [*to_pixels, *to_network]
+    half_flipped = vision.RandomHorizontalFlip(0.5)
+    training = {
+        "random_resized_crop": [crop_and_resize, half_flipped, *to_network],
+        "pad_crop": [
+            *to_pixels,
+            vision.RandomCrop(image_size, [pad] * 4),
+            *([half_flipped] if flip else []),
+            *to_network,
+        ],
+        "none": plain,
+    }
+    return ImageOperations(training[augmentation], plain)
+
+
+def seed_augmentation(seed: int, epoch: int, rank: int) -> None:
+    """Seed MindSpore's random operations of one epoch, differently on each rank.
+
+    Call it just before the operations are put into a pipeline.
+    """
+    of_rank = [rank] if rank else []
+    ds.config.set_seed(int(np.random.default_rng([seed, epoch, 1, *of_rank]).integers(2**31)))
