@@ -20,18 +20,19 @@ _each = ops.HyperMap()  # a graph compiles it much faster than a loop
 class EMA(WeightsPart):
     """A part with a moving average of weights and statistics, updated once for each applied step t = 1, 2, ...
 
-    average <- average + (1 - d_t) (value - average)
+    average <- value                                      t = 1
+    average <- average + (1 - d_t) (value - average)      t > 1
 
     d_t = decay, or with the ramp decay (1 - exp(-t / 2000)), which forgets early weights sooner. (Polyak & Juditsky,
     1992; the ramp as in today's detection recipes.) 1 - decay is computed in float64; in float32, 1 - 0.9999 would have
-    a relative error of 1.7e-4.
+    a relative error of 1.7e-4. The first update copies, because weights may be loaded after this object is made.
 
     The averages of the trainable weights and of BatchNorm's moving statistics are parameters named ``ema.<name>``, and
     the number of updates is ``ema.updates``; a checkpoint of the cell holds them all. Averages of half-precision
     weights are float32, because half precision would round away the small steps of a large decay.
 
     Args:
-        network: the network to average; the average starts from the network's values.
+        network: the network to average.
         decay: the fraction of the average that an update keeps, 0 <= decay < 1.
         ramp: whether the decay ramps up.
 
@@ -68,17 +69,22 @@ class EMA(WeightsPart):
         fraction = (1.0 - self.decay) * ops.ones((), ms.float32)
         if self.ramp:
             fraction = fraction + self.decay * ops.exp(n_updates.astype(ms.float32) * (-1.0 / _RAMP_UPDATES))
-        moves = _each(ops.partial(_move, fraction), self.averages, self.values)
+        moves = _each(ops.partial(_move, n_updates == 1, fraction), self.averages, self.values)
         return ops.depend(True, (moves, ops.assign(self.n_updates, n_updates)))
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Put the averages into the network inside the block; then restore the network's values, byte for byte."""
+        """Put the averages into the network inside the block; then restore the network's values, byte for byte.
+
+        Before the first update, the network keeps its own values.
+        """
         with preserved(list(self.values)):
-            for average, value in zip(self.averages, self.values, strict=True):
-                ops.assign(value, average.astype(value.dtype))
+            if self.n_updates.asnumpy() > 0:
+                for average, value in zip(self.averages, self.values, strict=True):
+                    ops.assign(value, average.astype(value.dtype))
             yield
 
 
-def _move(fraction: Tensor, average: Parameter, value: Tensor) -> Tensor:
-    return ops.assign(average, average + (value - average) * fraction)
+def _move(is_first: Tensor, fraction: Tensor, average: Parameter, value: Tensor) -> Tensor:
+    before = ops.select(is_first, value.astype(average.dtype), average)
+    return ops.assign(average, before + (value - before) * fraction)

@@ -60,13 +60,15 @@ def test_the_average_moves_with_accepted_steps_only():
     network = TanhMLP()
     ema = EMA(network, 0.5, ramp=False)
     step = SubspaceTrainStep(network, basis_for(network, 6), alpha=0.01, parts=[ema])
-    average = weight_vector(network)
     for number, batch in enumerate(BATCHES):
         if number == 3:
             step.line_search = RejectAll(2)
         accepted = step(*tensors(batch)).accepted
         assert accepted == (number < 3)
-        average = 0.5 * average + 0.5 * weight_vector(network) if accepted else average
+        if number == 0:
+            average = weight_vector(network)
+        elif accepted:
+            average = 0.5 * average + 0.5 * weight_vector(network)
         found = np.concatenate([value.asnumpy().ravel() for value in ema.averages])
         np.testing.assert_allclose(found, average, atol=1e-6)
 
