@@ -20,7 +20,7 @@ import numpy as np
 from dimred.averaging.windows import gives_numbers, profile_coefficients
 from dimred.errors import ConfigError, SearchError, SeriesError, StoppedError, check_number, check_type
 from dimred.io.atomic import FolderLock, discard, remove, remove_leftovers, rename
-from dimred.merging.folder import read_one
+from dimred.merging.folder import is_name_of, read_one
 from dimred.merging.inputs import (
     Sources,
     as_named,
@@ -254,5 +254,8 @@ def _digest_of(checkpoints: Sequence[SavedNetwork]) -> str:
 def _open_rest(path: Path, inputs: Sequence[SavedNetwork]) -> SavedNetwork:
     """Open the checkpoint to copy all but the weights from; if it is an input under another name, return that input."""
     rest = read_one(path)
-    files = [*map(os.path.realpath, rest.files)]
-    return next((one for one in inputs if [*map(os.path.realpath, one.files)] == files), rest)
+
+    def is_rest(one: SavedNetwork) -> bool:
+        return len(one.files) == len(rest.files) and all(map(is_name_of, rest.files, one.files))
+
+    return next(filter(is_rest, inputs), rest)
