@@ -199,8 +199,25 @@ def test_all_that_is_no_weight_is_copied_beside_the_result(tmp_path: Path) -> No
         "README.md", "model.safetensors", "config.json", "source.spm", "bpe.codes", "modeling_own.py",
         "templates/tool.jinja", "vocabulary.index.json",
     }  # fmt: skip
-    assert (tmp_path / "out" / "config.json").read_bytes() == config
+    assert (tmp_path / "out" / "config.json").read_bytes() == config.replace(b"bfloat16", b"float16")
     assert (tmp_path / "out" / "source.spm").read_bytes() == b"2"
+
+
+@pytest.mark.parametrize("dtype", ["float32", None])
+def test_a_configuration_names_the_type_of_the_new_weights(tmp_path: Path, dtype: str | None) -> None:
+    """Hugging Face's libraries load them in the type that it names, and would round them to the old one."""
+    config = {"dtype": "float16", "vision_config": {"torch_dtype": "float16"}, "compute_dtype": "float16", "n": "dtype"}
+    for number in (1, 2):
+        folder = tmp_path / "run" / f"checkpoint-{number}"
+        write_file(folder / "model.safetensors", {"w": np.full((3, 2), number, np.float16)})
+        (folder / "config.json").write_text(json.dumps(config))
+        (folder / "other.json").write_text(json.dumps(config))
+    dimred.merge(tmp_path / "run", tmp_path / "out", dtype=dtype)
+    named = dtype or "float16"
+    expected = config | {"dtype": named, "vision_config": {"torch_dtype": named}}
+    assert json.loads((tmp_path / "out" / "config.json").read_text()) == expected
+    assert json.loads((tmp_path / "out" / "other.json").read_text()) == config
+    assert read_file(tmp_path / "out" / "model.safetensors")["w"].dtype == named
 
 
 @pytest.mark.parametrize("has_shards", [True, False])
