@@ -10,7 +10,7 @@ from dimred.errors import ConfigError, shown
 
 
 def load_factory(name: str, key: str = "model") -> Callable[..., Any]:
-    """Import the function that ``package.module:factory`` names; the working folder is searched too.
+    """Import the function that ``package.module:factory`` names; the working folder is searched too, after all else.
 
     Args:
         name: the function's name.
@@ -22,9 +22,9 @@ def load_factory(name: str, key: str = "model") -> Callable[..., Any]:
     module_name, _, attribute = name.partition(":")
     here = str(Path.cwd())
     if here not in sys.path:
-        sys.path.insert(0, here)
+        sys.path.append(here)  # a user's random.py must not hide Python's
     try:
-        factory = importlib.import_module(module_name)
+        module = importlib.import_module(module_name)
     except Exception as error:
         if module_name.endswith(".py"):
             without_ending = f"{module_name.removesuffix('.py')}:{attribute}"
@@ -33,9 +33,11 @@ def load_factory(name: str, key: str = "model") -> Callable[..., Any]:
             f"{key} is {name!r}, but {module_name!r} can't be imported ({type(error).__name__}: {error}); run from the "
             "folder that holds it, or put that folder on PYTHONPATH"
         ) from error
+    factory: Any = module
     for part in attribute.split("."):
         if not hasattr(factory, part):
-            raise ConfigError(f"{key} is {name!r}, but {module_name!r} has no {attribute!r}")
+            where = getattr(module, "__file__", None) or "built into Python"
+            raise ConfigError(f"{key} is {name!r}, but {module_name!r} has no {attribute!r}; it is {where}")
         factory = getattr(factory, part)
     if not callable(factory):
         raise ConfigError(f"{key} is {name!r}, which is not a function: it is {shown(factory)}")

@@ -35,7 +35,7 @@ _log = logging.getLogger("dimred")
 PUBLISHED, COOLDOWN = Path("digits"), Path("digits_cooldown")  # recipes
 _SNAPSHOTS = 40  # the fewest that stage 1 takes
 _CHOOSING = 2  # epochs' worth of forward passes, rounded up, with which a cooldown chooses among that many snapshots
-_DIMRED, _PROGRAM = (sys.executable, "-m", "dimred"), (sys.executable, "-m")
+_DIMRED, _PROGRAM = (sys.executable, "-P", "-m", "dimred"), (sys.executable, "-P", "-m")
 _HEADING = "Test accuracy, BatchNorm re-estimated in every row"
 
 

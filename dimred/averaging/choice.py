@@ -21,8 +21,6 @@ _log = logging.getLogger(__name__)
 
 _UNNAMED = Metric("metric")
 
-_RESOLUTION = 1e-6  # of a float32 loss, whose kernels may sum in a different order each time
-
 
 class Candidate(NamedTuple):
     """A measured network.
@@ -73,9 +71,9 @@ def behind(candidate: Candidate, other: Candidate) -> Behind:
     d_i = candidate_i - other_i;   loss = mean(d);   standard_error = std(d) / sqrt(n), with n - 1 degrees of freedom
 
     Without losses of the same samples, the standard errors of the two means are combined in quadrature. The standard
-    error is at least a millionth of the other's loss, because a loss measured twice in float32 may differ by that much.
+    error is at least the rounding of the losses.
     """
-    least = _RESOLUTION * abs(other.loss)
+    least = rounding(candidate, other)
     if len(candidate.losses) == len(other.losses) > 1:
         differences = candidate.losses.astype(np.float64) - other.losses
         return Behind(float(differences.mean()), max(standard_error(differences), least))
@@ -86,18 +84,29 @@ def behind(candidate: Candidate, other: Candidate) -> Behind:
 def choose(candidates: Sequence[Candidate]) -> Candidate:
     """Choose the candidate with the lowest loss; of equal losses, the largest effective size, then the first.
 
-    ``tests/studies/choice.md`` has the other rules that were compared, such as the largest average within one
-    standard error of the lowest loss. Losses that differ by up to a millionth count as equal, because a loss measured
-    twice in float32 may differ by that much.
+    Losses are equal if the mean of their differences is smaller than the rounding of both: the same network, measured
+    twice in float32, may differ by the last digit of some samples. A network that is worse on every sample is never
+    equal, however large the losses are, and single numbers, such as a user's scores, are equal only if they are the
+    same. ``tests/studies/choice.md`` has the other rules that were compared, such as the largest average within one
+    standard error of the lowest loss.
 
     Raises:
         FaultError: no loss is finite.
     """
-    lowest = min(candidate.loss for candidate in candidates)
-    if not math.isfinite(lowest):
+    lowest = min(candidates, key=lambda candidate: candidate.loss)
+    if not math.isfinite(lowest.loss):
         raise FaultError("no candidate has a finite loss on the held-out samples; check the samples and the weights")
-    equal = [one for one in candidates if one.loss - lowest <= _RESOLUTION * abs(lowest)]
+    equal = [one for one in candidates if behind(one, lowest).loss < rounding(one, lowest)]
     return max(equal, key=lambda candidate: candidate.effective_size)
+
+
+def rounding(candidate: Candidate, other: Candidate) -> float:
+    """Return the mean distance of neighbouring numbers of the losses' type; NaN if a loss is not finite.
+
+    At each sample it is taken at the smaller of the two losses, so that losses that differ are at least as far apart.
+    """
+    distances = np.minimum(np.spacing(np.abs(candidate.losses)), np.spacing(np.abs(other.losses)))
+    return float(distances.mean(dtype=np.float64))
 
 
 def standard_error(values: np.ndarray) -> float:

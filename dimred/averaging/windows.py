@@ -29,7 +29,7 @@ def profile_coefficients(profile: str, steps: Sequence[int]) -> np.ndarray:
             average with this decay from one checkpoint to the next; ``ema=WIDTH``: the power function average of EDM2
             (Karras et al., 2024), with WIDTH as a fraction of training; ``merge-decay=CURVE``: the coefficients by
             which WSM (Tian et al., 2025) imitates a learning rate that falls by that curve of ``CURVES``; or N numbers
-            of at least 0 with the sum 1, separated by commas.
+            of at least 0 with the sum 1, separated by commas, which are returned as they are.
         steps: the checkpoints' steps, increasing.
 
     Returns:
@@ -75,6 +75,11 @@ def _power_function(width: float, steps: Sequence[int]) -> np.ndarray:
         return np.ones(1)
     before_first = max(2 * steps[0] - steps[1], 0)
     return np.diff((np.array([before_first, *steps]) / steps[-1]) ** (exponent + 1))
+
+
+def gives_numbers(profile: str) -> bool:
+    """Return whether a profile is a list of coefficients, one for each checkpoint, and not a rule by their age."""
+    return profile[:1] in [*"+-.0123456789"]
 
 
 def _explicit(profile: str, n: int) -> np.ndarray:

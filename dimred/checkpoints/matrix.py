@@ -50,7 +50,7 @@ class WeightMatrix:
 
     Raises:
         CheckpointError: a snapshot is missing, truncated, damaged, lacks a parameter, or has one of another shape; or
-            there is no layout, and nothing shows which entries are weights.
+            none fits the layout that is given; or there is none, and nothing shows which entries are weights.
         SeriesError: no snapshot is left.
     """
 
@@ -65,6 +65,13 @@ class WeightMatrix:
                 rows.append(_Row(entry, Checkpoint.open(path, verify=not entry.digest)))
         if not rows:
             raise no_snapshot
+        misfits = [] if layout is None else [row.checkpoint.misfit(layout) for row in rows]
+        if misfits and all(misfits):
+            raise CheckpointError(
+                f"None of the {len(rows)} snapshots in {series.directory} fits the network (the last: {misfits[-1]}). "
+                "A snapshot has the weights that were trained when it was taken; leave the same ones untrained now "
+                "(requires_grad=False), or take snapshots in a training of these."
+            )
         layout = layout or series.layout or _layout_of_weights([row.checkpoint for row in rows])
         for row in rows:
             with self._leaving_out(len(self._rows)):

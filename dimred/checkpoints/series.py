@@ -17,7 +17,14 @@ from dimred.errors import BasisMismatchError, ConfigError, SeriesError, check_ch
 from dimred.io.atomic import make_folder, remove_leftovers
 from dimred.io.checksums import read_checksummed, write_checksummed
 from dimred.io.file_format import SERIES
-from dimred.run_files.run_names import ABOVE_SNAPSHOTS, MANIFEST, epochs_and_steps, network_of, snapshots_below
+from dimred.run_files.run_names import (
+    ABOVE_SNAPSHOTS,
+    MANIFEST,
+    epochs_and_steps,
+    network_of,
+    snapshots_below,
+    unplaced_in,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -279,10 +286,15 @@ def _without_manifest(folder: Path, argument: str) -> tuple[SnapshotEntry, ...]:
             ".safetensors, as MindSpore's ModelCheckpoint names them; rename its files like this, or add each network "
             "to a new series in Python: dimred.CheckpointSeries(folder).append(weights, step=..., epoch=...)"
         )
-    for path in files:
-        if path not in paths:
-            _log.info(f"{path} is not named NAME-EPOCH_STEP, and is passed over")
     keys = epochs_and_steps([path.stem for path in paths])
+    others = [path for path in files if path not in paths]
+    if unplaced := unplaced_in([path.stem for path in paths], [path.stem for path in others]):
+        raise SeriesError(
+            f"{argument} is {str(folder)!r}, where {unplaced!r} is not named NAME-EPOCH_STEP as the snapshots are, so "
+            "that its step is not known; rename it, or move it away"
+        )
+    for path in others:
+        _log.info(f"{path} is not named NAME-EPOCH_STEP, and is passed over")
     entries = [
         SnapshotEntry(path.name, step, epoch, path.stat().st_size)
         for path, (epoch, step) in zip(paths, keys, strict=True)

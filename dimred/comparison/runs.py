@@ -52,7 +52,7 @@ def run_stage(
     atomic_write(config, config_text(settings))
     _log.info(f"{title}, see {log}")
     _log.debug(title)
-    command = [sys.executable, "-m", f"dimred.pipelines.{program}", data, *options, f"--config={config}"]
+    command = [sys.executable, "-P", "-m", f"dimred.pipelines.{program}", data, *options, f"--config={config}"]
     started = time.perf_counter()
     with ExitStack() as stack:
         status = start(stack, [*command, f"--out={out}", "--resume"], log).wait()

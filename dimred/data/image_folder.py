@@ -6,6 +6,7 @@ The same code reads ImageNet and the built-in digits.
 import hashlib
 import logging
 import os
+import sys
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -168,12 +169,19 @@ def _check_whole(content: np.ndarray) -> np.ndarray:
 def _check_names(folder: Path, classes: Sequence[str]) -> None:
     """Check that MindSpore can take all names, and that no two classes have one name in two Unicode forms."""
     for path in (folder, *(folder / name for name in classes)):
+        on_disk = os.fsencode(path)
+        if on_disk == str(path).encode(errors="surrogatepass"):
+            continue
         try:
-            str(path).encode()
-        except UnicodeEncodeError:
+            on_disk.decode()
+        except UnicodeDecodeError:
             raise DataError(
                 f"DATA has the folder {str(path)!r}, whose name is not UTF-8, as MindSpore needs; rename it"
             ) from None
+        raise DataError(
+            f"DATA has the folder {str(path)!r}, whose name is UTF-8, but in this locale Python reads names as "
+            f"{sys.getfilesystemencoding()}; set LC_ALL=C.UTF-8, or PYTHONUTF8=1"
+        )
     names: dict[str, str] = {}
     for name in classes:
         if (other := names.setdefault(unicodedata.normalize("NFC", name), name)) != name:

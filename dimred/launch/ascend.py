@@ -62,7 +62,7 @@ def ascend_devices() -> int:
     """
     if not ASCEND_DEVICE.exists():
         return 0
-    command = [sys.executable, "-c", _COUNT]
+    command = [sys.executable, "-P", "-c", _COUNT]
     process = subprocess.run(command, env=without_cluster(os.environ), capture_output=True, text=True, check=False)
     words = process.stdout.split()
     return int(words[-1]) if process.returncode == 0 and words and words[-1].isdecimal() else 0

@@ -65,12 +65,12 @@ class Job:
         return self.out / f"device{rank}_{self.stage}"
 
     def command(self, rank: int) -> list[str]:
-        """Return the command line of a rank."""
-        return [sys.executable, "-m", self.program, *self.arguments, "--out", str(self.folder(rank))]
+        """Return the command line of a rank; with -P no file in the user's folder hides a module of Python's."""
+        return [sys.executable, "-P", "-m", self.program, *self.arguments, "--out", str(self.folder(rank))]
 
     def scheduler_command(self) -> list[str]:
         """Return the command line of the scheduler; the job's folder at its end identifies it in ``ps``."""
-        return [sys.executable, "-c", _SCHEDULER, str(self.out)]
+        return [sys.executable, "-P", "-c", _SCHEDULER, str(self.out)]
 
     def environment(self) -> dict[str, str]:
         """Return the variables that every process of the job gets in addition to the launcher's environment."""

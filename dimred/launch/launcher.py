@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any
 
 from dimred.console import LiveBar
-from dimred.errors import DimredError
+from dimred.errors import DimredError, DivergedError, FaultError
 from dimred.launch.channel import StallDetector
 from dimred.launch.environment import without_cluster
 from dimred.launch.job import OF_SCHEDULER, Job
@@ -28,6 +28,9 @@ _SECONDS_TO_SAVE = 60.0  # between SIGTERM and SIGKILL
 _SECONDS_AFTER_A_FAILURE = 2.0  # in which other ranks that meet the same fault can log the cause
 SECONDS_FOR_RANK_0 = 10.0  # to give its reason after another rank has refused, perhaps because of rank 0
 _ENDED_WELL = {0, 128 + signal.SIGTERM}  # done, or saved after SIGTERM
+# Statuses of a rank whose own words say what to do.
+_OWN_WORDS = {DimredError.exit_status, FaultError.exit_status, DivergedError.exit_status}
+_GO_ON = "Once the cause is gone, run the same command with --resume."
 _VARIABLES = ("ASCEND", "CUDA", "DEVICE", "DIMRED", "DNNL", "GLOG", "HCCL", "LD_LIBRARY", "MS_", "OMP", "ONEDNN",
               "PATH", "PYTHON", "RANK", "TMPDIR", "VIRTUAL_ENV")  # fmt: skip
 
@@ -185,9 +188,9 @@ class _Watch:
             return RankFailedError(self._refusals[min(self._refusals)], is_refusal=True)
         if self._scheduler is not None and (status := self._scheduler.status()):
             why = f"the scheduler {_how(status)}; the ranks were ended{self._elsewhere()}."
-            return RankFailedError(f"{why} {self._scheduler_log.quote()}")
+            return RankFailedError(f"{why} {_GO_ON} {self._scheduler_log.quote()}")
         if (stall := self._stalls.stalled()) is not None:
-            return RankFailedError(f"{stall.words}; the ranks were ended. {self._logs[stall.rank].quote()}")
+            return RankFailedError(f"{stall.words}; the ranks were ended. {_GO_ON} {self._logs[stall.rank].quote()}")
         if self._stopped_by is not None and now > self._stop_deadline:
             return RankFailedError("stopped", 128 + self._stopped_by)
         return None
@@ -200,8 +203,9 @@ class _Watch:
         self._failure_deadline = time.monotonic() + _SECONDS_AFTER_A_FAILURE
         others = "; the other ranks were ended" if self._job.devices > 1 else ""
         others += self._elsewhere()
+        go_on = "" if status in _OWN_WORDS else f" {_GO_ON}"
         self._failure = RankFailedError(
-            f"rank {rank} of {self._job.devices} {_how(status)}{others}. {self._logs[rank].quote()}",
+            f"rank {rank} of {self._job.devices} {_how(status)}{others}.{go_on} {self._logs[rank].quote()}",
             status if status > 0 else 128 - status,
         )
 

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -17,6 +18,9 @@ from dimred.run_files.run_names import MANIFEST
 
 _log = logging.getLogger(__name__)
 
+CONFIG = "config.json"  # of Hugging Face's libraries, which load the weights in the type that it names
+# The type in it, also in a part's configuration; all else keeps its bytes.
+_DTYPE = re.compile(rb'(?P<key>"(?:torch_)?dtype"\s*:\s*")(?:float64|float32|float16|bfloat16)(?=")')
 _COPY_BYTES = 1 << 20
 # Endings of weights and their indices, in any format, and of a trainer's state.
 _OF_WEIGHTS = (
@@ -25,8 +29,13 @@ _OF_WEIGHTS = (
 )  # fmt: skip
 
 
-def copy_companions(template: SavedNetwork, folder: Path) -> None:
+def copy_companions(template: SavedNetwork, folder: Path, dtype: str | None) -> None:
     """Copy the files beside the template's weights into a folder, except weights; its model card gets another name.
+
+    Args:
+        template: the template.
+        folder: the new folder.
+        dtype: the new type of the weights, which ``config.json`` names from now on; None if they kept theirs.
 
     Raises:
         CheckpointError: a file can't be read.
@@ -41,6 +50,13 @@ def copy_companions(template: SavedNetwork, folder: Path) -> None:
             source = path.open("rb")
         with source, target.open("wb") as file:
             copy_file(source, path, file)
+    config = folder / CONFIG
+    if dtype is not None and config.is_file():
+        before = config.read_bytes()
+        after = _DTYPE.sub(rb"\g<key>" + dtype.encode(), before)
+        if after != before:
+            config.write_bytes(after)
+            _log.info(f"{CONFIG} names {dtype} as the type of the weights")
 
 
 def _files_below(folder: Path) -> Iterator[Path]:

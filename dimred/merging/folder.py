@@ -2,11 +2,14 @@
 
 import json
 import logging
+import os
 import re
-from collections import defaultdict
+import stat
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 from glob import escape
+from itertools import chain
 from pathlib import Path
 
 from dimred.checkpoints.checkpoint_io import SUFFIXES, Stamps, read_index, stamps_of
@@ -15,7 +18,7 @@ from dimred.errors import CheckpointError, ConfigError, shown
 from dimred.merging.pickles import PICKLES, converted_path, is_pickle, refusal
 from dimred.merging.record import MERGE_FOLDER, has_record
 from dimred.merging.saved_network import SavedNetwork
-from dimred.run_files.run_names import snapshots_below
+from dimred.run_files.run_names import NUMBER, snapshots_below, unplaced_in
 
 _log = logging.getLogger(__name__)
 
@@ -23,14 +26,14 @@ INDEX = ".safetensors.index.json"
 ADAPTER_CONFIG = "adapter_config.json"
 _MOST_GLOBS = 4  # in a message
 _SHARD = re.compile(r"-\d+-of-\d+$")
-NUMBER = re.compile(r"\d+(?:\.\d+)?")  # in a name; a decimal, such as a loss, is one number
 
 
 def checkpoints_in(folder: Path, order: str, argument: str) -> list[Path]:
     """List the checkpoints in a folder, which are files or folders, sorted by name.
 
     For the order ``step`` these are the files, or the folders, whose names differ in numbers alone; others are passed
-    over. For any other order all are taken, and they must be of one kind. Results of merges are left out.
+    over, but not one that belongs to the series, see ``unplaced_in``. For any other order all are taken, and they must
+    be of one kind. Results of merges are left out.
 
     Args:
         folder: the folder.
@@ -38,7 +41,8 @@ def checkpoints_in(folder: Path, order: str, argument: str) -> list[Path]:
         argument: what the user calls the folder, for errors.
 
     Raises:
-        ConfigError: there are none, or several series or kinds, or it is a run's folder, whose snapshots are below.
+        ConfigError: there are none, or several series or kinds, or one has no place in the series; or it is a run's
+            folder, whose snapshots are below.
         CheckpointError: one of them is a pickle that was not converted.
     """
     if where := snapshots_below(folder):
@@ -63,9 +67,14 @@ def checkpoints_in(folder: Path, order: str, argument: str) -> list[Path]:
         what = "several series or kinds of checkpoints" if series else "none whose names differ in numbers alone"
         remedy = "" if series else ", or use order='name' or order='mtime'"
         raise ConfigError(f"{argument} is {str(folder)!r}, which has {what}; give the ones you mean, {some}{remedy}")
-    for path in entries:
-        if path not in chosen:
-            _log.info(f"{path} is not named like the other checkpoints, and is passed over")
+    others = [path for path in entries if path not in chosen]
+    if unplaced := unplaced_in(_stems(chosen), _stems(others)):
+        raise ConfigError(
+            f"{argument} is {str(folder)!r}, where numbers don't tell the place of {unplaced!r} among the checkpoints "
+            f"named like {_stems(chosen)[0]!r}; give the ones you mean, or use order='name' or order='mtime'"
+        )
+    for path in others:
+        _log.info(f"{path} is not named like the other checkpoints, and is passed over")
     if pickles := [path for path in chosen if not path.is_dir() and is_pickle(path)]:
         raise refusal(pickles)
     return distinct(chosen)
@@ -78,24 +87,60 @@ def _has_weights(path: Path) -> bool:
 
 def _pattern(path: Path) -> str:
     """Return the name without its ending, with # in place of each number, so that a series has one pattern."""
-    return NUMBER.sub("#", path.name if path.is_dir() else converted_path(path).stem)
+    return NUMBER.sub("#", _stems([path])[0])
+
+
+def _stems(paths: Iterable[Path]) -> list[str]:
+    """Return the names of files without their endings, and those of folders."""
+    return [path.name if path.is_dir() else converted_path(path).stem for path in paths]
 
 
 def distinct(paths: Iterable[Path]) -> list[Path]:
-    """Leave out hard and symbolic links to a file or folder that is listed already, and log them: it would count twice.
+    """Leave out other names of a file or folder that is listed already, and log them: it would count twice.
+
+    A checkpoint is its name with its step, so a link that has a step of its own stays: a store of files keeps two
+    checkpoints with equal bytes once, and links to that.
 
     Raises:
         CheckpointError: one of them does not exist, or can't be read.
     """
-    names: dict[tuple[int, int], Path] = {}
+    kept: defaultdict[object, list[Path]] = defaultdict(list)
     paths = list(dict.fromkeys(paths))
-    for path in sorted(paths, key=Path.is_symlink):
-        with reading(path):
-            status = path.stat()
-        name = names.setdefault((status.st_dev, status.st_ino), path)
-        if name != path:
-            _log.info(f"{path} is another name of {name}, and is passed over")
-    return [path for path in paths if path in names.values()]
+    for path in sorted(paths, key=lambda path: (-_whole_numbers(path).total(), path.is_symlink())):
+        names = kept[_identity(path)]
+        other = next((name for name in names if not _has_own_step(path, name)), None)
+        if other is None:
+            names.append(path)
+        else:
+            _log.info(f"{path} is another name of {other}, and is passed over")
+    distinct_paths = {*chain.from_iterable(kept.values())}
+    return [path for path in paths if path in distinct_paths]
+
+
+def is_name_of(path: Path, other: Path) -> bool:
+    """Return whether a path is only another name of a checkpoint; CheckpointError if one can't be read."""
+    return _identity(path) == _identity(other) and not _has_own_step(path, other)
+
+
+def _identity(path: Path) -> object:
+    """Return what two names of one file or folder have in common; CheckpointError if it can't be read.
+
+    Inodes tell hard links only, because some file systems give several files one number.
+    """
+    with reading(path):
+        status = path.stat()
+    is_linked = stat.S_ISREG(status.st_mode) and status.st_nlink > 1
+    return (status.st_dev, status.st_ino) if is_linked else os.path.realpath(path)
+
+
+def _has_own_step(path: Path, other: Path) -> bool:
+    return bool(_whole_numbers(path) - _whole_numbers(other))
+
+
+def _whole_numbers(path: Path) -> Counter[str]:
+    """Count the whole numbers in a path, among which its step is."""
+    text = os.path.abspath(path)  # noqa: PTH100 (without links followed)
+    return Counter(number for number in NUMBER.findall(text) if number.isdecimal())
 
 
 def index_files(folder: Path) -> list[Path]:

@@ -83,6 +83,33 @@ def open_checkpoints(
     return checkpoints
 
 
+def as_named(checkpoints: Sequence[SavedNetwork], sources: Sequence[str]) -> list[int]:
+    """Return the place of each checkpoint in the order in which the user named them, from 0.
+
+    The checkpoints of one folder or glob are in the order of their steps.
+
+    Args:
+        checkpoints: some or all of the checkpoints that ``open_checkpoints`` returns for these sources.
+        sources: the sources, as from ``list_sources``.
+
+    Raises:
+        ConfigError: there are several sources, and one of them stands for more than one checkpoint.
+    """
+    if len(sources) == 1:
+        return list(range(len(checkpoints)))
+    named: list[Path] = []
+    for source in sources:
+        paths = find_paths(source)
+        if len(paths) > 1:
+            raise ConfigError(
+                f"profile gives a coefficient for each checkpoint, but {source!r} stands for {len(paths)} of them "
+                "beside others; name each checkpoint, in the order of the coefficients"
+            )
+        named += paths
+    in_order = sorted(checkpoints, key=lambda checkpoint: named.index(checkpoint.path))
+    return [in_order.index(checkpoint) for checkpoint in checkpoints]
+
+
 def list_sources(sources: Sources) -> list[str]:
     """Return one path or several paths as a list of strings; ConfigError for anything else."""
     check_type("CHECKPOINTS", sources, (str, os.PathLike, Iterable), "a path or several paths")

@@ -35,6 +35,7 @@ _SAME = (
     "exclude_modules", "layers_to_transform", "layers_pattern", "layer_replication", "rank_pattern", "alpha_pattern",
     "fan_in_fan_out", "bias", "modules_to_save", "trainable_token_indices", "alora_invocation_tokens",
 )  # fmt: skip
+_SETS = ("target_modules", "exclude_modules", "modules_to_save", "layers_to_transform")  # in which order means nothing
 # With these, an adapter adds something other than s B A, or B and A mean something else than their shapes say.
 _NOT_A_PRODUCT = (
     "use_dora", "lora_bias", "use_qalora", "use_bdlora", "target_parameters", "arrow_config", "kasa_config",
@@ -88,7 +89,7 @@ def check_adapters(checkpoints: Sequence[SavedNetwork]) -> None:
             _check_adapter(checkpoint, config)
     for checkpoint, config in zip(checkpoints, configs, strict=True):
         for key in _SAME:
-            one, other = (_comparable((each or {}).get(key)) for each in (config, configs[-1]))
+            one, other = (_comparable(key, (each or {}).get(key)) for each in (config, configs[-1]))
             if one != other:
                 raise CheckpointError(
                     f"{key} is {shown(one)} in {checkpoint.path} and {shown(other)} in {checkpoints[-1].path}; only "
@@ -123,9 +124,16 @@ def _check_adapter(checkpoint: SavedNetwork, config: dict[str, Any]) -> None:
     raise CheckpointError(f"{checkpoint.path} is an adapter that can't be averaged: {wrong}")
 
 
-def _comparable(value: object) -> object:
-    """Return a value in a form that can be compared: lists are sorted, and empty values are None."""
-    return sorted(value, key=str) if isinstance(value, list) else value or None
+def _comparable(key: str, value: object) -> object:
+    """Return a configuration's value in a form that can be compared: what is empty as None, a set as a sorted list.
+
+    Patterns become pairs, because the first one that fits a module gives its rank or alpha.
+    """
+    if not value:
+        return None
+    if key in _SETS and isinstance(value, list):
+        return sorted(value, key=str)
+    return list(value.items()) if isinstance(value, dict) else value
 
 
 def factors_of(checkpoint: SavedNetwork) -> dict[str, str]:
@@ -259,7 +267,7 @@ def _whole(number: float) -> float | int:
 
 
 def write_config(folder: Path, mean: LowRankMean) -> None:
-    """Write the configuration of a mean of adapters, as PEFT lays it out.
+    """Write the configuration of a mean of adapters, its keys in the order of the input's.
 
     Args:
         folder: the new adapter's folder, which holds a copy of the last input's configuration; it is kept if equal.
@@ -267,4 +275,4 @@ def write_config(folder: Path, mean: LowRankMean) -> None:
     """
     path = folder / ADAPTER_CONFIG
     if mean.config != json.loads(path.read_bytes()):
-        path.write_text(json.dumps(mean.config, indent=2, sort_keys=True), encoding="utf-8")
+        path.write_text(json.dumps(mean.config, indent=2), encoding="utf-8")

@@ -17,12 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from dimred.averaging.windows import profile_coefficients
+from dimred.averaging.windows import gives_numbers, profile_coefficients
 from dimred.errors import ConfigError, SearchError, SeriesError, StoppedError, check_number, check_type
 from dimred.io.atomic import FolderLock, discard, remove, remove_leftovers, rename
-from dimred.merging.folder import read_one
+from dimred.merging.folder import is_name_of, read_one
 from dimred.merging.inputs import (
     Sources,
+    as_named,
     check_integers,
     layout_from,
     list_sources,
@@ -74,6 +75,7 @@ def merge(
         timeout: limit on one evaluation, in seconds.
         resume: whether to go on with the scores in ``OUT.merge`` of a call that was stopped, killed or failed.
         profile: without a metric, how much each checkpoint counts; see ``profile_coefficients``; default ``uniform``.
+            Numbers belong to the checkpoints as they are named, and for one folder or glob to the oldest first.
         last: number of checkpoints to take, the newest; by default all.
         from_step, to_step: take only checkpoints between these steps, both included.
         order: what to sort the checkpoints by: ``step``, ``name`` or ``mtime``.
@@ -121,6 +123,10 @@ def merge(
     if metric is None:
         profile = "uniform" if profile is None else profile
         coefficients = profile_coefficients(profile, [checkpoint.step for checkpoint in inputs])
+        if gives_numbers(profile):
+            coefficients = coefficients[as_named(inputs, checkpoints)]
+            pairs = [f"{c:g} {one.path}" for c, one in zip(coefficients, inputs, strict=True)]
+            _log.info(f"coefficients of the checkpoints, the oldest first: {', '.join(pairs)}")
     elif len(inputs) < 2:
         raise SeriesError(
             f"{inputs[0].path} is the only checkpoint that is left; to choose, a metric needs two or more"
@@ -248,5 +254,8 @@ def _digest_of(checkpoints: Sequence[SavedNetwork]) -> str:
 def _open_rest(path: Path, inputs: Sequence[SavedNetwork]) -> SavedNetwork:
     """Open the checkpoint to copy all but the weights from; if it is an input under another name, return that input."""
     rest = read_one(path)
-    files = [*map(os.path.realpath, rest.files)]
-    return next((one for one in inputs if [*map(os.path.realpath, one.files)] == files), rest)
+
+    def is_rest(one: SavedNetwork) -> bool:
+        return len(one.files) == len(rest.files) and all(map(is_name_of, rest.files, one.files))
+
+    return next(filter(is_rest, inputs), rest)

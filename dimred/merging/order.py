@@ -7,8 +7,7 @@ from pathlib import Path
 
 from dimred.checkpoints.checkpoint_io import SUFFIXES
 from dimred.errors import ConfigError
-from dimred.merging.folder import NUMBER
-from dimred.run_files.run_names import epochs_and_steps, network_of
+from dimred.run_files.run_names import NUMBER, epochs_and_steps, network_of
 
 ORDERS = ("step", "name", "mtime")
 # A number behind one of these words counts the slices or layers of one network, which can't be averaged.

@@ -141,7 +141,7 @@ def write_network(
         out.mkdir()
         for file in template.files:
             write_file(file, out / file.name)
-        copy_companions(template, out)
+        copy_companions(template, out, dtype)
         write_index(template, out)
         if lora:
             write_config(out, lora)

@@ -18,6 +18,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
+from importlib.machinery import ModuleSpec, PathFinder
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -139,7 +140,7 @@ class ProcessMetric:
 
     def _start(self, file: str, name: str) -> Any:
         here, there = socket.socketpair()
-        command = [sys.executable, "-m", "dimred.merging.user_metric", str(there.fileno()), file, name]
+        command = [sys.executable, "-P", "-m", "dimred.merging.user_metric", str(there.fileno()), file, name]
         with there, self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[there.fileno()],
@@ -208,17 +209,27 @@ def _as_score(value: Any) -> Score:
 
 
 def _load(file: Path, name: str) -> FunctionMetric:
-    sys.path.insert(0, str(file.resolve().parent))
-    spec = importlib.util.spec_from_file_location(file.stem, file)
+    # Behind all else, so that a user's random.py hides no module of Python's.
+    sys.path += [str(file.resolve().parent), str(Path.cwd())]
+    module_name = file.stem
+    found = PathFinder.find_spec(module_name)
+    if module_name in sys.builtin_module_names or (found and not _is_at(found, file)):
+        module_name = f"metric_{module_name}"
+    spec = importlib.util.spec_from_file_location(module_name, file)
     if spec is None or spec.loader is None:
         raise MetricError(f"{file} is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[file.stem] = module
+    sys.modules[module_name] = module
     spec.loader.exec_module(module)
     function = getattr(module, name, None)
     if not callable(function):
         raise MetricError(f"{file} has no function {name!r}")
     return FunctionMetric(function, getattr(module, "reestimate", None))
+
+
+def _is_at(found: ModuleSpec, file: Path) -> bool:
+    """Return whether a module that Python finds is this file."""
+    return found.origin is not None and Path(found.origin).resolve() == file.resolve()
 
 
 def _end_with(connection: Connection) -> None:

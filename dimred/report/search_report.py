@@ -62,7 +62,7 @@ class SearchReport(MethodReport):
         outcome = f"{result.totals['accepted_steps']} of {result.steps} steps were accepted"
         outcome += "".join(f"; {count} {in_words}" for in_words, count in counts.items() if count)
         inside_text = f"{np.nanmean(fractions):.2g} %" if np.isfinite(fractions).any() else "unknown"
-        first, last = (running_mean(gain, mean_width(len(gain)))[place] for place in (0, -1))
+        first, last = running_mean(gain, mean_width(len(gain)), (0, len(gain) - 1))
         inside, outside = (np.nansum(steps[key]) for key in ("moved_inside", "moved_outside"))
         away = float(np.linalg.norm(end))
         farthest = int(np.abs(end).argmax())

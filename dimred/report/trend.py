@@ -1,6 +1,6 @@
 """Draw the values of many steps, as points or a band, with their running mean, so that the trend can be seen."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,23 +20,21 @@ def mean_width(n_values: int) -> int:
     return max(5, n_values // 15 | 1)
 
 
-def running_mean(values: np.ndarray, width: int) -> np.ndarray:
-    """Return the mean of the finite values in a window of ``width`` around each value; NaN where none is finite.
+def running_mean(values: np.ndarray, width: int, places: Iterable[int]) -> np.ndarray:
+    """Return the mean of the finite values in a window of ``width`` around each place; NaN where none is finite.
 
         mean_i = sum of finite values_j / their number,   |i - j| <= width // 2
+
+    Each window is summed by itself: a difference of running sums would lose all digits behind one huge value.
 
     Args:
         values: (n,).
         width: an odd number.
+        places: the i, from 0.
     """
-    is_finite = np.isfinite(values)
-    sums, counts = (
-        np.cumsum(np.concatenate([[0.0], numbers])) for numbers in (np.where(is_finite, values, 0.0), is_finite)
-    )
-    places = np.arange(len(values))
-    first, end = np.maximum(places - width // 2, 0), np.minimum(places + width // 2 + 1, len(values))
-    n_finite = counts[end] - counts[first]
-    return np.where(n_finite > 0, (sums[end] - sums[first]) / np.maximum(n_finite, 1), np.nan)
+    windows = (values[max(place - width // 2, 0) : place + width // 2 + 1] for place in places)
+    finite = (window[np.isfinite(window)] for window in windows)
+    return np.array([window.mean() if window.size else np.nan for window in finite])
 
 
 def places_to_draw(n_values: int) -> np.ndarray:
@@ -79,8 +77,9 @@ def draw_trend(axes: Any, numbers: np.ndarray, values: np.ndarray, colour: str, 
         axes.plot(numbers, values, "o", color=colour, ms=2.5, mew=0, alpha=0.4)
     else:
         axes.fill_between(*band(numbers, values), color=colour, alpha=0.25, lw=0)
-    places, mean = places_to_draw(len(values)), running_mean(values, mean_width(len(values)))
-    axes.plot(numbers[places], mean[places], color=colour, lw=1.6, label=label)
+    places = places_to_draw(len(values))
+    mean = running_mean(values, mean_width(len(values)), places)
+    axes.plot(numbers[places], mean, color=colour, lw=1.6, label=label)
 
 
 def trend_in_words(n_values: int) -> str:

@@ -54,6 +54,7 @@ def results_in(folder: Path) -> bool:
     return any(entry.name not in NOT_RESULTS and not is_temporary(entry.name) for entry in folder.iterdir())
 
 
+NUMBER = re.compile(r"\d+(?:\.\d+)?")  # in a name; a decimal, such as a loss, is one number
 # Names of checkpoints and snapshots, as MindSpore's ``ModelCheckpoint`` makes them, without the ending.
 _NAME_EPOCH_STEP = re.compile(r"(?P<network>.+)-(?P<epoch>\d{1,18})_(?P<step>\d{1,18})")
 
@@ -105,6 +106,26 @@ def epochs_and_steps(names: Sequence[str]) -> list[tuple[int, int]]:
         if before[1] >= after[1]:
             raise SeriesError(f"The names {name!r} and {other!r} don't say which is older; rename one of them.")
     return keys
+
+
+def unplaced_in(series: Sequence[str], others: Sequence[str]) -> str | None:
+    """Return the first of other names that belongs to a series but has no place in it, such as 1M beside 500k and 750k.
+
+    Up to the first number that differs within the series, such a name differs from the others in numbers alone.
+
+    Args:
+        series: names of checkpoints without their endings, which differ in numbers alone.
+        others: other names in the same folder, without their endings.
+    """
+    if not others:
+        return None
+    columns = list(zip(*map(NUMBER.findall, series), strict=True))
+    if not columns:
+        return None
+    varying = (number for number, column in enumerate(columns) if len({*column}) > 1)
+    texts = NUMBER.split(series[0])[: next(varying, len(columns) - 1) + 1]
+    beginning = re.compile("".join(re.escape(text) + NUMBER.pattern for text in texts))
+    return next(filter(beginning.match, others), None)
 
 
 def without_dots(path: Path) -> Path:

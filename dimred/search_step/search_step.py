@@ -42,7 +42,7 @@ from dimred.workarounds.moved_memory import KnownMemory
 if TYPE_CHECKING:
     from dimred.train_step.ema import EMA
 
-_SAME_LOSS_TOLERANCE = 1e-4
+_ROUNDING = 16 * float(np.finfo(np.float32).eps)  # of a loss whose terms a device may add in another order
 _SEARCH = "search:"  # prefix of the memory's arrays in a state
 
 
@@ -100,7 +100,8 @@ class SearchStep(TypedCell):
         ConfigError: as for ``TrainStep``.
         NothingAcceptedError: the last ``max_rejected_steps`` steps were rejected; the next one raises it before it
             changes anything.
-        SearchError: the network draws random numbers that can't be repeated; the first step raises it.
+        SearchError: the network draws random numbers that can't be repeated; no step up to the first accepted one is
+            made.
     """
 
     ballot: ClassVar[None] = None  # a step reads the device midway, so the ranks agree before each step instead
@@ -143,7 +144,7 @@ class SearchStep(TypedCell):
             network, trainable, self._weights, ranks.mean(), micro_batch_size, self._mask_drawer(network, ranks),
             self.loss_scale, parts,
         )  # fmt: skip
-        self._forward_is_checked = False
+        self._repeats = False
         self.memory = SearchMemory(direction.initial())
         self._mode = TrainingMode(self, network)
         check_names(self)
@@ -209,7 +210,7 @@ class SearchStep(TypedCell):
                 telemetry=telemetry,
             )  # fmt: skip
         after = self._untrained_parameters.save()
-        self._check_forward(inputs, before, loss)
+        self._check_repeats(loss, inputs, before)
 
         proposal = self.direction.propose(self.memory.direction, subspace_grad)
         coordinates = [proposal.direction] if self._outside is None else [proposal.direction, subspace_grad]
@@ -225,6 +226,9 @@ class SearchStep(TypedCell):
             line_result = self.line_search.search(along)
             clock.lap("trials")
             line.move_to(line_result.step_size)
+            if line_result.accepted:
+                self._check_repeats(line_result.loss, inputs, before)
+                self._repeats = True
         except BaseException:
             line.move_to(0.0)
             self._untrained_parameters.restore(before)
@@ -281,17 +285,20 @@ class SearchStep(TypedCell):
                 "finite: try a larger batch, more trials (max_trials), a smaller sigma, or initial_scaling"
             )
 
-    def _check_forward(self, inputs: Sequence[Tensor], before: Sequence[Any], loss: float) -> None:
-        """Check once that the same weights and batch give the same loss; otherwise trials would compare noise."""
-        if self._forward_is_checked:
+    def _check_repeats(self, loss: float, inputs: Sequence[Tensor], before: Sequence[Any]) -> None:
+        """Check that the current weights give this loss of the batch again; otherwise trials would compare noise.
+
+        It is checked until a step is accepted, and in that step at its end too: a head of zeros hides all noise until
+        it has moved.
+        """
+        if self._repeats:
             return
         self._untrained_parameters.restore(before)
         again = self.objective.loss(inputs)
         self._untrained_parameters.restore(before)
-        if not abs(again - loss) <= _SAME_LOSS_TOLERANCE * max(1.0, abs(loss)):
+        if not abs(again - loss) <= _ROUNDING * abs(loss):
             raise SearchError(
                 f"the network gave the loss {loss:.6g}, then {again:.6g} for the same batch and weights: its forward "
                 "pass draws random numbers the search can't repeat, or keeps a state of its own, such as a counter. "
                 "Use nn.Dropout cells, which are made repeatable, not ops.dropout, and keep all state in parameters"
             )
-        self._forward_is_checked = True

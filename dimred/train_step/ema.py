@@ -23,11 +23,12 @@ _each = ops.HyperMap()  # a graph compiles it much faster than a loop
 class EMA(WeightsPart):
     """A part with a moving average of weights and statistics, updated once for each applied step t = 1, 2, ...
 
-    average <- average + (1 - d_t) (value - average)
+    average <- value                                      t = 1
+    average <- average + (1 - d_t) (value - average)      t > 1
 
     d_t = decay, or with the ramp decay (1 - exp(-t / 2000)), which forgets early weights sooner. (Polyak & Juditsky,
     1992; the ramp as in today's detection recipes.) 1 - decay is computed in float64; in float32, 1 - 0.9999 would have
-    a relative error of 1.7e-4.
+    a relative error of 1.7e-4. The first update copies, because weights may be loaded after this object is made.
 
     With ``half_life`` h, d_t = 2^(-1 / (h t)), so that the newest h t of t updates have about half of the weight. The
     average then needs no horizon: it reaches back over the same fraction of a short run and of a long one. (As in
@@ -38,7 +39,7 @@ class EMA(WeightsPart):
     weights are float32, because half precision would round away the small steps of a large decay.
 
     Args:
-        network: the network to average; the average starts from the network's values.
+        network: the network to average.
         decay: the fraction of the average that an update keeps, 0 <= decay < 1; 0.9999 by default.
         ramp: whether the decay ramps up.
         half_life: h, in place of ``decay``, 0 < h < 1, or a text such as 5%.
@@ -79,15 +80,19 @@ class EMA(WeightsPart):
         """Update the averages once, and return True."""
         n_updates = self.n_updates + 1
         fraction = self.fraction(n_updates.astype(ms.float32))
-        moves = _each(ops.partial(_move, fraction), self.averages, self.values)
+        moves = _each(ops.partial(_move, n_updates == 1, fraction), self.averages, self.values)
         return ops.depend(True, (moves, ops.assign(self.n_updates, n_updates)))
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Put the averages into the network inside the block; then restore the network's values, byte for byte."""
+        """Put the averages into the network inside the block; then restore the network's values, byte for byte.
+
+        Before the first update, the network keeps its own values.
+        """
         with preserved(list(self.values)):
-            for average, value in zip(self.averages, self.values, strict=True):
-                ops.assign(value, average.astype(value.dtype))
+            if self.n_updates.asnumpy() > 0:
+                for average, value in zip(self.averages, self.values, strict=True):
+                    ops.assign(value, average.astype(value.dtype))
             yield
 
 
@@ -127,5 +132,6 @@ class _OfHalfLife(nn.Cell):
         return 2 * tanh / (1 + tanh)
 
 
-def _move(fraction: Tensor, average: Parameter, value: Tensor) -> Tensor:
-    return ops.assign(average, average + (value - average) * fraction)
+def _move(is_first: Tensor, fraction: Tensor, average: Parameter, value: Tensor) -> Tensor:
+    before = ops.select(is_first, value.astype(average.dtype), average)
+    return ops.assign(average, before + (value - before) * fraction)

@@ -93,8 +93,10 @@ class ScheduleFree(nn.Optimizer):
         return True
 
     def averaged(self) -> dict[str, np.ndarray]:
-        """Return the averaged point x: name of each parameter -> array, float32."""
+        """Return the averaged point x, name of each parameter -> array; before the first update x is the weights."""
         weights, bases = to_arrays(self.parameters), to_arrays(self.base)
+        if self.rates_squared.asnumpy() == 0:
+            return weights
         return {
             name: ((weight - base * np.float32(1 - self.beta)) / np.float32(self.beta)).astype(np.float32)
             for (name, weight), base in zip(weights.items(), bases.values(), strict=True)

@@ -12,6 +12,8 @@ from dimred.errors import FaultError
 from dimred.run_files.metric import ACCURACY, Measurement
 
 HARD = np.random.default_rng(0).exponential(1.0, 400)  # how hard each sample is, for every candidate
+MEASURED = HARD.astype(np.float32)  # as an Evaluator returns the losses
+AGAIN = np.where(np.arange(400) % 3, MEASURED, np.nextafter(MEASURED, np.float32(np.inf)))  # in another last digit
 NOISE = np.tile([0.2, -0.2], 200)  # standard error 0.01
 
 
@@ -29,7 +31,7 @@ def test_the_standard_error_is_that_of_the_paired_difference() -> None:
     [
         ([("larger, behind by noise", 8, HARD + 0.009 + NOISE)], "lowest"),
         ([("lower", 1, HARD - 0.001 + NOISE)], "lower"),
-        ([("as good and larger", 4, HARD * (1 + 1e-8))], "as good and larger"),
+        ([("as good and larger", 4, AGAIN)], "as good and larger"),
         ([("as good, not larger", 2, HARD.copy())], "lowest"),
         ([("not a number", 50, np.where(np.arange(400) == 7, np.nan, HARD - 1))], "lowest"),
         ([("infinite", 50, np.where(np.arange(400) == 7, np.inf, HARD - 1))], "lowest"),
@@ -37,14 +39,33 @@ def test_the_standard_error_is_that_of_the_paired_difference() -> None:
     ids=lambda case: case if isinstance(case, str) else case[0][0],
 )
 def test_the_lowest_loss_is_chosen_and_of_equal_ones_the_largest_average(others: list, name: str) -> None:
-    candidates = [Candidate("lowest", 2, HARD), *(Candidate(*other) for other in others)]
+    candidates = [Candidate("lowest", 2, MEASURED), *(Candidate(*other) for other in others)]
     assert choose(candidates).name == name
 
 
-def test_negative_losses_have_the_same_tolerance() -> None:
-    """A likelihood's losses are negative; float32 gives them as many digits."""
-    candidates = [Candidate("lowest", 1, -100 * np.ones(400)), Candidate("larger", 9, -99.99999 * np.ones(400))]
-    assert choose(candidates).name == "larger"
+@pytest.mark.parametrize("offset", [0, 1e4, -1e4])
+def test_an_offset_of_the_loss_does_not_make_worse_networks_equal(offset: float) -> None:
+    """Such as the constant of a likelihood, also a negative one: what decides is the difference."""
+    lowest = (HARD + offset).astype(np.float32)
+    next_numbers = np.nextafter(lowest, np.float32(np.inf))
+    for name, losses in {
+        "worse on every sample": (HARD + offset + 0.005).astype(np.float32),
+        "worse by the last digit of every sample": next_numbers,
+    }.items():
+        assert choose([Candidate("lowest", 1, lowest), Candidate(name, 9, losses)]).name == "lowest"
+    some = np.where(np.arange(400) % 3, lowest, next_numbers)
+    assert choose([Candidate("lowest", 1, lowest), Candidate("equal", 9, some)]).name == "equal"
+    gap = behind(Candidate("worse", 1, (HARD + offset + 0.005).astype(np.float32)), Candidate("lowest", 1, lowest))
+    assert gap.loss > 2 * gap.standard_error
+
+
+@pytest.mark.parametrize("offset", [0, 1e6, -1e6])
+def test_single_numbers_are_equal_only_if_they_are_the_same(offset: float) -> None:
+    """As the scores of a user's metric; their type is float64."""
+    best = Candidate("best", 1, np.array([offset + 0.5]))
+    for worse in (offset + 1.42, np.nextafter(offset + 0.5, np.inf)):
+        assert choose([best, Candidate("worse", 9, np.array([worse]))]).name == "best"
+    assert choose([best, Candidate("larger", 9, best.losses)]).name == "larger"
 
 
 def test_where_only_means_are_known_their_errors_are_added_in_squares() -> None:

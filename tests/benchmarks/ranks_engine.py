@@ -26,6 +26,7 @@ from dimred.runs.loop import EpochLoop, Observer, Progress
 from dimred.train_step.step import TrainStep
 from tests.benchmarks import measured
 from tests.benchmarks.measured import Engine, Point
+from tests.helpers.commands import REPOSITORY
 
 STEPS, ROUNDS = 50, 5
 Cost = dict[str, float]
@@ -35,6 +36,7 @@ def job(folder: Path, point: Point) -> Cost:
     """Launch the ranks, each of which runs this module again, and return the medians of rank 0."""
     name = "tests.benchmarks.ranks_engine"
     out = Path(mkdtemp(dir=folder))  # which must be empty
+    os.environ["PYTHONPATH"] = str(REPOSITORY)  # the ranks don't search the current folder
     ranks = make_job(name, "stage_1", [], out=out, devices=point["ranks"], device_target="CPU")
     assert launch(ranks) == 0
     figures: Cost = json.loads((ranks.folder(0) / "figures.json").read_text())

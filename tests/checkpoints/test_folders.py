@@ -1,5 +1,7 @@
 """``dimred pca`` takes a manifest, or what MindSpore's ``ModelCheckpoint`` leaves, and else names the way round."""
 
+import os
+
 import mindspore as ms
 import numpy as np
 import pytest
@@ -8,7 +10,8 @@ from mindspore import nn
 from dimred.checkpoints.checkpoint_io import read_checkpoint, read_index
 from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.series import CheckpointSeries
-from dimred.errors import BasisMismatchError, CheckpointError, SeriesError
+from dimred.errors import BasisMismatchError, CheckpointError, ConfigError, SeriesError
+from dimred.merging.merge import merge
 from dimred.subspace.fit import fit_basis
 from tests.helpers.checkpoint_files import network, write_file, write_run
 from tests.oracles.pca import principal_components, subspace_distance
@@ -31,6 +34,30 @@ def test_a_folder_of_model_checkpoint_is_fitted_as_numpy_does(tmp_path, caplog):
     rows = [np.concatenate([read_checkpoint(path)[name].ravel() for name in names]) for path in series.paths]
     basis = fit_basis(tmp_path, 2, network=cell)
     assert subspace_distance(basis.components, principal_components(np.array(rows), 2)[1]) < 1e-6
+
+
+@pytest.mark.parametrize("name", ["net-2_2_breakpoint", "net-1M"])
+def test_a_snapshot_whose_name_tells_no_step_is_refused_by_pca_as_by_merge(tmp_path, name):
+    for number, stem in enumerate(("net-1_1", "net-2_1", name, "best")):
+        write_file(tmp_path / f"{stem}.safetensors", network(number))
+    with pytest.raises(SeriesError, match=f"series is .* where '{name}' is not named NAME-EPOCH_STEP .* rename it"):
+        fit_basis(tmp_path, 2)
+    with pytest.raises(ConfigError, match=f"the place of '{name}'"):
+        merge(tmp_path, tmp_path / "mean.safetensors")
+
+
+@pytest.mark.parametrize("link", [os.link, os.symlink], ids=["hard", "symbolic"])
+def test_pca_and_merge_count_the_same_snapshots(tmp_path, link):
+    """Links to equal bytes, which have a step each, count each; a link without a step does not count."""
+    store, run = tmp_path / "store", tmp_path / "run"
+    run.mkdir()
+    for step, seed in ((1, 0), (2, 1), (3, 1), (4, 2)):
+        blob = write_file(store / f"{seed}.safetensors", network(seed))
+        link(blob, run / f"net-1_{step}.safetensors")
+    link(store / "2.safetensors", run / "last.safetensors")
+    sources = [source.step for source in fit_basis(run, 2).snapshots]
+    record = merge(run, tmp_path / "mean.safetensors")
+    assert sources == [one["step"] for one in record["checkpoints"]] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("kind", ["shards", "folders", "odd names", "nothing"])

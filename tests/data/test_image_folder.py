@@ -3,6 +3,7 @@
 import io
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from dimred.data.image_checks import check_images
 from dimred.data.image_folder import ImageFolder, check_classes, split_folder
 from dimred.data.image_tree import read_image_tree
 from dimred.errors import DataError
-from tests.helpers.commands import dimred_here
+from tests.helpers.commands import dimred_here, run
 from tests.helpers.imagenet_tree import write_imagenet_tree
 
 N_IMAGES = 23
@@ -213,6 +214,18 @@ def test_a_folder_that_mindspore_cannot_name_is_named(name, odd, root, tmp_path)
     with pytest.raises(DataError, match=r"has the folder .*, whose name is not UTF-8") as refused:
         folder(data)
     assert repr(str(data / odd)) in str(refused.value)
+
+
+def test_in_a_locale_without_utf_8_the_locale_is_named_and_not_the_folder(root, tmp_path):
+    data = shutil.copytree(root, tmp_path / "ü")
+    code = (
+        "import sys; from pathlib import Path; from dimred.data.image_folder import ImageFolder\n"
+        "ImageFolder(Path(sys.argv[1]), image_size=8, mean=[0] * 3, std=[1] * 3, batch_size=2)"
+    )
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = run(sys.executable, "-c", code, data / "train", environment=plain, status=1)
+    assert "whose name is UTF-8, but in this locale Python reads names as ascii; set LC_ALL=C.UTF-8, or " in done.stderr
+    assert run(sys.executable, "-c", code, data / "train", environment=plain | {"PYTHONUTF8": "1"}).returncode == 0
 
 
 def test_classes_that_do_not_fit_are_named(root):

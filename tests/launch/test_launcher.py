@@ -4,6 +4,7 @@ import os
 import shlex
 import signal
 import socket
+import subprocess
 import time
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from dimred.launch.processes import LogTail, remove_folders
 from tests.helpers.processes import held, nothing_is_left, soon
 from tests.launch.jobs import Launcher, job
 
+GO_ON = "Once the cause is gone, run the same command with --resume."
+HIDING = ("random", "token", "signal", "queue")
 WITH_IPV6 = pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="this machine has no IPv6")
 
 
@@ -30,6 +33,17 @@ def test_one_rank_needs_no_scheduler(tmp_path, capfd):
     assert "RANK_ID=0" in environment
     assert shlex.join(job(out, "fine").command(0)) in environment[1]
     assert not any(line.startswith("MS_ROLE") for line in environment)
+
+
+def test_files_in_the_current_folder_hide_no_module_of_python(tmp_path, monkeypatch, capfd):
+    for name in HIDING:
+        (tmp_path / f"{name}.py").write_text(f"raise RuntimeError('{name} is hidden')")
+    monkeypatch.chdir(tmp_path)
+    ranks = job(tmp_path / "out", "fine")
+    assert launch(ranks) == 0
+    assert "rank 0 of 1 ö fine\n" in capfd.readouterr().out
+    python = ranks.scheduler_command()[: ranks.scheduler_command().index("-c")]
+    subprocess.run([*python, "-c", f"import {', '.join(HIDING)}"], check=True)
 
 
 def test_a_failed_rank_is_named_with_the_end_of_the_log_of_this_attempt(tmp_path):
@@ -76,15 +90,36 @@ def test_a_killed_rank_ends_the_others_and_is_named_whatever_follows(tmp_path):
     launcher.process.send_signal(signal.SIGINT)
     status, _, err = launcher.end()
     assert "error: rank 1 of 2 was killed by SIGKILL, as happens when this host runs out of memory; " in err
-    assert "; the other ranks were ended." in err
+    assert f"; the other ranks were ended. {GO_ON} The end of its log" in err
     assert "  rank 1 of 2 ö wait" in err
     assert status == 128 + signal.SIGKILL
     assert soon(lambda: nothing_is_left(tmp_path))
 
 
+def test_a_scheduler_that_ends_ends_the_ranks_and_the_job_can_go_on(tmp_path):
+    """As it does when ranks that were suspended, or on a host that was, have not been heard for half a minute."""
+    launcher = Launcher(tmp_path, "wait", devices=2)
+    ranks = launcher.pids(2).values()
+    [scheduler] = [child for child in psutil.Process(launcher.process.pid).children() if child.pid not in ranks]
+    scheduler.kill()
+    status, _, err = launcher.end()
+    assert "error: the scheduler was killed by SIGKILL" in err
+    assert f"; the ranks were ended. {GO_ON} The end of its log" in err
+    assert status == 1
+    assert soon(lambda: nothing_is_left(tmp_path))
+
+
+@pytest.mark.parametrize(("status", "goes_on"), [("1", True), ("2", False), ("3", False), ("4", False), ("127", True)])
+def test_a_rank_whose_words_tell_what_to_do_is_not_told_to_go_on(tmp_path, status, goes_on):
+    with pytest.raises(RankFailedError, match=f"rank 0 of 1 ended with status {status}") as failed:
+        launch(job(tmp_path, "fail", "0", status, "words"))
+    assert (GO_ON in str(failed.value)) == goes_on
+
+
 def test_a_stalled_rank_is_named_and_the_job_ended(tmp_path):
     with pytest.raises(RankFailedError, match=r"rank 1 is reading the batch of step 13, and rank 0 waited") as stalled:
         launch(job(tmp_path, "stall", "1", "2", devices=2), stall_timeout_seconds=2)
+    assert f"; the ranks were ended. {GO_ON} The end of its log" in str(stalled.value)
     assert str(tmp_path / "device1_stage_1" / "train.log") in str(stalled.value)
     assert stalled.value.exit_status == 1
     assert soon(lambda: nothing_is_left(tmp_path))

@@ -133,6 +133,39 @@ def test_the_record_says_what_it_was_made_from(tmp_path: Path) -> None:
     assert {"dimred", "numpy", "safetensors", "python"} <= record["versions"].keys()
 
 
+@pytest.mark.parametrize("sharded", [False, True])
+def test_coefficients_belong_to_the_checkpoints_as_they_are_named(
+    tmp_path: Path, sharded: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And those of one folder or glob to the order that is shown, the oldest first."""
+    run = tmp_path / "run"
+    arrays = write_run(run, 3, sharded=sharded)
+    names = {number: run / f"checkpoint-{number}000" for number in (1, 2, 3)}
+
+    def coefficients(sources: object, profile: str, **options: object) -> dict[str, float]:
+        out = tmp_path / str(len(list(tmp_path.iterdir())))
+        record = dimred.merge(sources, out if sharded else out.with_suffix(".safetensors"), profile=profile, **options)
+        return {Path(one["path"]).name: one["coefficient"] for one in record["checkpoints"]}
+
+    expected = {"checkpoint-1000": 0.2, "checkpoint-2000": 0.1, "checkpoint-3000": 0.7}
+    assert coefficients([names[3], names[1], names[2]], "0.7,0.2,0.1") == expected
+    assert caplog.messages[-1] == (
+        f"coefficients of the checkpoints, the oldest first: 0.2 {names[1]}, 0.1 {names[2]}, 0.7 {names[3]}"
+    )
+    if not sharded:
+        mean = oracle.weighted_mean([one["fc.weight"] for one in arrays], [0.2, 0.1, 0.7])
+        np.testing.assert_allclose(read_file(next(tmp_path.glob("*.safetensors")))["fc.weight"], mean, rtol=1e-6)
+    assert coefficients(run, "0.2,0.1,0.7") == coefficients(f"{run}/*", "0.2,0.1,0.7") == expected
+    assert coefficients([names[3], names[1], names[2]], "0.7,0.3", from_step=1500) == {
+        "checkpoint-2000": 0.3, "checkpoint-3000": 0.7
+    }  # fmt: skip
+    assert coefficients([names[3], names[1], names[2]], "linear") == pytest.approx(
+        {"checkpoint-1000": 1 / 6, "checkpoint-2000": 2 / 6, "checkpoint-3000": 3 / 6}
+    )
+    with pytest.raises(ConfigError, match=r"\[12\]\*' stands for 2 of them beside others; name each checkpoint"):
+        coefficients([names[3], f"{run}/*-[12]*"], "0.7,0.2,0.1")
+
+
 @pytest.mark.parametrize(
     ("out", "options", "words"),
     [

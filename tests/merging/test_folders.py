@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ PICKLE = b"PK\x03\x04"
     [
         (("net18-1_50", "net18-2_50"), ("net18_best", "optim_net18")),  # as mindcv leaves them
         (("epoch=1-step=50", "epoch=2-step=100"), ("last",)),  # Lightning
-        (("n-50", "n-100"), ("n-120-final", "last-v1")),
+        (("n-50", "n-100"), ("n-final", "last-v1")),
     ],
 )
 def test_files_that_differ_in_numbers_alone_are_the_series_and_others_are_told(
@@ -52,6 +53,25 @@ def test_two_series_or_none_are_refused_and_the_globs_are_named(tmp_path: Path, 
         open_checkpoints(tmp_path)
     glob = str(tmp_path / ("n-*.safetensors" if "n-1" in names else "*.safetensors"))
     assert len(open_checkpoints(glob, "step" if "n-1" in names else "name")) == 2
+
+
+@pytest.mark.parametrize(
+    ("names", "unplaced"),
+    [
+        (("model-500k", "model-750k", "model-1M"), "model-1M"),
+        (("model-500k", "model-750k", "model-1.5M"), "model-1.5M"),
+        (("n-50", "n-100", "n-120-final"), "n-120-final"),
+        (("net-1_50", "net-1_100", "net-2_50_breakpoint"), "net-2_50_breakpoint"),
+        (("epoch=10-step=5", "epoch=10-step=6", "epoch=11-step=7-v1"), "epoch=11-step=7-v1"),
+        (("checkpoint-10/model", "checkpoint-20/model", "checkpoint-30-merged/model"), "checkpoint-30-merged"),
+    ],
+)
+def test_a_checkpoint_that_has_no_place_in_the_series_is_refused(tmp_path: Path, names: tuple, unplaced: str) -> None:
+    """It may be the newest of all."""
+    write_named(tmp_path, *(f"{name}.safetensors" for name in names))
+    with pytest.raises(ConfigError, match=rf"the place of '{unplaced}' among .*order='name' or order='mtime'"):
+        open_checkpoints(tmp_path)
+    assert len(open_checkpoints(tmp_path, "name")) == 3
 
 
 def test_with_another_order_all_checkpoints_of_a_folder_count_and_must_be_of_one_kind(tmp_path: Path) -> None:
@@ -86,24 +106,62 @@ def test_folders_of_pickles_are_refused_and_their_files_named(tmp_path: Path) ->
     assert len(open_checkpoints(tmp_path, to_step=2000)) == 2
 
 
-def test_a_checkpoint_with_two_names_counts_once_and_a_broken_link_is_an_error(
+def test_other_names_of_a_checkpoint_count_once_and_a_broken_link_is_an_error(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    write_named(tmp_path, "n-1.safetensors", "last.safetensors")
-    (tmp_path / "n-2.safetensors").symlink_to("last.safetensors")
-    (tmp_path / "also").symlink_to(tmp_path)
-    (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    answer = [("n-1.safetensors", 1), ("n-2.safetensors", 2)]
-    assert steps(tmp_path) == answer
-    os.link(tmp_path / "n-1.safetensors", tmp_path / "n-3.safetensors")
-    assert steps(tmp_path) == answer
-    assert "n-3.safetensors is another name of" in caplog.text
-    files = [f"{tmp_path}/n-*.safetensors", f"{tmp_path}/also/n-1.safetensors"]
-    assert [one.step for one in open_checkpoints(files)] == [1, 2]
-    (tmp_path / "n-4.safetensors").symlink_to("gone.safetensors")
+    run = tmp_path / "run"
+    write_named(run, "n-1.safetensors", "n-2.safetensors", "n-3.safetensors")
+    (run / "last.safetensors").symlink_to("n-3.safetensors")
+    os.link(run / "n-2.safetensors", run / "best.safetensors")
+    (tmp_path / "also").symlink_to(run)
+    (run / "loop").symlink_to(run / "loop")
+    answer = [("n-1.safetensors", 1), ("n-2.safetensors", 2), ("n-3.safetensors", 3)]
+    assert steps(run) == steps(run, "name") == answer
+    for name, other in (("last", "n-3"), ("best", "n-2")):
+        assert f"{run}/{name}.safetensors is another name of {run}/{other}.safetensors" in caplog.text
+    files = [
+        f"{run}/*.safetensors",
+        f"{tmp_path}/also/n-1.safetensors",
+        f"{tmp_path}/../{tmp_path.name}/run/n-1.safetensors",
+    ]
+    assert [one.step for one in open_checkpoints(files)] == [1, 2, 3]
+    (run / "n-4.safetensors").symlink_to("gone.safetensors")
     with pytest.raises(CheckpointError, match=r"n-4\.safetensors is not found"):
-        open_checkpoints(tmp_path)
+        open_checkpoints(run)
+
+
+@pytest.mark.parametrize("link", [os.link, os.symlink], ids=["hard", "symbolic"])
+@pytest.mark.parametrize("is_folder", [False, True], ids=["files", "folders"])
+def test_checkpoints_with_equal_bytes_behind_one_link_count_each(tmp_path: Path, link: Callable, is_folder) -> None:
+    """As a cache of downloads or a store of data keeps them: once, under the digest of their bytes."""
+    store, run = tmp_path / "store", tmp_path / "run"
+    run.mkdir()
+    for number, value in ((1, 0.0), (2, 3.0), (3, 3.0), (4, 3.0)):
+        blob = write_file(store / f"{value}.safetensors", {"w": np.full((2, 2), value, np.float32)})
+        target = run / f"step-{number}.safetensors"
+        if is_folder:
+            target = run / f"checkpoint-{number}" / "model.safetensors"
+            target.parent.mkdir()
+        link(blob, target)
+    dimred.merge(run, tmp_path / "mean.safetensors")
+    assert (read_file(tmp_path / "mean.safetensors")["w"] == 2.25).all()
+    record = dimred.merge(run, tmp_path / "rest.safetensors", rest=sorted(run.iterdir())[2])
+    assert record["all_else_from"] == str(sorted(run.iterdir())[2])
+
+
+def test_a_file_system_may_give_all_files_one_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some that are mounted over a network do; whether a file has several names is told by their count."""
+    write_named(tmp_path, "a.safetensors", "b.safetensors", "c.safetensors")
+    (tmp_path / "d.safetensors").symlink_to("c.safetensors")
+    stat_here = Path.stat
+
+    def stat(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        found = stat_here(path, follow_symlinks=follow_symlinks)
+        return os.stat_result((found.st_mode, 1, *found[2:10]), {"st_mtime_ns": found.st_mtime_ns})
+
+    monkeypatch.setattr(Path, "stat", stat)
+    assert [name for name, _ in steps(tmp_path, "name")] == ["a.safetensors", "b.safetensors", "c.safetensors"]
 
 
 def test_parts_of_a_pipeline_are_averaged_one_at_a_time(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -141,8 +199,25 @@ def test_all_that_is_no_weight_is_copied_beside_the_result(tmp_path: Path) -> No
         "README.md", "model.safetensors", "config.json", "source.spm", "bpe.codes", "modeling_own.py",
         "templates/tool.jinja", "vocabulary.index.json",
     }  # fmt: skip
-    assert (tmp_path / "out" / "config.json").read_bytes() == config
+    assert (tmp_path / "out" / "config.json").read_bytes() == config.replace(b"bfloat16", b"float16")
     assert (tmp_path / "out" / "source.spm").read_bytes() == b"2"
+
+
+@pytest.mark.parametrize("dtype", ["float32", None])
+def test_a_configuration_names_the_type_of_the_new_weights(tmp_path: Path, dtype: str | None) -> None:
+    """Hugging Face's libraries load them in the type that it names, and would round them to the old one."""
+    config = {"dtype": "float16", "vision_config": {"torch_dtype": "float16"}, "compute_dtype": "float16", "n": "dtype"}
+    for number in (1, 2):
+        folder = tmp_path / "run" / f"checkpoint-{number}"
+        write_file(folder / "model.safetensors", {"w": np.full((3, 2), number, np.float16)})
+        (folder / "config.json").write_text(json.dumps(config))
+        (folder / "other.json").write_text(json.dumps(config))
+    dimred.merge(tmp_path / "run", tmp_path / "out", dtype=dtype)
+    named = dtype or "float16"
+    expected = config | {"dtype": named, "vision_config": {"torch_dtype": named}}
+    assert json.loads((tmp_path / "out" / "config.json").read_text()) == expected
+    assert json.loads((tmp_path / "out" / "other.json").read_text()) == config
+    assert read_file(tmp_path / "out" / "model.safetensors")["w"].dtype == named
 
 
 @pytest.mark.parametrize("has_shards", [True, False])

@@ -152,6 +152,42 @@ def test_adapters_that_have_no_mean_are_refused(tmp_path: Path, changes: dict, w
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
+@pytest.mark.parametrize(
+    ("key", "one", "other"),
+    [
+        ("trainable_token_indices", [9, 5, 3], [3, 5, 9]),  # row i of the saved rows belongs to token i of the list
+        ("trainable_token_indices", {"embed": [9, 5, 3]}, {"embed": [3, 5, 9]}),
+        ("alora_invocation_tokens", [2, 1], [1, 2]),  # a sequence of tokens
+        ("layer_replication", [[2, 4], [0, 2]], [[0, 2], [2, 4]]),  # how the layers are stacked
+        ("alpha_pattern", {"conv": 3, "^conv": 5}, {"^conv": 5, "conv": 3}),  # the first pattern that fits counts
+    ],
+)
+def test_adapters_whose_lists_are_in_another_order_are_refused(tmp_path, key: str, one: object, other: object) -> None:
+    for number, value in enumerate((one, other)):
+        folder = write_adapter(tmp_path / "run" / f"checkpoint-{number}", adapter(number))
+        (folder / "adapter_config.json").write_text(json.dumps(CONFIG | {key: value}))
+    with pytest.raises(CheckpointError, match=f"^{key} is .* in .*checkpoint-0 and .* in .*checkpoint-1; only"):
+        dimred.merge(tmp_path / "run", tmp_path / "mean")
+
+
+def test_the_order_of_what_peft_keeps_as_sets_does_not_matter(tmp_path: Path) -> None:
+    lists = {"target_modules": ["dense", "embed", "conv"], "exclude_modules": ["a", "b"], "layers_to_transform": [0, 7]}
+    lists |= {"modules_to_save": ["head", "tail"]}
+    for number, turned in enumerate((lists, {key: value[::-1] for key, value in lists.items()})):
+        write_adapter(tmp_path / "run" / f"checkpoint-{number}", adapter(number), **turned)
+    assert len(dimred.merge(tmp_path / "run", tmp_path / "mean")["checkpoints"]) == 2
+
+
+def test_a_mean_keeps_the_order_of_its_patterns(tmp_path: Path) -> None:
+    """PEFT takes the first pattern that fits a module; sorted by name, another one would give its alpha."""
+    patterns = {"conv": 5, ".*": 3}
+    for number in range(2):
+        folder = write_adapter(tmp_path / "run" / f"checkpoint-{number}", adapter(number))
+        (folder / "adapter_config.json").write_text(json.dumps(CONFIG | {"alpha_pattern": patterns}))
+    dimred.merge(tmp_path / "run", tmp_path / "mean")
+    assert list(read_adapter(tmp_path / "mean")[1]["alpha_pattern"].items()) == [("conv", 5), (".*", 3)]
+
+
 ONES = np.ones((4, 2), np.float32)
 
 

@@ -36,14 +36,18 @@ def test_the_window_with_the_optimum_is_kept(workspace: Path) -> None:
     assert {row["kind"] for row in record["table"]} == {"window", "profile"}
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_one_number_without_splits_keeps_the_best_window_or_profile(tmp_path: Path, seed: int) -> None:
-    """The noise is the same for the same weights, so the candidate fitted to it stays the best."""
+@pytest.mark.parametrize(("seed", "offset"), [(0, 0), (1, 0), (2, 0), (3, 0), (1, 1e7)])
+def test_one_number_without_splits_keeps_the_best_window_or_profile(tmp_path: Path, seed: int, offset: float) -> None:
+    """The noise is the same for the same weights, so the candidate fitted to it stays the best.
+
+    An offset of all scores, such as the constant of a likelihood, changes nothing.
+    """
     plant(tmp_path / "run")
     calls = []
 
     def noise(tensors: dict[str, np.ndarray]) -> float:
-        calls.append(float(np.random.default_rng([seed, zlib.crc32(tensors["w"].tobytes())]).standard_normal()))
+        draw = np.random.default_rng([seed, zlib.crc32(tensors["w"].tobytes())]).standard_normal()
+        calls.append(offset + float(draw))
         return calls[-1]
 
     record = dimred.merge(tmp_path / "run", tmp_path / "x.safetensors", metric=noise, minimize=True)

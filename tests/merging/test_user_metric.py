@@ -89,6 +89,39 @@ def test_what_a_function_takes_besides_is_its_own(candidate: Path) -> None:
     assert FunctionMetric(score).score(candidate, "select") == Score(1.0)
 
 
+OWN_METRIC = """
+from __future__ import annotations
+import dataclasses, pickle, queue, random, signal, token
+import helper, of_the_working_folder
+@dataclasses.dataclass
+class Value:
+    number: float
+def double(number):
+    return 2 * number
+def score(candidate):
+    if __name__ == "my_metric":  # other processes can import it by that name
+        assert pickle.loads(pickle.dumps(double)) is double
+    return double(Value(helper.VALUE).number)
+"""
+
+
+@pytest.mark.parametrize("name", ["my_metric", "random", "evaluate.loss"])
+def test_files_of_the_user_hide_no_module_of_python(
+    start_metric, candidate: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither those in the current folder, nor those beside the metric, nor the metric itself."""
+    here, beside = tmp_path / "here", tmp_path / "beside"
+    for folder in (here, beside):
+        folder.mkdir()
+        for hiding in ("random", "token", "signal", "queue", "json", "numpy"):
+            (folder / f"{hiding}.py").write_text(f"raise RuntimeError('{hiding} is hidden')")
+    (here / "of_the_working_folder.py").touch()
+    (beside / "helper.py").write_text("VALUE = 0.25")
+    (beside / f"{name}.py").write_text(OWN_METRIC)
+    monkeypatch.chdir(here)
+    assert start_metric(f"{beside / name}.py:score").score(candidate, "search") == Score(0.5)
+
+
 @pytest.mark.parametrize(
     ("name", "words"), [("raises", "RuntimeError: no such data set"), ("dies", "its process died (signal 9)")]
 )

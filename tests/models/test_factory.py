@@ -1,5 +1,6 @@
 """Networks named package.module:factory are found, and errors say why one is not."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,19 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_broken.py").write_text("import a_package_that_is_not_there")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
+
+
+def test_modules_of_the_working_folder_are_found_behind_all_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user's file hides neither a module of Python's nor an installed package."""
+    for name in ("network_of_mine", "wave"):
+        (tmp_path / f"{name}.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", str(Path.cwd()))])
+    assert make_cell("network_of_mine:Holder.build").in_channels == 3
+    with pytest.raises(ConfigError, match=r"'wave' has no 'Holder.build'; it is .*/wave.py$"):
+        make_cell("wave:Holder.build")
 
 
 def test_a_network_of_the_working_folder_is_built(folder: None) -> None:

@@ -15,21 +15,21 @@ def clip(gradients, norm):
     return gradients, before
 
 
-def ema(start, values, decay=None, ramp=False, half_life=None):
-    """Return prod_r d_r start + sum_s (1 - d_s) prod_{r > s} d_r value_s, the average's recursion solved.
+def ema(values, decay=None, ramp=False, half_life=None):
+    """Return sum_s (1 - d_s) prod_{r > s} d_r value_s, the average's recursion solved.
 
     Args:
-        start: the average before the first update.
         values: the values at the updates s = 1, 2, ...
-        decay, ramp: d_s is ``decay``, with the ramp times 1 - exp(-s / 2000).
-        half_life: in place of ``decay``, d_s is 2^(-1 / (half_life s)).
+        decay, ramp: d_s is ``decay``, with the ramp times 1 - exp(-s / 2000), and 0 for s = 1.
+        half_life: in place of ``decay``, d_s is 2^(-1 / (half_life s)), and 0 for s = 1.
     """
     steps = np.arange(1, len(values) + 1)
     if half_life is not None:
         decays = 2.0 ** (-1 / (half_life * steps))
     else:
         decays = decay * (1 - np.exp(-steps / 2000)) if ramp else np.full(len(values), decay)
-    total = start * np.prod(decays)
+    decays[0] = 0
+    total = 0.0
     for index, value in enumerate(values):
         total = total + (1 - decays[index]) * np.prod(decays[index + 1 :]) * value
     return total

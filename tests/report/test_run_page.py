@@ -215,6 +215,18 @@ def test_the_losses_of_both_stages_lie_on_one_axis_of_epochs(run: RunFiles) -> N
 SVG = '<?xml version="1.0"?>\n<svg width="1"><defs><path id="a"/></defs><use href="#a"/><g clip-path="url(#a)"/></svg>'
 
 
+def test_all_that_a_page_shows_is_its_main_part(tmp_path: Path) -> None:
+    """Readers of screens jump to it."""
+    page = Page(tmp_path, "page.html")
+    page.add("Part", [], "below")
+    body = page.write("Title", "summary").read_text().partition("<body>")[2]
+    assert body.count("main>") == 2
+    before, inside, after = re.split("</?main>", body)
+    assert before.strip() == ""
+    assert after.split() == ["</body>", "</html>"]
+    assert all(text in inside for text in ("<h1>Title", "summary", "<nav>", "below"))
+
+
 def test_text_is_not_markup(tmp_path: Path) -> None:
     page = Page(tmp_path, "page.html")
     page.add("A & B", [], table(("<i>",), [("<script>", "**x**")]) + details("<u>", "</pre>"))

@@ -98,7 +98,17 @@ def test_the_running_mean_is_that_of_the_neighbours_that_are_finite(n: int) -> N
     for place in range(n):
         near = [values[i] for i in range(n) if abs(i - place) <= width // 2 and np.isfinite(values[i])]
         expected.append(np.mean(near) if near else np.nan)
-    np.testing.assert_allclose(running_mean(values, width), expected, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(running_mean(values, width, range(n)), expected, rtol=1e-10, atol=1e-12)
+    places = [0, n // 2, n - 1]
+    np.testing.assert_allclose(running_mean(values, width, places), np.array(expected)[places], rtol=1e-10, atol=1e-12)
+
+
+def test_one_huge_value_hides_none_of_those_behind_its_window() -> None:
+    losses = np.full(300, 2.0)
+    losses[10] = 1e17
+    mean = running_mean(losses, width := mean_width(300), range(300))
+    np.testing.assert_array_equal(mean[10 + width // 2 + 1 :], 2.0)
+    assert mean[10] == pytest.approx(1e17 / width)
 
 
 def test_the_band_holds_the_middle_of_each_window_and_leaves_out_what_is_not_finite() -> None:

@@ -62,7 +62,7 @@ def test_the_average_moves_with_accepted_steps_only(options):
     network = TanhMLP()
     average = EMA(network, **options)
     step = SubspaceTrainStep(network, basis_for(network, 6), alpha=0.01, parts=[average])
-    start, path = weight_vector(network), []
+    path = []
     for number, batch in enumerate(BATCHES):
         if number == 3:
             step.line_search = RejectAll(2)
@@ -71,7 +71,7 @@ def test_the_average_moves_with_accepted_steps_only(options):
         if accepted:
             path.append(weight_vector(network))
         found = np.concatenate([value.asnumpy().ravel() for value in average.averages])
-        np.testing.assert_allclose(found, ema(start, path, **options), atol=1e-6)
+        np.testing.assert_allclose(found, ema(path, **options), atol=1e-6)
 
 
 def test_a_search_in_half_precision_sees_the_gradient_without_its_loss_scale():

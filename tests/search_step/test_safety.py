@@ -49,13 +49,30 @@ class Guarded(nn.Cell):
         return (x * self.w).sum() + square + ops.log(ops.relu(self.limit - square)) * 0.0
 
 
-class FunctionalDropout(nn.Cell):
+class ConstantNoise(nn.Cell):
+    """A network with noise that a graph keeps as a constant, so that each graph has another one."""
+
     def __init__(self):
         super().__init__()
         self.dense = nn.Dense(40, 1)
 
     def construct(self, x):
-        return ops.dropout(self.dense(x), p=0.5, training=True).mean()
+        noise = Tensor(np.random.standard_normal((64, 1)).astype(np.float32))  # noqa: NPY002
+        return (self.dense(x) + noise).mean()
+
+
+class FunctionalDropout(nn.Cell):
+    """A network whose noise a search can't repeat; its loss is a mean times ``scale``, plus ``offset``."""
+
+    def __init__(self, scale: float = 1.0, offset: float = 0.0, head: str = "normal"):
+        super().__init__()
+        self.dense = nn.Dense(40, 10)
+        self.head = nn.Dense(10, 1, weight_init=head)
+        self.scale, self.offset = scale, offset
+
+    def construct(self, x):
+        error = self.head(ops.dropout(self.dense(x), p=0.5, training=True)) - 1.0
+        return (error * error).mean() * self.scale + self.offset
 
 
 def test_accepted_points_satisfy_armijo_by_an_independent_forward(pynative):
@@ -240,10 +257,35 @@ def test_frozen_parameters_are_outside_the_basis_and_untouched(pynative):
     assert not np.array_equal(weight_vector(network), trained)
 
 
-def test_random_numbers_the_search_cannot_repeat_are_found_at_the_first_step(mode):
-    network = FunctionalDropout()
-    step = SubspaceTrainStep(network, basis_for(network, 2))
-    before = state_bytes(network)
+@pytest.mark.parametrize(
+    "network",
+    [
+        FunctionalDropout,
+        lambda: FunctionalDropout(scale=1e-4),
+        lambda: FunctionalDropout(offset=1e3),
+        lambda: FunctionalDropout(head="zeros"),  # which hides the noise until it has moved
+        ConstantNoise,
+    ],
+    ids=["plain", "small loss", "large loss", "head of zeros", "constant"],
+)
+def test_random_numbers_the_search_cannot_repeat_are_found_before_a_step_is_made(mode, network):
+    network = network()
+    step = SubspaceTrainStep(network, basis_for(network, 40))
+    before, memory = state_bytes(network), step.memory
     with pytest.raises(SearchError, match=r"ops\.dropout"):
         step(Tensor(np.random.default_rng(0).standard_normal((64, 40)).astype(np.float32)))
     assert state_bytes(network) == before
+    assert step.memory is memory
+
+
+def test_losses_are_measured_again_until_a_step_is_accepted():
+    network = BatchNormNet()
+    step = SubspaceTrainStep(network, basis_for(network, 8), alpha=0.0)
+    passes, loss = [], step.objective.loss
+    step.objective.loss = lambda inputs: passes.append(1) or loss(inputs)
+    accepting = step.line_search
+    for search, more in ((RejectAll(2), 1), (RejectAll(2), 1), (accepting, 2), (accepting, 0), (RejectAll(2), 0)):
+        step.line_search = search
+        passes.clear()
+        n_trials = step(*image_batch(0)).n_trials
+        assert len(passes) == n_trials + more

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from mindspore import nn
 
 from dimred.checkpoints.layout import WeightLayout
+from dimred.checkpoints.series import CheckpointSeries
 from dimred.errors import CheckpointError, ConfigError, SeriesError, StoppedError
 from dimred.subspace import fit
 from dimred.subspace.basis import load_basis
@@ -44,6 +46,27 @@ def test_what_can_not_be_done_is_refused_and_nothing_written(walk, tmp_path, arg
     with pytest.raises(error, match=words):
         fit_basis(series, **{"out": out} | arguments)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("skip_bad", [False, True])
+def test_a_network_that_no_snapshot_fits_is_what_is_wrong_and_not_a_snapshot(tmp_path, skip_bad, caplog):
+    """Such as one with a layer that was frozen when the snapshots were taken."""
+    network = nn.SequentialCell(nn.Dense(3, 2), nn.Dense(2, 2))
+    network[0].weight.requires_grad = False
+    series = CheckpointSeries(tmp_path / "s")
+    for step in range(4):
+        series.append({p.name: p + 1.0 * step for p in network.trainable_params()}, step=step, epoch=step)
+    assert fit_basis(series, 1, network=network).n_weights == 8
+    network[0].weight.requires_grad = True
+    caplog.clear()
+    with pytest.raises(CheckpointError) as refused:
+        fit_basis(series, 1, network=network, skip_bad=skip_bad)
+    assert str(refused.value).startswith(
+        f"None of the 4 snapshots in {tmp_path / 's'} fits the network (the last: it has no parameter '0.weight' "
+        "(2, 3)). A snapshot has the weights that were trained when it was taken; leave the same ones untrained now "
+    )
+    assert "skip" not in str(refused.value)
+    assert not caplog.messages
 
 
 def test_a_folder_without_snapshots_is_named_as_the_argument_series(tmp_path):

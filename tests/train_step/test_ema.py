@@ -8,10 +8,12 @@ import pytest
 from mindspore import nn
 
 from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
+from dimred.stages.subspace_train_step import SubspaceTrainStep
 from dimred.train_step.ema import EMA
+from dimred.train_step.statistics import moving_statistics
 from dimred.train_step.step import TrainStep
 from dimred.vectors.parameters import from_arrays, to_arrays
-from tests.helpers.networks import BatchNormNet, TanhMLP, image_batch, state_bytes, weight_vector
+from tests.helpers.networks import BatchNormNet, TanhMLP, basis_for, image_batch, state_bytes, weight_vector
 from tests.helpers.problems import batches, tensors
 from tests.oracles.train_step import ema
 
@@ -35,12 +37,12 @@ def averaged(kind: str) -> tuple[TanhMLP, TrainStep]:
 def uninterrupted(kind: str) -> tuple[np.ndarray, np.ndarray]:
     """Return the average after all steps, and its closed form from the path of the weights."""
     network, step = averaged(kind)
-    start, path = weight_vector(network), []
+    path = []
     for batch in batches(N_STEPS):
         step(*tensors(batch))
         path.append(weight_vector(network))
     found = np.concatenate([value.asnumpy().ravel() for value in step.ema.averages])
-    return found, ema(start.astype(np.float64), np.array(path, np.float64), **KINDS[kind])
+    return found, ema(np.array(path, np.float64), **KINDS[kind])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -56,7 +58,7 @@ def test_hundreds_of_updates_follow_a_drift(pynative):
     for value in drift:
         ms.ops.assign(network.weight, ms.Tensor([[value]]))
         average()
-    expected = ema(0.0, drift.astype(np.float64), 0.9999, False)
+    expected = ema(drift.astype(np.float64), 0.9999, False)
     np.testing.assert_allclose(average.averages[0].asnumpy().item(), expected, rtol=2e-5)
 
 
@@ -80,6 +82,34 @@ def test_a_resumed_run_gives_the_same_average_byte_for_byte(kind, tmp_path, pyna
     for batch in batches(N_STEPS)[N_STEPS // 2 :]:
         resumed(*tensors(batch))
     np.testing.assert_array_equal(np.concatenate([one.asnumpy().ravel() for one in resumed.ema.averages]), found)
+
+
+def train_step(network: nn.Cell, average: EMA) -> TrainStep:
+    return TrainStep(network, nn.Momentum(network.trainable_params(), 0.1, 0.9), parts=[average])
+
+
+def search_step(network: nn.Cell, average: EMA) -> SubspaceTrainStep:
+    return SubspaceTrainStep(network, basis_for(network, 8), parts=[average])
+
+
+@pytest.mark.parametrize("make", [train_step, search_step])
+@pytest.mark.parametrize("ramp", [True, False], ids=["ramp", "fixed"])
+def test_an_average_made_before_the_weights_are_loaded_begins_at_its_first_update(make, ramp, mode):
+    """What the network held before counts for nothing, whatever it was, and neither do its BatchNorm statistics."""
+    network, loaded = BatchNormNet(), to_arrays(BatchNormNet(seed=6).get_parameters())
+    for parameter in (*network.trainable_params(), *moving_statistics(network)):
+        parameter.set_data(ms.Tensor(np.full(parameter.shape, 1e30, np.float32)))
+    average = EMA(network, 0.9, ramp)
+    step = make(network, average)
+    from_arrays(network.get_parameters(), loaded, "the checkpoint")
+    with average.in_place():
+        assert state_bytes(network) == {name: value.tobytes() for name, value in loaded.items()}
+    step(*image_batch(0))
+    assert int(average.n_updates.asnumpy()) == 1
+    for value, one in zip(average.values, average.averages, strict=True):
+        np.testing.assert_array_equal(one.asnumpy(), value.asnumpy(), value.name)
+    step(*image_batch(1))
+    assert any((average.averages[0] != average.values[0]).asnumpy().ravel())
 
 
 def test_in_place_the_network_is_the_average_and_afterwards_itself(mode):
@@ -110,6 +140,7 @@ def test_weights_in_half_precision_have_an_average_that_moves(mode):
     network, dtype = nn.Dense(2, 1, has_bias=False), ms.float16
     network.weight = ms.Parameter(ms.Tensor(np.ones((1, 2), np.float32)).astype(dtype), name="weight")
     average = EMA(network, 0.9999, ramp=False)
+    average()
     network.weight.set_data(ms.Tensor(np.full((1, 2), 2.0, np.float32)).astype(dtype))
     for _ in range(100):
         average()

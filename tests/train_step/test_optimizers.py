@@ -79,6 +79,9 @@ def test_weights_may_be_loaded_until_the_first_schedule_free_update(pynative):
     weight = Parameter(Tensor(np.zeros(2, np.float32)), name="w")
     step = make_optimizer("schedule_free", [weight], 0.5)
     weight.set_data(Tensor(np.array([3, 4], np.float32)))
+    with step.in_place():
+        np.testing.assert_array_equal(weight.asnumpy(), [3, 4])
+    np.testing.assert_array_equal(step.averaged()["w"], [3, 4])
     step((Tensor(np.array([1, 2], np.float32)),))
     np.testing.assert_allclose(weight.asnumpy(), [2.5, 3.0], rtol=1e-6)
 

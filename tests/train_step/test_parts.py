@@ -59,7 +59,7 @@ def twin(parts: set[str]) -> tuple[list[float], list[float], np.ndarray, np.ndar
         [DECAY if decays(p, NO_DECAY_PATTERNS) else 0.0 for p in parameters],
         RATES,
     )
-    start = w = weight_vector(network).astype(np.float64)
+    w = weight_vector(network).astype(np.float64)
     losses, norms, path = [], [], []
     for batch in batches(N_STEPS):
         loss, g = mlp_function()(w, batch)
@@ -68,7 +68,7 @@ def twin(parts: set[str]) -> tuple[list[float], list[float], np.ndarray, np.ndar
         weights = [part.reshape(shape) for part, shape in zip(np.split(w, ends), shapes, strict=True)]
         w = np.concatenate([part.ravel() for part in optimizer.step(weights, gradients)])
         losses, norms, path = [*losses, loss], [*norms, norm], [*path, w]
-    return losses, norms, w, ema(start, path, KEEP, ramp=False)
+    return losses, norms, w, ema(path, KEEP, ramp=False)
 
 
 def compare(parts: set[str]) -> None:
