@@ -6,7 +6,6 @@ python -m dimred.pipelines.machine bench DATA --config pipelines/configs/digits.
 import json
 import math
 import os
-import resource
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,6 +18,7 @@ from mindspore import Tensor, nn
 from dimred.config import StageOneConfig, load_config
 from dimred.console import Data, DeviceTarget, Overrides, run_program
 from dimred.errors import DimredError
+from dimred.io.system import peak_memory_bytes
 from dimred.launch.channel import tell_refusal
 from dimred.runs.device import set_precision, set_up
 from dimred.runs.loop import EpochLoop, Observer, Progress
@@ -85,7 +85,7 @@ def bench(
     seconds = done_at[last] - done_at[first]
     per_epoch = part.steps_per_epoch  # whose last step may have fewer rows
     n_rows = sum(part.rows_of_step(step_before % per_epoch + 1) for step_before in range(first, last))
-    peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # of the process
+    peak = peak_memory_bytes()  # of the process
     if device_target == "Ascend":
         peak = int(ms.runtime.max_memory_allocated())  # of the tensors on the device
     precision, size = settings.precision, f", {settings.data.image_size} px" if settings.data.dataset is None else ""

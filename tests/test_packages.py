@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "curves": (),
     "console": ("errors",),
     "io": ("errors",),
-    "config": ("errors", "curves"),
+    "config": ("errors", "curves", "io"),
     "checkpoints": ("errors", "io"),
     "subspace": ("errors", "io", "checkpoints"),
     "averaging": ("errors", "curves", "io", "checkpoints"),

@@ -130,7 +130,7 @@ def reading(path: str | os.PathLike[str]) -> Iterator[None]:
     except FileNotFoundError:
         raise CheckpointError(f"{path} is not found.") from None
     except OSError as error:
-        why = os.strerror(error.errno) if error.errno else str(error)
+        why = error.strerror or str(error)
         raise CheckpointError(f"{path} can't be read: {why}.") from None
 
 

@@ -34,16 +34,18 @@ def check(
 ) -> None:
     """Decode every image; count grey, CMYK and damaged ones, and list the damaged. Exit status 1 if any is damaged.
 
+    A named pipe or a device with the name of an image is listed too.
+
     Hidden files and folders are left out, as in training. Images in formats that training does not read are counted
     separately.
 
     Example: dimred data check ./imagenet
     """
-    from dimred.data.image_checks import check_images
+    from dimred.data.image_checks import UNUSABLE, check_images
     from dimred.data.image_tree import IMAGE_SUFFIXES, count_in_words
 
     kinds, not_read = check_images(root, workers)
-    bad_paths = [path for path, kind in kinds.items() if kind == "damaged"]
+    bad_paths = [path for path, kind in kinds.items() if kind in UNUSABLE]
     for path in bad_paths:
         print(path)
     print(", ".join(f"{number} {kind}" for kind, number in sorted(Counter(kinds.values()).items())))

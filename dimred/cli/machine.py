@@ -19,7 +19,8 @@ from dimred import __version__
 from dimred.console import Data, DeviceTargetIfGiven, Overrides
 from dimred.errors import ConfigError, DimredError, MissingPackageError, number_of
 from dimred.io.atomic import describe_os_error
-from dimred.io.disk_space import free_bytes
+from dimred.io.regular_file import read_regular
+from dimred.io.system import free_bytes, n_processors
 from dimred.launch.devices import ASCEND_DEVICE, Target, choose_devices
 
 _LEAST_MEMORY, _LEAST_DISK = 2e9, 1e9  # bytes; MindSpore alone takes half a gigabyte for each rank
@@ -59,7 +60,12 @@ def doctor(
     for result in results:
         _show(result)
     if not any(result.remedy for result in results if result.what in _NEEDED_FOR_A_JOB):
-        for what, n_ranks, port in (("one compiled step", 1, None), ("one collective", max(2, devices), master_port)):
+        from dimred.launch.job import can_join_ranks
+
+        steps: list[tuple[str, int, int | None]] = [("one compiled step", 1, None)]
+        if can_join_ranks():
+            steps.append(("one collective", max(2, devices), master_port))
+        for what, n_ranks, port in steps:
             results.append(_step(f"{what}, {number_of(n_ranks, 'rank')}", n_ranks, device_target, port))
             _show(results[-1])
     n_wrong = sum(bool(result.remedy) for result in results)
@@ -102,8 +108,7 @@ def _device(target: Target) -> CheckResult:
     if target == "Ascend" and not ASCEND_DEVICE.exists():
         text = f"Ascend, but {ASCEND_DEVICE} is missing"
         return CheckResult("device", text, "install the driver, or give --device-target CPU")
-    n_cores = len(os.sched_getaffinity(0))
-    return CheckResult("device", f"{target}; {n_cores} of the host's {os.cpu_count()} cores for this process")
+    return CheckResult("device", f"{target}; {n_processors()} of the host's {os.cpu_count()} cores for this process")
 
 
 def _cann(target: Target) -> CheckResult:
@@ -115,7 +120,8 @@ def _cann(target: Target) -> CheckResult:
         return CheckResult("CANN", text, "install CANN, and source its set_env.sh")
     if not Path(home).is_dir():
         return CheckResult("CANN", f"{home}, which does not exist", "source the set_env.sh of a CANN that is installed")
-    lines = [line for path in Path(home).glob("version.*") for line in path.read_text(errors="replace").splitlines()]
+    texts = [read_regular(path).decode(errors="replace") for path in Path(home).glob("version.*")]
+    lines = [line for text in texts for line in text.splitlines()]
     version = next((line.strip() for line in lines if "ersion" in line), "no version found")
     return CheckResult("CANN", f"{home} ({version})")
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from dimred.errors import ConfigError, MissingPackageError
 from dimred.io.run_names import RANK_LOG, results_in
+from dimred.io.system import n_processors
 from dimred.launch.devices import ASCEND_DEVICE, Target
 from dimred.launch.environment import COMMAND, words_of_dimred
 
@@ -23,6 +24,11 @@ _USUAL_PORT = 8118  # MindSpore's own launcher uses it too
 _SECONDS_TO_JOIN = 600  # hosts are started by hand, one after the other
 _SCHEDULER = "from mindspore import communication; communication.init()"  # returns when all ranks have ended
 OF_SCHEDULER = {"MS_ROLE": "MS_SCHED"}  # the scheduler's variables in addition to Job.environment
+
+
+def can_join_ranks() -> bool:
+    """Return whether MindSpore can join ranks on this system: its build for macOS lacks its cluster's network."""
+    return sys.platform != "darwin"
 
 
 @dataclass(frozen=True)
@@ -93,7 +99,7 @@ class Job:
             # Ranks that list a large image folder reach the first collective minutes apart; HCCL waits 120 s.
             usual["HCCL_CONNECT_TIMEOUT"] = "600"
         elif len(self.local_ranks) > 1:
-            usual["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // len(self.local_ranks)))
+            usual["OMP_NUM_THREADS"] = str(max(1, n_processors() // len(self.local_ranks)))
             # By default MindSpore's ranks look for each other every 3 to 5 s; with 1 s, two ranks start 5 s sooner.
             usual |= {"MS_RETRY_INTERVAL_LOWER": "1", "MS_RETRY_INTERVAL_UPPER": "1"}
         return {
@@ -129,11 +135,16 @@ class Job:
 
         Raises:
             MissingPackageError: MindSpore is not installed.
-            ConfigError: the devices or CANN's module ``hccl`` are missing, the port can't be used, or a folder holds
-                earlier results and ``resume`` is not set.
+            ConfigError: ranks can't be joined on this system, the devices or CANN's module ``hccl`` are missing, the
+                port can't be used, or a folder holds earlier results and ``resume`` is not set.
         """
         if find_spec("mindspore") is None:
             raise MissingPackageError("mindspore")
+        if self.joins_ranks and not can_join_ranks():
+            raise ConfigError(
+                f"--devices is {self.devices}, but MindSpore for macOS can't join ranks; give --devices 1, or train on "
+                "Linux"
+            )
         if self.device_target == "Ascend":
             self._check_ascend()
         if self.has_scheduler:

@@ -5,7 +5,6 @@ answers questions in JSON over the socket DESCRIPTOR.
 """
 
 import contextlib
-import ctypes
 import importlib.util
 import inspect
 import json
@@ -26,10 +25,10 @@ import numpy as np
 
 from dimred.averaging.choice import standard_error
 from dimred.errors import ConfigError, DimredError, shown
+from dimred.io.system import start_tied
 from dimred.merging.folder import read_one
 from dimred.merging.output import put_statistics
 
-_PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 _LONGEST_POLL_SECONDS = 2e6  # the kernel counts milliseconds in 31 bits
 
 
@@ -141,10 +140,9 @@ class ProcessMetric:
         here, there = socket.socketpair()
         command = [sys.executable, "-m", "dimred.merging.user_metric", str(there.fileno()), file, name]
         with there, self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[there.fileno()],
-                start_new_session=True,
-            )  # fmt: skip
+            self._process = start_tied(  # for a metric that never releases the GIL, and so can't end by itself
+                command, signal.SIGKILL, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[there.fileno()]
+            )
         self._connection = Connection(here.detach())
         return self._answer()
 
@@ -224,7 +222,7 @@ def _load(file: Path, name: str) -> FunctionMetric:
 def _end_with(connection: Connection) -> None:
     """Wait until the merge has ended, then end this process and all that it started."""
     merge = select.poll()
-    merge.register(connection.fileno(), 0)  # a hang-up is always reported
+    merge.register(connection.fileno(), select.POLLHUP)
     merge.poll()
     os.killpg(0, signal.SIGKILL)
 
@@ -234,7 +232,6 @@ def _serve(connection: Connection, file: str, name: str) -> None:
 
     An answer is [why it failed, None] or [None, result].
     """
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # for a metric that never releases the GIL
     threading.Thread(target=_end_with, args=[connection], daemon=True).start()
 
     def answer(failure: str | None, result: Any = None) -> None:

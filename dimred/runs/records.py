@@ -13,6 +13,7 @@ from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import RunError
 from dimred.io.atomic import flush_to_disk, open_atomic, retry
 from dimred.io.metrics_file import finite
+from dimred.io.regular_file import open_regular
 
 _log = logging.getLogger(__name__)
 
@@ -129,7 +130,7 @@ def _parts(path: Path, n_bytes: int | None = None) -> Iterator[bytes]:
     """Yield the file up to a number of bytes, by default all that it has now; nothing if it does not exist."""
     if path.exists():
         left = path.stat().st_size if n_bytes is None else n_bytes
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             while part := file.read(min(left, _PART)):
                 left -= len(part)
                 yield part

@@ -13,8 +13,8 @@ from dimred.checkpoints.layout import arrays_digest
 from dimred.checkpoints.states import read_full_checkpoint
 from dimred.config import N_COMPONENTS, StageConfig, StageOneConfig, StageTwoConfig
 from dimred.errors import ConfigError, number_of
-from dimred.io.disk_space import free_bytes
 from dimred.io.run_names import BASIS, named_weights
+from dimred.io.system import free_bytes
 from dimred.runs.begun import Begun
 from dimred.runs.run_folder import check_run_folder
 from dimred.runs.steps import build_optimizer, warn_of_idle_patterns

@@ -80,7 +80,7 @@ def test_a_disk_that_does_not_say_how_much_is_free_is_not_full(library, tmp_path
     """As gcsfuse and s3fs."""
     code = """
 from pathlib import Path
-from dimred.io.disk_space import free_bytes
+from dimred.io.system import free_bytes
 from dimred.stages.checks import check_space
 check_space(Path(), 10**18)
 assert free_bytes(Path()) is None
