@@ -53,8 +53,9 @@ def read_image_tree(folder: Path) -> ImageTree:
     counts, passed_over, similar = Counter[str](), Counter[str](), set[str]()
     for name in classes:
         images, others = list[os.DirEntry[str]](), list[os.DirEntry[str]]()
-        for entry in os.scandir(folder / name):
-            (images if is_image(entry) else others).append(entry)
+        with os.scandir(folder / name) as entries:
+            for entry in entries:
+                (images if is_image(entry) else others).append(entry)
         counts.update(_suffix(entry.name) for entry in images)
         kinds = _kinds(others)
         passed_over.update(kinds)

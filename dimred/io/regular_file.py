@@ -7,7 +7,6 @@ itself, such as MindSpore's reader of images, gets it after ``check_regular``.
 import os
 import stat
 from io import BufferedReader
-from pathlib import Path
 
 _KINDS = {
     stat.S_IFBLK: "a device",
@@ -37,7 +36,7 @@ def check_regular(path: str | os.PathLike[str]) -> None:
         NotRegularError: it leads to something else.
         OSError: it leads nowhere, or can't be looked at.
     """
-    _check_mode(path, Path(path).stat())
+    _check_mode(path, os.stat(path))  # noqa: PTH116 - a merge opens each tensor, and a Path would cost as much again
 
 
 def open_regular(path: str | os.PathLike[str]) -> BufferedReader:
@@ -59,7 +58,8 @@ def _open(path: str, flags: int) -> int:
     check_regular(path)  # some devices act when they are opened
     descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
     try:
-        _check_mode(path, os.fstat(descriptor))  # another one may have taken its place meanwhile
+        _check_mode(path, os.fstat(descriptor))  # something else may have taken its place meanwhile
+        os.set_blocking(descriptor, True)
     except BaseException:
         os.close(descriptor)
         raise

@@ -25,10 +25,12 @@ import numpy as np
 
 from dimred.averaging.choice import standard_error
 from dimred.errors import ConfigError, DimredError, shown
+from dimred.io.regular_file import check_regular
 from dimred.io.system import start_tied
 from dimred.merging.folder import read_one
 from dimred.merging.output import put_statistics
 
+_WHAT_TO_GIVE = "give a Python file and a function, such as my_metric.py:score"
 _LONGEST_POLL_SECONDS = 2e6  # the kernel counts milliseconds in 31 bits
 
 
@@ -107,11 +109,14 @@ class ProcessMetric:
         self.timeout_seconds, self._log = timeout_seconds, log
         self._process: subprocess.Popen[bytes] | None = None
         file, _, name = str(source).rpartition(":")  # a caller may have given something else
-        if not (name and Path(file).is_file()):
-            where = f", but there is no file {file!r}" if file and name else ""
+        if not (file and name):
+            raise ConfigError(f"metric is {source!r}; {_WHAT_TO_GIVE}")
+        try:
+            check_regular(file)
+        except OSError as error:
             raise ConfigError(
-                f"metric is {source!r}{where}; give a Python file and a function, such as my_metric.py:score"
-            )
+                f"metric is {source!r}, but {file!r} can't be read ({error.strerror}); {_WHAT_TO_GIVE}"
+            ) from None
         try:
             self.has_splits, self.reestimates = self._start(file, name)
         except MetricError as error:
