@@ -230,7 +230,7 @@ ELSEWHERE = {
     "dimred/io/atomic.py": {
         "os.open(path, os.O_RDONLY)": "flushes what this process has written",
         "os.open(path, os.O_NOFOLLOW": "only locks it",
-        "os.open(self._path, os.O_RDWR": "a lock, opened to write",
+        "os.open(self.": "a lock, opened to write",
         "temporary.open('r+b')": "this process has made it",
     },
     "dimred/io/regular_file.py": {"open(path, 'rb', opener=_open)": "the rule", "os.open(path, flags": "the rule"},

@@ -15,6 +15,7 @@ from dimred.errors import StoppedError
 from dimred.launch.launcher import launch
 from dimred.launch.programs import start
 from dimred.launch.signals import StopSignals
+from tests.helpers import needs
 from tests.helpers.like_mac import LIKE_MAC
 from tests.helpers.processes import nothing_is_left, soon
 from tests.launch.jobs import Launcher, job
@@ -35,6 +36,7 @@ def listening() -> set[str]:
     return found
 
 
+@needs.LINUX
 def test_nobody_listens_and_each_rank_holds_one_socket_of_its_own(tmp_path, capfd):
     launcher = Launcher(tmp_path, "save", "75", devices=2)
     ranks = [psutil.Process(pid) for pid in launcher.pids(2).values()]
