@@ -94,9 +94,14 @@ def reserve(descriptor: int, n_bytes: int) -> None:
 
 
 def anonymous_file() -> IO[bytes]:
-    """Open an empty file that has no name: in memory, or else in the folder for temporary files."""
+    """Open an empty file that has no name: in memory, or else in the folder for temporary files.
+
+    Raises:
+        OSError: the process has too many open files, or that folder is full or not writable.
+    """
     if hasattr(os, "memfd_create"):
-        return os.fdopen(os.memfd_create("dimred"), "w+b")
+        with contextlib.suppress(OSError):  # of a kernel that lacks it
+            return os.fdopen(os.memfd_create("dimred"), "w+b")
     return tempfile.TemporaryFile()
 
 
