@@ -6,6 +6,7 @@ see ``dimred.workarounds.onednn_cap`` and ``dimred.workarounds.litter``.
 The public names are loaded on first use, so that ``import dimred`` and ``dimred --help`` don't load MindSpore.
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from dimred.train_step.precision import with_precision as with_precision
     from dimred.train_step.schedule_free import ScheduleFree as ScheduleFree
     from dimred.train_step.step import TrainStep as TrainStep
+
+if sys.platform == "win32":
+    raise ImportError("dimred runs on Linux and macOS; on Windows, install WSL (wsl --install) and dimred inside it")
 
 __version__ = "0.1.0"
 

@@ -4,7 +4,6 @@ python -m dimred.pipelines.machine bench DATA --config pipelines/configs/digits.
 """
 
 import json
-import resource
 import time
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +14,7 @@ import typer
 from dimred.config import StageOneConfig, load_config
 from dimred.console import Data, DeviceTarget, Overrides, run_program
 from dimred.errors import DimredError
+from dimred.io.system import peak_memory_bytes
 from dimred.launch.channel import tell_refusal
 from dimred.launch.devices import DEVICES, make_ready
 
@@ -46,7 +46,7 @@ def bench(
     step = build_train_step(settings, task.network, task.steps_per_epoch, ranks)
     with open_run(out, task) as run:
         times = time_steps(run, task, step)
-    peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # of the process
+    peak = peak_memory_bytes()  # of the process
     if device_target != "CPU":
         peak = int(ms.runtime.max_memory_allocated())  # of the tensors on the device
     precision, size = settings.precision, dataset_of(settings.data).describe(settings.data.image_size)

@@ -12,6 +12,7 @@ import pytest
 
 from dimred.console import Lines, run_program
 from dimred.errors import ConfigError, FaultError
+from tests.helpers import needs
 
 log = logging.getLogger("dimred.somewhere")
 
@@ -73,6 +74,7 @@ def test_lines_go_where_the_program_wants_them_and_warnings_to_standard_error(
     assert capsys.readouterr() == ((lines, warning) if to_stdout else ("", lines + warning))
 
 
+@needs.FULL_DEVICE
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 def test_a_line_that_a_full_disk_does_not_take_ends_nothing(stream: str, monkeypatch: pytest.MonkeyPatch) -> None:
     went_on = False

@@ -40,6 +40,15 @@ def test_a_script_leaves_no_folder_and_no_traceback(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [script]
 
 
+def test_on_windows_the_import_says_what_to_do() -> None:
+    """Windows has no ``fcntl``, so nothing that needs it may be loaded before."""
+    code = "import sys; sys.platform = 'win32'; sys.modules['fcntl'] = None; import dimred"
+    done = run(sys.executable, "-c", code, status=1)
+    assert done.stderr.splitlines()[-1] == (
+        "ImportError: dimred runs on Linux and macOS; on Windows, install WSL (wsl --install) and dimred inside it"
+    )
+
+
 def test_dir_shows_the_public_names_and_no_others() -> None:
     assert [name for name in dir(dimred) if not name.startswith("_")] == sorted(dimred.__all__)
     assert all(callable(getattr(dimred, name)) for name in dimred.__all__)

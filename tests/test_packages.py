@@ -23,7 +23,7 @@ MAY_IMPORT = {
     "console": ("errors",),
     "io": ("errors",),
     "run_files": ("errors", "io"),
-    "config": ("errors", "curves", "factories"),
+    "config": ("errors", "curves", "io", "factories"),
     "checkpoints": ("errors", "io", "run_files"),
     "subspace": ("errors", "io", "checkpoints"),
     "averaging": ("errors", "curves", "io", "run_files", "checkpoints"),

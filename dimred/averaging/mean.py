@@ -6,7 +6,6 @@ weights they would wait for it too often (tests/benchmarks/merge_cost.md).
 
 import hashlib
 import math
-import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,9 +19,10 @@ from dimred.checkpoints.checkpoint_io import Checkpoint, open_checkpoint
 from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.stored_tensor import BFLOAT16
 from dimred.errors import CheckpointError
+from dimred.io.system import n_processors
 
 BLOCK = 524_288
-_THREADS = min(4, len(os.sched_getaffinity(0)))
+_THREADS = min(4, n_processors())
 Write = Callable[[str, int, np.ndarray], None]  # name of a tensor, number of the first entry, float64 values (n,)
 _Terms = Sequence[tuple[Checkpoint, float]]  # the checkpoints that count, each with its coefficient
 

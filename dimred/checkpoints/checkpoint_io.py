@@ -17,6 +17,7 @@ from dimred.checkpoints.layout import WeightLayout, as_array
 from dimred.checkpoints.stored_tensor import StoredTensor, reading
 from dimred.errors import CheckpointError, ConfigError, shown
 from dimred.io.atomic import open_atomic
+from dimred.io.regular_file import open_regular
 
 SUFFIXES = (".ckpt", ".safetensors")
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
@@ -59,7 +60,7 @@ def read_index(path: str | os.PathLike[str], *, verify: bool = False) -> dict[st
 def open_checkpoint(path: str | os.PathLike[str]) -> BinaryIO:
     """Open a checkpoint file for reading; CheckpointError if it is missing or can't be opened."""
     with reading(path):
-        return Path(path).open("rb")
+        return open_regular(path)
 
 
 def _index(file: BinaryIO, path: Path, verify: bool) -> tuple[dict[str, StoredTensor], dict[str, str]]:

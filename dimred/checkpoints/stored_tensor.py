@@ -17,6 +17,7 @@ NUMBERS = [np.dtype(f"<{kind}{size}") for kind in "fiu" for size in (1, 2, 4, 8)
 BFLOAT16 = "bfloat16"  # NumPy has no such type: the upper half of a float32, read as two bytes
 MOST_DIMENSIONS = 32  # NumPy 1's limit
 TEXT = "text"  # MindSpore stores texts as UTF-32
+MOST_BYTES_AT_ONCE = 1 << 30  # in one call of the system; macOS refuses 2 GiB
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,7 @@ def reading(path: str | os.PathLike[str]) -> Iterator[None]:
     except FileNotFoundError:
         raise CheckpointError(f"{path} is not found.") from None
     except OSError as error:
-        why = os.strerror(error.errno) if error.errno else str(error)
+        why = error.strerror or str(error)
         raise CheckpointError(f"{path} can't be read: {why}.") from None
 
 
@@ -160,7 +161,7 @@ def read_exactly(descriptor: int, out: np.ndarray, offset: int, path: os.PathLik
     view = memoryview(out.data)
     while len(view):
         try:
-            count = os.preadv(descriptor, [view], offset)
+            count = os.preadv(descriptor, [view[:MOST_BYTES_AT_ONCE]], offset)
         except OSError as error:
             raise CheckpointError(f"{path} can't be read at byte {offset}: {os.strerror(error.errno or 0)}.") from None
         if count == 0:
@@ -177,7 +178,7 @@ def write_exactly(descriptor: int, values: np.ndarray, offset: int) -> None:
     """
     view = memoryview(values.view(np.uint8).data)
     while len(view):
-        count = os.pwrite(descriptor, view, offset)
+        count = os.pwrite(descriptor, view[:MOST_BYTES_AT_ONCE], offset)
         view, offset = view[count:], offset + count
 
 

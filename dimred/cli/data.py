@@ -37,8 +37,9 @@ def check(
     """Read all data to find what is damaged, and count the samples. Exit status 1 if an image is damaged.
 
     Of class folders, every image at any depth is decoded: grey, CMYK and damaged ones are counted, and the damaged
-    listed. Hidden files and folders are left out, as in training, and images in formats that training does not read are
-    counted separately. Of mnist and cifar, each file is read to its last byte.
+    listed, as is a named pipe or a device with the name of an image. Hidden files and folders are left out, as in
+    training, and images in formats that training does not read are counted separately. Of mnist and cifar, each file is
+    read to its last byte.
 
     Example: dimred data check ./imagenet
 

@@ -20,9 +20,10 @@ from dimred import __version__
 from dimred.console import Data, DeviceTargetIfGiven, Overrides
 from dimred.errors import ConfigError, DimredError, MissingPackageError, number_of
 from dimred.io.atomic import describe_os_error
-from dimred.io.disk_space import free_bytes
+from dimred.io.system import free_bytes
 from dimred.launch.device import CheckResult, Target
 from dimred.launch.devices import DEVICES, choose_devices
+from dimred.launch.job import can_join_ranks
 
 _log = logging.getLogger(__name__)
 
@@ -58,11 +59,12 @@ def doctor(
         _show(result)
     needed = [*of_device, disk, *(result for result in versions if result.what == "mindspore")]
     n_ranks = max(2, devices) if device.is_shared else devices
-    steps = (("one compiled step", 1, None), ("one collective", n_ranks, master_port))
-    for what, n_ranks, port in steps if not any(result.remedy for result in needed) else ():
-        if what == "one compiled step" or n_ranks > 1:
-            results.append(_step(f"{what}, {number_of(n_ranks, 'rank')}", n_ranks, device_target, port))
-            _show(results[-1])
+    steps: list[tuple[str, int, int | None]] = [("one compiled step", 1, None)]
+    if n_ranks > 1 and can_join_ranks():
+        steps.append(("one collective", n_ranks, master_port))
+    for what, n, port in steps if not any(result.remedy for result in needed) else ():
+        results.append(_step(f"{what}, {number_of(n, 'rank')}", n, device_target, port))
+        _show(results[-1])
     n_wrong = sum(bool(result.remedy) for result in results)
     print(f"{n_wrong} of {len(results)} need fixing" if n_wrong else "all is well")
     raise typer.Exit(int(n_wrong > 0))

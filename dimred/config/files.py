@@ -11,6 +11,7 @@ from dimred.config.messages import keys_of, lines_of_unknown
 from dimred.config.search import N_COMPONENTS_NAMES
 from dimred.config.stages import StageConfig, StageOneConfig, StageTwoConfig, lay_over
 from dimred.errors import ConfigError
+from dimred.io.regular_file import open_regular
 
 Stage = TypeVar("Stage", bound=StageConfig)
 SECTIONS: dict[str, type[StageConfig]] = {"stage_1": StageOneConfig, "stage_2": StageTwoConfig}
@@ -123,7 +124,7 @@ def _override(stage: type[StageConfig], values: dict[str, Any], overrides: Seque
 def _read(path: Path) -> dict[str, Any]:
     """Read the keys and values in a file."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             content = file.read(_LARGEST_FILE + 1)
         if len(content) > _LARGEST_FILE:
             problem = f"has more than {_LARGEST_FILE:,} bytes; name a YAML file"

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from dimred.data.image_checks import check_images
+from dimred.data.image_checks import UNUSABLE, check_images
 from dimred.data.image_tree import IMAGE_SUFFIXES, count_in_words
 from dimred.data.published_files import PARTS, PUBLISHED, PublishedFiles
 
@@ -21,7 +21,7 @@ class Checked(NamedTuple):
 def check_class_folders(root: Path, workers: int) -> Checked:
     """Decode every image below a folder, and list the damaged ones; see ``check_images``."""
     kinds, not_read = check_images(root, workers)
-    damaged = [str(path) for path, kind in kinds.items() if kind == "damaged"]
+    damaged = [str(path) for path, kind in kinds.items() if kind in UNUSABLE]
     lines = [*damaged, ", ".join(f"{number} {kind}" for kind, number in sorted(Counter(kinds.values()).items()))]
     if not_read:
         lines.append(

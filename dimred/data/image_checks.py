@@ -20,8 +20,10 @@ from dimred.data.image_tree import (
     open_image,
 )
 from dimred.errors import DataError
+from dimred.io.regular_file import NotRegularError, read_regular
 
 _N_CLASSES_OF_IMAGENET = 1000
+UNUSABLE = ("damaged", "no file")  # kinds of images
 _MODES = {"RGB": "colour", "L": "grey", "CMYK": "CMYK"}
 # Formats that MindSpore decodes, whatever the file's name; not GIF, nor WebP, which browsers may save as .jpg.
 _DECODED = {"JPEG", "MPO", "PNG", "BMP", "TIFF", "PPM"}
@@ -30,7 +32,7 @@ _DECODED = {"JPEG", "MPO", "PNG", "BMP", "TIFF", "PPM"}
 class CheckedImages(NamedTuple):
     """The result of ``check_images`` for a folder."""
 
-    kinds: dict[Path, str]  # file -> colour, grey, CMYK, other (palettes, transparency), or damaged
+    kinds: dict[Path, str]  # file -> colour, grey, CMYK, other (palettes, transparency), damaged, or no file
     not_read: Counter[str]  # suffix in lower case, or "file" -> number of files that are not images
 
 
@@ -99,12 +101,14 @@ def _files_below(root: Path) -> Iterator[Path]:
 
 def _kind(path: Path) -> str:
     try:
-        content = path.read_bytes()
+        content = read_regular(path)
         with open_image(io.BytesIO(content)) as image:
             if is_cut(content):
                 return "damaged"
             image.load()
             is_decoded = image.format in _DECODED and not (image.format == "TIFF" and image.mode in ("I", "F"))
             return _MODES.get(image.mode, "other") if is_decoded else "damaged"
+    except NotRegularError:
+        return "no file"
     except UNREADABLE:
         return "damaged"

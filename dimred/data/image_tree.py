@@ -5,7 +5,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ import numpy as np
 from PIL import Image, PngImagePlugin
 
 from dimred.errors import DataError
+from dimred.io.regular_file import NotRegularError, check_regular, open_regular
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp")  # in lower or upper case
 # Folders that programs leave beside the classes, apart from hidden ones: of Synology, macOS, Python, file systems.
@@ -52,8 +53,9 @@ def read_image_tree(folder: Path) -> ImageTree:
     counts, passed_over, similar = Counter[str](), Counter[str](), set[str]()
     for name in classes:
         images, others = list[os.DirEntry[str]](), list[os.DirEntry[str]]()
-        for entry in os.scandir(folder / name):
-            (images if is_image(entry) else others).append(entry)
+        with os.scandir(folder / name) as entries:
+            for entry in entries:
+                (images if is_image(entry) else others).append(entry)
         counts.update(_suffix(entry.name) for entry in images)
         kinds = _kinds(others)
         passed_over.update(kinds)
@@ -96,8 +98,24 @@ def images_in(class_folder: Path) -> Iterator[os.DirEntry[str]]:
 
 
 def is_image(entry: os.DirEntry[str]) -> bool:
-    """Return whether an entry of a folder is an image: it has the name of one, and is not a folder."""
-    return _suffix(entry.name).lower() in IMAGE_SUFFIXES and not entry.name.startswith(".") and not entry.is_dir()
+    """Return whether an entry of a folder is an image: it has an image suffix, and is neither hidden nor a folder.
+
+    Raises:
+        DataError: such an entry is a named pipe or the like. MindSpore would wait for ever for what is in it.
+    """
+    if _suffix(entry.name).lower() not in IMAGE_SUFFIXES or entry.name.startswith(".") or entry.is_dir():
+        return False
+    if not entry.is_file():
+        with suppress(FileNotFoundError):  # a link whose target is gone counts as a damaged image
+            _check_regular(entry)
+    return True
+
+
+def _check_regular(entry: os.DirEntry[str]) -> None:
+    try:
+        check_regular(entry)
+    except NotRegularError as error:
+        raise DataError(f"the image {entry.path!r} can't be read: {error}; remove it") from None
 
 
 def is_kept(name: str) -> bool:
@@ -138,8 +156,9 @@ def open_image(file: str | io.BytesIO) -> Iterator[Image.Image]:
     Image.MAX_IMAGE_PIXELS = None
     PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY = sys.maxsize
     try:
-        with Image.open(file) as image:
-            yield image
+        with ExitStack() as stack:
+            content = stack.enter_context(open_regular(file)) if isinstance(file, str) else file
+            yield stack.enter_context(Image.open(content))
     finally:
         Image.MAX_IMAGE_PIXELS, PngImagePlugin.MAX_TEXT_CHUNK, PngImagePlugin.MAX_TEXT_MEMORY = before
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dimred.errors import DataError
+from dimred.io.regular_file import read_regular
 
 PARTS = ("train", "test")
 _SIDE = 32  # pixels of CIFAR's images
@@ -132,7 +133,7 @@ def _read_idx(path: Path, n_axes: int) -> np.ndarray:
     (http://yann.lecun.com/exdb/mnist, "the idx file format").
     """
     try:
-        content = path.read_bytes()
+        content = read_regular(path)
         if path.suffix == ".gz":
             content = gzip.decompress(content)
     except _UNREADABLE as error:
@@ -206,7 +207,7 @@ class CifarFiles(PublishedFiles):
         for name in self.names(part):
             path = self.find(data, name)
             try:
-                content = path.read_bytes()
+                content = read_regular(path)
             except OSError as error:
                 raise DataError(f"{str(path)!r} can't be read ({error}); restore it") from error
             length = self.label_bytes + _PIXELS

@@ -2,7 +2,6 @@
 
 import errno
 import fcntl
-import hashlib
 import logging
 import os
 import re
@@ -18,23 +17,13 @@ from pathlib import Path
 from typing import BinaryIO, Self, TypeVar
 
 from dimred.errors import ConfigError, RunError
+from dimred.io.system import WITHOUT_SUPPORT, boot_id, flush
 
 _log = logging.getLogger(__name__)
-# Errors of file systems that can't flush a folder or lock a file, such as some network disks and those in user space.
-_WITHOUT_SUPPORT = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}
 _LEFTOVER = re.compile(r"\.writing-[0-9a-f]{16}-[0-9a-f]{8}\.tmp")
 
 
-def _boot() -> str:
-    """Return an identifier of this boot of this machine, the same in all its containers; a random one if unknown."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_bytes()
-    except OSError:
-        return secrets.token_hex(8)
-    return hashlib.sha256(boot).hexdigest()[:16]
-
-
-BOOT = _boot()
+BOOT = boot_id() or secrets.token_hex(8)
 
 
 @contextmanager
@@ -181,9 +170,9 @@ def flush_to_disk(descriptor: int, path: Path, *, is_growing: bool = False) -> N
         OSError: the disk fails or is full; its ``filename`` is ``path``.
     """
     try:
-        (os.fdatasync if is_growing else os.fsync)(descriptor)
+        flush(descriptor, is_growing=is_growing)
     except OSError as error:
-        if error.errno in _WITHOUT_SUPPORT:
+        if error.errno in WITHOUT_SUPPORT:
             return
         error.filename = str(path)
         raise
@@ -305,7 +294,7 @@ class FolderLock:
             note = os.pread(descriptor, 200, 0).decode(errors="replace")
             holder = note if note.startswith("process ") and note.isprintable() else "another process"
             raise RunError(f"{self._what}, where {holder} is at work; wait for it, end it, or name another") from None
-        if error.errno in {errno.ENOLCK, *_WITHOUT_SUPPORT}:
+        if error.errno in {errno.ENOLCK, *WITHOUT_SUPPORT}:
             self.remove()
             raise RunError(
                 f"{self._what}, but files can't be locked there ({error.strerror}), so two processes could write the "
@@ -355,5 +344,5 @@ def retry(action: Callable[[], _Result]) -> _Result:
 
 def describe_os_error(error: OSError) -> str:
     """Return the name of the file, if the error has one, and the system's reason, for a message."""
-    why = os.strerror(error.errno) if error.errno else str(error)
+    why = error.strerror or str(error)
     return f"{error.filename}: {why}" if error.filename else why

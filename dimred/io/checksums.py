@@ -9,6 +9,7 @@ from typing import Any
 
 from dimred.io.atomic import atomic_write
 from dimred.io.file_format import FileFormat
+from dimred.io.regular_file import open_regular
 
 _KEY = "checksum"
 _BLANK = "0" * 64
@@ -43,7 +44,7 @@ def read_checksummed(path: str | os.PathLike[str], file_format: FileFormat) -> d
             version that this dimred does not read.
         OSError: the file can't be read.
     """
-    with Path(path).open("rb") as file:
+    with open_regular(path) as file:
         raw = file.read(_LARGEST + 1)
     if len(raw) > _LARGEST:
         raise ValueError(f"it has more than {_LARGEST:,} bytes")
@@ -68,7 +69,7 @@ def sample_digest(path: Path) -> str:
     Raises:
         OSError: the file can't be read.
     """
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         digest = hashlib.sha256(size.to_bytes(8, "little"))
         whole = size <= _SAMPLES * _SAMPLE_BYTES

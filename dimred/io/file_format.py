@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dimred.errors import shown
+from dimred.io.regular_file import read_regular
 
 _NAME, _VERSION = "format", "version"
 
@@ -49,7 +50,7 @@ class FileFormat(NamedTuple):
             ValueError: the seal is missing, is of a version that this dimred does not read, or does not match.
             OSError: the file can't be read.
         """
-        text, seal, end = path.read_bytes().rpartition(self._seal.encode())
+        text, seal, end = read_regular(path).rpartition(self._seal.encode())
         version, _, digest = end.decode(errors="replace").partition(", SHA-256 of the lines above: ")
         if not seal or not version.isdecimal():
             raise ValueError("its last line, with its version and checksum, is missing")

@@ -1,9 +1,8 @@
-"""A rank's reports to its launcher over a socket pair, and the detection of stalls from these reports.
+"""A rank's reports to its launcher, and the detection of stalls from these reports.
 
-Each packet is a JSON list: ["at", ACTIVITY, STEP], ["alive"], ["bar", NAME, TOTAL, DONE, STATUS] or ["refused", WHY].
+Each message is a JSON list: ["at", ACTIVITY, STEP], ["alive"], ["bar", NAME, TOTAL, DONE, STATUS] or ["refused", WHY].
 """
 
-import json
 import logging
 import math
 import os
@@ -14,6 +13,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from dimred.console import LiveBar
+from dimred.launch.messages import Sender
 
 _log = logging.getLogger(__name__)
 
@@ -23,24 +23,24 @@ _SECONDS_BETWEEN_BARS = 0.1
 _LONGEST_TURN_SECONDS = 10.0  # between two calls of ``stalled``; after a longer pause the launcher was suspended
 
 
-def _connect() -> socket.socket | None:
+def _connect() -> Sender | None:
     """Take over this rank's end of the socket pair, and hide it from programs it starts; None without a launcher."""
     if (number := os.environ.pop(LAUNCHER, None)) is None:
         return None
     launcher = socket.socket(fileno=int(number))
     launcher.set_inheritable(False)
-    return launcher
+    return Sender(launcher)
 
 
 _launcher = _connect()  # None in a process that is not a launcher's rank
 _sent_kinds: set[str] = set()  # kinds of messages that this process has tried to send
 
 
-def _tell(kind: str, *content: str | int, flags: int = socket.MSG_DONTWAIT) -> bool:
+def _tell(kind: str, *content: str | int, waits: bool = False) -> bool:
     """Send a message, by default without waiting; return whether it was sent."""
     _sent_kinds.add(kind)
     with suppress(OSError):  # if the launcher is gone, this rank is about to end
-        return _launcher is not None and _launcher.send(json.dumps([kind, *content]).encode(), flags) > 0
+        return _launcher is not None and _launcher.send([kind, *content], waits=waits)
     return False
 
 
@@ -55,7 +55,7 @@ def tell_refusal(why: str) -> bool:
     Returns:
         Whether it was sent. If there is no launcher, or the rank has begun, it was not, and the caller must print it.
     """
-    return not _sent_kinds and _tell("refused", why, flags=0)
+    return not _sent_kinds and _tell("refused", why, waits=True)
 
 
 def tell_position(activity: str, step: int) -> None:

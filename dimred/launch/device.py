@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from dimred.errors import ConfigError
+from dimred.io.system import n_processors
 
 Target = Literal["Ascend", "GPU", "CPU"]
 
@@ -89,7 +90,7 @@ class Device:
         """Return defaults of variables for ranks that join, of which this host has ``n_ranks``."""
         if n_ranks < 2:
             return {}
-        n_threads = max(1, (os.cpu_count() or 1) // n_ranks)
+        n_threads = max(1, n_processors() // n_ranks)
         # By default MindSpore's ranks look for each other every 3 to 5 s; with 1 s, two ranks start 5 s sooner.
         every_second = {"MS_RETRY_INTERVAL_LOWER": "1", "MS_RETRY_INTERVAL_UPPER": "1"}
         return {"OMP_NUM_THREADS": str(n_threads)} | every_second
@@ -111,5 +112,4 @@ class Cpu(Device):
         return Found(1, "")
 
     def checks(self) -> Iterator[CheckResult]:
-        n_cores = len(os.sched_getaffinity(0))
-        yield CheckResult("device", f"CPU; {n_cores} of the host's {os.cpu_count()} cores for this process")
+        yield CheckResult("device", f"CPU; {n_processors()} of the host's {os.cpu_count()} cores for this process")

@@ -27,6 +27,11 @@ _SCHEDULER = "from mindspore import communication; communication.init()"  # retu
 OF_SCHEDULER = {"MS_ROLE": "MS_SCHED"}  # the scheduler's variables in addition to Job.environment
 
 
+def can_join_ranks() -> bool:
+    """Return whether MindSpore can join ranks on this system: its build for macOS lacks its cluster's network."""
+    return sys.platform != "darwin"
+
+
 @dataclass(frozen=True)
 class Job:
     """One program on one or more ranks; see ``make_job``."""
@@ -125,11 +130,16 @@ class Job:
 
         Raises:
             MissingPackageError: MindSpore is not installed.
-            ConfigError: devices, or what they need, are missing, the port can't be used, or a folder holds earlier
-                results and ``resume`` is not set.
+            ConfigError: ranks can't be joined on this system, devices or what they need are missing, the port can't be
+                used, or a folder holds earlier results and ``resume`` is not set.
         """
         if find_spec("mindspore") is None:
             raise MissingPackageError("mindspore")
+        if self.joins_ranks and not can_join_ranks():
+            raise ConfigError(
+                f"--devices is {self.devices}, but MindSpore for macOS can't join ranks; give --devices 1, or train on "
+                "Linux"
+            )
         device = DEVICES[self.device_target]
         device.check(f"--device-target is {self.device_target}", _WITHOUT_DEVICE)
         device.check_ranks(len(self.local_ranks), joins=self.joins_ranks)

@@ -152,13 +152,14 @@ class _Watch:
     def _turn(self) -> None:
         """Handle messages and exits of ranks, pass on signals, show the first rank's log, and look for a failure."""
         numbers = [number for number in self._ranks if number not in self._statuses]
-        wait([self._ranks[number].fileno() for number in numbers if self._ranks[number].is_open], _WAIT_SECONDS)
+        reports = [self._ranks[number].reports for number in numbers]
+        wait([one.fileno() for one in reports if one.is_open], _WAIT_SECONDS)
         for number in numbers:
             rank = self._ranks[number]
             status = rank.status()  # read before the messages, so that none of a rank that has ended is missed
-            for message in rank.messages():
+            for message in rank.reports.messages():
                 self._take(number, message)
-            if status is None and not rank.is_open:
+            if status is None and not rank.reports.is_open:
                 status = rank.status(wait_seconds=1.0)  # it is about to end
             if status is not None:
                 self._ended(number, status)

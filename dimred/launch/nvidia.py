@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from dimred.io.regular_file import open_regular
 from dimred.workarounds.cuda_backend import DRIVER
 
 Version = tuple[int, int]
@@ -124,7 +125,7 @@ def visible_device(number: int) -> str:
 
 def cuda_code(library: Path) -> CudaCode:
     """Read for which GPUs a library has code, from its first container; all of MindSpore's hold the same kinds."""
-    with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+    with open_regular(library) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         entries = set(_entries(data))
     native, ptx = (sorted(arch for kind, arch in entries if kind == wanted) for wanted in (_MACHINE_CODE, _PTX))
     return CudaCode(tuple(divmod(arch, 10) for arch in native), tuple(divmod(arch, 10) for arch in ptx))

@@ -1,41 +1,39 @@
 """Start the processes of a job, which never outlive the launcher, in folders with logs."""
 
-import ctypes
 import errno
-import json
 import os
 import re
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from dimred.errors import ConfigError, RunError
 from dimred.io.atomic import LOCK, FolderLock, make_folder, remove, writable
+from dimred.io.regular_file import open_regular
+from dimred.io.system import start_tied
 from dimred.launch.channel import LAUNCHER
 from dimred.launch.job import Job
+from dimred.launch.messages import Receiver
 from dimred.launch.signals import stop_signals
 from dimred.run_files.run_names import NOT_RESULTS, RANK_LOG
 
-PR_SET_PDEATHSIG = 1
-_LONGEST_MESSAGE = 65_536  # bytes
 _SECONDS_TO_DIE = 10.0
 # Lines of MindSpore's C++ code, and an epoch's line for programs: the next line tells people the same.
 _NOT_SHOWN = re.compile(rb"^(\[(INFO|WARNING)\] [A-Z_]+\(\d+,.*|epoch: \d+ step: \d+ loss is \S+)\n", re.MULTILINE)
 _TAIL_LINES = 20
 _TAIL_BYTES = 64_000
-_libc = ctypes.CDLL(None, use_errno=True)  # must be loaded before a fork
 
 
 class Child:
     """A process in a session of its own, so that ctrl-C in a terminal reaches the launcher alone.
 
-    It reports to the launcher over a socket pair, which nobody else can reach. The kernel kills it when the thread that
-    started it ends, so start it from the main thread.
+    It reports to the launcher over a socket pair, which nobody else can reach. It is killed when the thread that
+    started it ends, so start it from the main thread; see ``start_tied``.
 
     Args:
         command: program and arguments.
@@ -44,7 +42,7 @@ class Child:
         ignores_stop_signals: whether the process ignores the stop signals.
 
     Attributes:
-        is_open: whether the process still held its end of the pair when ``messages`` last read from it.
+        reports: what the process sends.
 
     Raises:
         OSError: the process could not be started.
@@ -53,45 +51,19 @@ class Child:
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str], log: Path, *, ignores_stop_signals: bool = False
     ):
-        launcher, self.is_open = os.getpid(), True
-
-        def before_exec() -> None:
-            _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != launcher:  # it ended before the request above, so no signal would come
-                os._exit(1)
-            for number in stop_signals() if ignores_stop_signals else ():
-                signal.signal(number, signal.SIG_IGN)
-
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._socket.setblocking(False)
+        ours, theirs = socket.socketpair()
+        self.reports = Receiver(ours)
         with theirs, log.open("ab") as file:
-            self._process = subprocess.Popen(
+            self._process = start_tied(
                 command,
+                signal.SIGKILL,
+                ignored=stop_signals() if ignores_stop_signals else (),
                 env={**environment, LAUNCHER: str(theirs.fileno())},
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,
                 pass_fds=[theirs.fileno()],
-                preexec_fn=before_exec,
             )
-
-    def fileno(self) -> int:
-        """Return a descriptor that is readable when the process has sent something or closed its end."""
-        return self._socket.fileno()
-
-    def messages(self) -> Iterator[Any]:
-        """Yield the messages that have arrived."""
-        while self.is_open:
-            try:
-                packet = self._socket.recv(_LONGEST_MESSAGE)
-            except BlockingIOError:
-                return
-            except OSError:
-                packet = b""
-            self.is_open = bool(packet)
-            if packet:
-                yield json.loads(packet)
 
     def status(self, wait_seconds: float = 0.0) -> int | None:
         """Wait up to ``wait_seconds`` for the end; return the status (-n after a kill by signal n), None if it runs."""
@@ -111,7 +83,7 @@ class Child:
     def close(self) -> None:
         """Wait up to 10 s for a killed process, whose disk may hang, to end; close the socket."""
         self.status(_SECONDS_TO_DIE)
-        self._socket.close()
+        self.reports.close()
 
 
 def show(text: str, stream: TextIO) -> None:
@@ -140,7 +112,7 @@ class LogTail:
         A last line that is not complete is copied only with ``to_the_end``.
         """
         try:
-            with self.path.open("rb") as file:
+            with open_regular(self.path) as file:
                 file.seek(self._position)
                 text = file.read()
         except OSError:  # not there yet, or on a network disk that is away for a moment
@@ -153,7 +125,7 @@ class LogTail:
     def quote(self) -> str:
         """Return the last 20 lines and the log's name, or why it can't be read, for an error message."""
         try:
-            with self.path.open("rb") as file:
+            with open_regular(self.path) as file:
                 file.seek(max(self._start, self.path.stat().st_size - _TAIL_BYTES))
                 lines = file.read().decode(errors="replace").splitlines()
         except OSError as error:

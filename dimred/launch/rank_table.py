@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BaseModel, Field, IPvAnyAddress, ValidationError
 
 from dimred.errors import ConfigError, shown
+from dimred.io.regular_file import open_regular
 
 _LARGEST_FILE = 16 * 2**20  # bytes; a table has about 100 for each device
 _Number = Annotated[str, Field(pattern="^[0-9]{1,8}$")]
@@ -104,7 +105,7 @@ def read_rank_table(path: Path, n_devices: int | None = None) -> list[Device]:
             each other. The message lists all problems of the first kind found.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             table = json.loads(file.read(_LARGEST_FILE))
     except FileNotFoundError:
         raise ConfigError(f"--rank-table is {str(path)!r}, which is not found; dimred rank-table makes one") from None

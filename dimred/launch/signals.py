@@ -1,6 +1,7 @@
 """The signals that stop a run: who handles them, when they raise, and what postpones them."""
 
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import FrameType
@@ -20,10 +21,18 @@ def stop_signals() -> list[signal.Signals]:
     return [signal.SIGTERM, signal.SIGINT, *(one for one in others if signal.getsignal(one) is not signal.SIG_IGN)]
 
 
+def can_handle() -> bool:
+    """Return whether this thread may handle signals: Python lets only the main one, as against a notebook's worker."""
+    return threading.current_thread() is threading.main_thread()
+
+
 @contextmanager
 def handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Handle the stop signals with ``handler`` inside the block, and restore the earlier handlers afterwards."""
-    before = {number: signal.signal(number, handler) for number in stop_signals()}
+    """Handle the stop signals with ``handler`` inside the block, and restore the earlier handlers afterwards.
+
+    In a thread other than the main one the handlers stay as they are, and signals are the calling program's business.
+    """
+    before = {number: signal.signal(number, handler) for number in stop_signals()} if can_handle() else {}
     try:
         yield
     finally:
@@ -79,7 +88,7 @@ class StopSignals:
 
     def reinstall(self) -> None:
         """Install the handlers again, because MindSpore replaces that of ctrl-C when it compiles or begins an epoch."""
-        for number in stop_signals():
+        for number in stop_signals() if can_handle() else ():
             signal.signal(number, self._handle)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:

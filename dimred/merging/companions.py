@@ -10,6 +10,7 @@ from typing import BinaryIO
 from dimred.checkpoints.checkpoint_io import SUFFIXES, read_index
 from dimred.checkpoints.stored_tensor import reading
 from dimred.io.atomic import is_temporary
+from dimred.io.regular_file import open_regular, read_regular
 from dimred.merging.folder import INDEX, index_files
 from dimred.merging.pickles import PICKLES
 from dimred.merging.record import CARD, INPUT_CARD, MERGE_FOLDER, has_record
@@ -47,12 +48,12 @@ def copy_companions(template: SavedNetwork, folder: Path, dtype: str | None) -> 
         target = folder / (INPUT_CARD if str(inside) == CARD else inside)
         target.parent.mkdir(parents=True, exist_ok=True)
         with reading(path):
-            source = path.open("rb")
+            source = open_regular(path)
         with source, target.open("wb") as file:
             copy_file(source, path, file)
     config = folder / CONFIG
     if dtype is not None and config.is_file():
-        before = config.read_bytes()
+        before = read_regular(config)
         after = _DTYPE.sub(rb"\g<key>" + dtype.encode(), before)
         if after != before:
             config.write_bytes(after)
@@ -77,7 +78,7 @@ def write_index(template: SavedNetwork, folder: Path) -> None:
     """Write the index of the new shards in a folder: the template's, if it has one, with the new number of bytes."""
     for index in index_files(template.files[0].parent) if len(template.files) > 1 else ():
         with reading(index):
-            content = json.loads(index.read_bytes())
+            content = json.loads(read_regular(index))
         tensors = [tensor for file in template.files for tensor in read_index(folder / file.name).values()]
         content["metadata"] = {"total_size": sum(tensor.n_bytes for tensor in tensors)}
         (folder / index.name).write_text(json.dumps(content, indent=2), encoding="utf-8")

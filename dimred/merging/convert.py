@@ -12,6 +12,7 @@ from dimred.checkpoints.safetensors_format import safetensors_header
 from dimred.checkpoints.stored_tensor import BFLOAT16, NUMBERS, reading
 from dimred.errors import CheckpointError, ConfigError, DimredError, check_type
 from dimred.io.atomic import open_atomic, remove_leftovers
+from dimred.io.regular_file import open_regular
 from dimred.merging.pickles import converted_path
 from dimred.merging.record import name_faults
 
@@ -100,7 +101,7 @@ def _torch() -> Any:
 
 def _load(torch: Any, path: Path) -> Any:
     try:
-        with reading(path), path.open("rb"):
+        with reading(path), open_regular(path):
             return torch.load(path, map_location="cpu", weights_only=True)
     except CheckpointError:
         raise

@@ -15,6 +15,7 @@ from pathlib import Path
 from dimred.checkpoints.checkpoint_io import SUFFIXES, Stamps, read_index, stamps_of
 from dimred.checkpoints.stored_tensor import StoredTensor, reading
 from dimred.errors import CheckpointError, ConfigError, shown
+from dimred.io.regular_file import read_regular
 from dimred.merging.pickles import PICKLES, converted_path, is_pickle, refusal
 from dimred.merging.record import MERGE_FOLDER, has_record
 from dimred.merging.saved_network import SavedNetwork
@@ -184,7 +185,7 @@ def _read_folder(folder: Path) -> SavedNetwork:
 
 def _sharded(index: Path) -> SavedNetwork:
     try:
-        weight_map = json.loads(index.read_bytes())["weight_map"]
+        weight_map = json.loads(read_regular(index))["weight_map"]
         names = list(dict.fromkeys(weight_map.values()))
         if not names or any(Path(name).name != name for name in names):
             raise ValueError("weight_map names no file beside it")

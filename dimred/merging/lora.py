@@ -20,6 +20,7 @@ import numpy as np
 
 from dimred.checkpoints.stored_tensor import reading
 from dimred.errors import CheckpointError, shown
+from dimred.io.regular_file import read_regular
 from dimred.merging.folder import ADAPTER_CONFIG
 from dimred.merging.saved_network import SavedNetwork
 
@@ -54,7 +55,7 @@ def adapter_config(checkpoint: SavedNetwork) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     with reading(path):
-        content = path.read_bytes()
+        content = read_regular(path)
     try:
         config = json.loads(content)
         if config["peft_type"] == "LORA":
@@ -274,5 +275,5 @@ def write_config(folder: Path, mean: LowRankMean) -> None:
         mean: the mean.
     """
     path = folder / ADAPTER_CONFIG
-    if mean.config != json.loads(path.read_bytes()):
+    if mean.config != json.loads(read_regular(path)):
         path.write_text(json.dumps(mean.config, indent=2), encoding="utf-8")

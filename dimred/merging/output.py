@@ -1,7 +1,6 @@
 """Write a merged network with the names, types, shards and metadata of its template: the last input, or ``--rest``."""
 
 import math
-import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from dimred.checkpoints.ckpt_format import renew_ckpt_crc
 from dimred.checkpoints.safetensors_format import safetensors_header
 from dimred.checkpoints.stored_tensor import BFLOAT16, TEXT, StoredTensor, reading, write_exactly
 from dimred.errors import CheckpointError, ConfigError, check_choice, shown
+from dimred.io.system import reserve
 from dimred.merging.companions import copy_companions, copy_file, write_index
 from dimred.merging.folder import read_one
 from dimred.merging.lora import LowRankMean, adapter_config, write_config
@@ -104,7 +104,7 @@ def write_network(
                 file.write(head)
                 file.flush()
                 end = max([len(head), *(sum(target.pieces[0]) for target in targets.values())])
-                os.posix_fallocate(descriptor, 0, end)  # fails now if the disk is too full
+                reserve(descriptor, end)  # fails now if the disk is too full
                 for name in targets.keys() - mean_names:
                     content = np.empty(places[name].n_bytes, np.uint8)
                     places[name].read_bytes(source.fileno(), 0, content)

@@ -15,6 +15,7 @@ from dimred.errors import ConfigError, FaultError
 from dimred.io.atomic import atomic_write, describe_os_error
 from dimred.io.checksums import sample_digest
 from dimred.io.file_format import MERGE
+from dimred.io.regular_file import read_regular
 from dimred.merging.saved_network import SavedNetwork
 
 MERGE_FOLDER = ".merge"  # suffix of the folder that a merge works in
@@ -41,7 +42,7 @@ def has_record(out: Path) -> bool:
     """
     path = record_path(out)
     try:
-        record = json.loads(path.read_bytes())
+        record = json.loads(read_regular(path))
     except (OSError, ValueError, RecursionError):
         return False
     if not isinstance(record, dict) or record.get("format") != MERGE.name:

@@ -15,6 +15,7 @@ from dimred.averaging.windows import Window, effective_size, profiles_around, un
 from dimred.errors import RunError, SearchError, shown
 from dimred.io.atomic import atomic_write, flush_to_disk
 from dimred.io.file_format import SCORES
+from dimred.io.regular_file import read_regular
 from dimred.merging.record import SPLITS, score_text
 from dimred.merging.user_metric import FunctionMetric, MetricError, ProcessMetric, Score
 
@@ -89,7 +90,7 @@ class ScoreLog:
         self._path, self._evaluate, self._budget = path, evaluate, math.inf if budget is None else budget
         self._sign = 1 if about["better"] == "lower" else -1
         self._trials: dict[tuple[Any, ...], Trial] = {}
-        *lines, half = path.read_bytes().split(b"\n") if path.exists() else [b""]
+        *lines, half = read_regular(path).split(b"\n") if path.exists() else [b""]
         if not resume and len(lines) > 1:
             raise RunError(
                 f"{path} has {len(lines) - 1} scores of an earlier call; go on with resume=True, or remove it"

@@ -5,7 +5,6 @@ answers questions in JSON over the socket DESCRIPTOR.
 """
 
 import contextlib
-import ctypes
 import importlib.util
 import inspect
 import json
@@ -27,10 +26,12 @@ import numpy as np
 
 from dimred.averaging.choice import standard_error
 from dimred.errors import ConfigError, DimredError, shown
+from dimred.io.regular_file import check_regular
+from dimred.io.system import start_tied
 from dimred.merging.folder import read_one
 from dimred.merging.output import put_statistics
 
-_PR_SET_PDEATHSIG = 1  # of linux/prctl.h
+_WHAT_TO_GIVE = "give a Python file and a function, such as my_metric.py:score"
 _LONGEST_POLL_SECONDS = 2e6  # the kernel counts milliseconds in 31 bits
 
 
@@ -109,11 +110,14 @@ class ProcessMetric:
         self.timeout_seconds, self._log = timeout_seconds, log
         self._process: subprocess.Popen[bytes] | None = None
         file, _, name = str(source).rpartition(":")  # a caller may have given something else
-        if not (name and Path(file).is_file()):
-            where = f", but there is no file {file!r}" if file and name else ""
+        if not (file and name):
+            raise ConfigError(f"metric is {source!r}; {_WHAT_TO_GIVE}")
+        try:
+            check_regular(file)
+        except OSError as error:
             raise ConfigError(
-                f"metric is {source!r}{where}; give a Python file and a function, such as my_metric.py:score"
-            )
+                f"metric is {source!r}, but {file!r} can't be read ({error.strerror}); {_WHAT_TO_GIVE}"
+            ) from None
         try:
             self.has_splits, self.reestimates = self._start(file, name)
         except MetricError as error:
@@ -142,10 +146,9 @@ class ProcessMetric:
         here, there = socket.socketpair()
         command = [sys.executable, "-P", "-m", "dimred.merging.user_metric", str(there.fileno()), file, name]
         with there, self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[there.fileno()],
-                start_new_session=True,
-            )  # fmt: skip
+            self._process = start_tied(  # for a metric that never releases the GIL, and so can't end by itself
+                command, signal.SIGKILL, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[there.fileno()]
+            )
         self._connection = Connection(here.detach())
         return self._answer()
 
@@ -235,7 +238,7 @@ def _is_at(found: ModuleSpec, file: Path) -> bool:
 def _end_with(connection: Connection) -> None:
     """Wait until the merge has ended, then end this process and all that it started."""
     merge = select.poll()
-    merge.register(connection.fileno(), 0)  # a hang-up is always reported
+    merge.register(connection.fileno(), select.POLLHUP)
     merge.poll()
     os.killpg(0, signal.SIGKILL)
 
@@ -245,7 +248,6 @@ def _serve(connection: Connection, file: str, name: str) -> None:
 
     An answer is [why it failed, None] or [None, result].
     """
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # for a metric that never releases the GIL
     threading.Thread(target=_end_with, args=[connection], daemon=True).start()
 
     def answer(failure: str | None, result: Any = None) -> None:

@@ -13,6 +13,7 @@ from dimred.averaging.choice import in_words
 from dimred.config import StageOneConfig
 from dimred.errors import ConfigError
 from dimred.io.atomic import atomic_write, is_temporary, make_folder, remove_leftovers, writable
+from dimred.io.regular_file import read_regular
 from dimred.report import plots
 from dimred.report.page import Page, Picture, details, key_figures, sentences, table
 from dimred.report.plots import PlaneView, distances, plot_plane
@@ -260,9 +261,9 @@ def _add_plane(page: Page, plane: PlaneView) -> None:
 
 def _add_configuration(page: Page, sources: Mapping[str, str], stages: Mapping[str, Path]) -> None:
     """Add the run's sources, the package versions of its last stage, and each stage's configuration."""
-    versions = json.loads((list(stages.values())[-1] / VERSIONS).read_text(encoding="utf-8"))
+    versions = json.loads(read_regular(list(stages.values())[-1] / VERSIONS))
     texts = [
-        details(f"Configuration of {stage} ({path})", f"<pre>{escape(path.read_text(encoding='utf-8'))}</pre>")
+        details(f"Configuration of {stage} ({path})", f"<pre>{escape(read_regular(path).decode())}</pre>")
         for stage, folder in stages.items()
         if (path := folder / CONFIG).is_file()
     ]

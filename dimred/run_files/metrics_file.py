@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dimred.errors import RunError, shown
+from dimred.io.regular_file import open_regular
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -23,7 +24,7 @@ def each_record(path: Path) -> Iterator[dict[str, Any]]:
         RunError: the file can't be read, or a line is not a record.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             for number, line in enumerate(file, start=1):
                 if line.endswith(b"\n"):
                     yield _record(line, f"{path} is damaged in line {number}")

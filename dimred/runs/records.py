@@ -12,6 +12,7 @@ from typing import Any, Self
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import RunError
 from dimred.io.atomic import flush_to_disk, open_atomic, retry
+from dimred.io.regular_file import open_regular
 from dimred.run_files.metrics_file import finite
 
 _log = logging.getLogger(__name__)
@@ -126,10 +127,12 @@ def cut_metrics(path: Path, mark: Mark | None, ranks: Ranks = ALONE) -> None:
 
 
 def _parts(path: Path, n_bytes: int | None = None) -> Iterator[bytes]:
-    """Yield the file up to a number of bytes, by default all that it has now; nothing if it does not exist."""
-    if path.exists():
-        left = path.stat().st_size if n_bytes is None else n_bytes
-        with path.open("rb") as file:
+    """Yield the file up to a number of bytes, by default all that it has now; nothing if it is missing or empty."""
+    left = path.stat().st_size if path.exists() else 0
+    if left and n_bytes is not None:
+        left = n_bytes
+    if left:
+        with open_regular(path) as file:
             while part := file.read(min(left, _PART)):
                 left -= len(part)
                 yield part

@@ -6,7 +6,7 @@ from mindspore import nn
 
 from dimred.config import StageOneConfig
 from dimred.errors import ConfigError
-from dimred.io.disk_space import free_bytes
+from dimred.io.system import free_bytes
 
 FLOAT = 4  # bytes
 STATES = 3  # the newest two, and the one being written

@@ -11,6 +11,7 @@ import numpy as np
 
 from dimred.checkpoints.layout import CHUNK, WeightLayout, layout_of, vector_digest
 from dimred.errors import BasisMismatchError, ConfigError, check_type
+from dimred.io.regular_file import check_regular
 from dimred.subspace.metadata import Source, metadata_path, read_metadata
 
 _log = logging.getLogger(__name__)
@@ -224,6 +225,7 @@ def load_basis(
 def _open_npy(path: Path) -> np.ndarray:
     """Memory-map the rows in a ``.npy`` file for reading; nothing is unpickled."""
     try:
+        check_regular(path)
         array = np.lib.format.open_memmap(path, mode="r")
     except FileNotFoundError:
         raise BasisMismatchError(f"{path} was not found. Name the basis that dimred pca wrote.") from None

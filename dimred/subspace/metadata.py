@@ -21,6 +21,8 @@ from dimred.checkpoints.layout import WeightLayout
 from dimred.errors import BasisMismatchError, shown
 from dimred.io.atomic import open_atomic
 from dimred.io.file_format import BASIS
+from dimred.io.regular_file import open_regular
+from dimred.io.system import anonymous_file
 
 KINDS = ("pca", "snapshots")
 CHECKSUM_BYTES = 512
@@ -69,7 +71,7 @@ def write_metadata(path: Path, fields: Mapping[str, Any]) -> None:
     mean: np.ndarray = fields["mean"]
     # HDF5 writes to memory: after a write that fails, it may crash the process. The mean has a place there but is never
     # written, so that it takes no memory.
-    with open_atomic(path) as target, os.fdopen(os.memfd_create("metadata"), "r+b") as image:
+    with open_atomic(path) as target, anonymous_file() as image:
         with h5py.File(image, "w", userblock_size=CHECKSUM_BYTES) as file:
             file["about"] = np.bytes_(json.dumps(BASIS.marked(about)))
             for name in (*_PER_ROW, "gram"):
@@ -98,7 +100,7 @@ def _make_place(file: h5py.File, name: str, array: np.ndarray) -> int:
 
 def checksum_of(path: Path) -> bytes:
     """Compute the first ``CHECKSUM_BYTES`` bytes that a ``.h5`` file must have, from the SHA-256 of the rest."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         file.seek(CHECKSUM_BYTES)
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return f"dimred: SHA-256 of what follows is {digest}\n".encode().ljust(CHECKSUM_BYTES, b"\0")
@@ -111,7 +113,7 @@ def read_metadata(path: Path) -> dict[str, Any]:
         BasisMismatchError: the file can't be read, is of another kind, or was changed after it was written.
     """
     try:
-        with path.open("rb") as raw:
+        with open_regular(path) as raw:
             if raw.read(CHECKSUM_BYTES) != checksum_of(path):
                 raise ValueError("its checksum does not match its content")
         with h5py.File(path, "r", locking=False) as file:

@@ -1,10 +1,13 @@
+import errno
 import json
+import os
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
 from dimred.checkpoints.checkpoint_io import read_checkpoint, read_index, write_checkpoint
+from dimred.checkpoints.stored_tensor import read_exactly, write_exactly
 from dimred.errors import CheckpointError, ConfigError
 
 RNG = np.random.default_rng(0)
@@ -74,6 +77,25 @@ def test_a_tensor_in_several_records_as_mindspore_splits_large_ones(tmp_path, mo
     assert len(read_index(path)["conv.weight"].pieces) == 11
     assert np.array_equal(read_checkpoint(path)["conv.weight"], WEIGHTS["conv.weight"])
     assert np.array_equal(mindspore.load_checkpoint(str(path))["conv.weight"].asnumpy(), WEIGHTS["conv.weight"])
+
+
+def test_no_call_asks_the_system_for_more_than_it_takes(tmp_path, monkeypatch):
+    """macOS refuses to read or write 2 GiB in one call; Linux takes a part. Here the limit is 1,000 bytes."""
+    values = RNG.integers(0, 256, 2_500, np.uint8)
+    monkeypatch.setattr("dimred.checkpoints.stored_tensor.MOST_BYTES_AT_ONCE", 1_000)
+    pwrite, preadv = os.pwrite, os.preadv
+
+    def refuse(size):
+        if size > 1_000:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    monkeypatch.setattr(os, "pwrite", lambda file, data, at: refuse(len(data)) or pwrite(file, data, at))
+    monkeypatch.setattr(os, "preadv", lambda file, parts, at: refuse(len(parts[0])) or preadv(file, parts, at))
+    with (tmp_path / "large").open("w+b") as file:
+        write_exactly(file.fileno(), values, 3)
+        found = np.empty_like(values)
+        read_exactly(file.fileno(), found, 3, tmp_path / "large")
+    assert np.array_equal(found, values)
 
 
 @SUFFIXES

@@ -5,6 +5,7 @@ import errno
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,7 @@ BY_DESCRIPTOR(WRITE, ssize_t, pwrite, (int fd, const void *bytes, size_t n, off_
 BY_DESCRIPTOR(WRITE, ssize_t, pwrite64, (int fd, const void *bytes, size_t n, off64_t at), fd, bytes, n, at)
 BY_DESCRIPTOR(FSYNC, int, fdatasync, (int fd), fd)
 int posix_fallocate64(int fd, off64_t at, off64_t n) {
+    if (wanted("DISK_FALLOCATE")) return wanted("DISK_FALLOCATE");
     return fails_on(TRUNCATE, fd) ? errno : NEXT(posix_fallocate64, fd, at, n);
 }
 
@@ -123,10 +125,10 @@ OPEN(open64)
 
 
 def disk_library(folder: Path) -> Path:
-    """Compile the library into ``folder``; the test is skipped where there is no C compiler."""
+    """Compile the library into ``folder``; the test is skipped where there is no C compiler, and except on Linux."""
     compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("needs a C compiler")
+    if compiler is None or sys.platform != "linux":
+        pytest.skip("needs a C compiler, and Linux's calls and way to load a library")
     source, library = folder / "disk.c", folder / "disk.so"
     source.write_text(_SOURCE)
     subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
@@ -138,6 +140,7 @@ def on_disk(
     *,
     fsync_of_folder: str | None = None,
     flock: str | None = None,
+    fallocate: str | None = None,
     statvfs: str | None = None,
     read_only: Path | None = None,
 ) -> dict[str, str]:
@@ -147,11 +150,13 @@ def on_disk(
         library: what ``disk_library`` compiled.
         fsync_of_folder: name of the error of flushing a folder, such as EINVAL; None if it works.
         flock: name of the error of locking a file; None if it works.
+        fallocate: name of the error of reserving room for a file; None if it works.
         statvfs: name of the error of asking for free space; "zeros" if all answers are 0; None if it works.
         read_only: beginning of the paths that can't be opened to write; None for no such path.
     """
     environment = {"LD_PRELOAD": str(library)}
-    for name, error in (("DISK_FSYNC_OF_FOLDER", fsync_of_folder), ("DISK_FLOCK", flock)):
+    errors = {"DISK_FSYNC_OF_FOLDER": fsync_of_folder, "DISK_FLOCK": flock, "DISK_FALLOCATE": fallocate}
+    for name, error in errors.items():
         environment |= {name: str(getattr(errno, error))} if error else {}
     if statvfs:
         environment["DISK_STATVFS"] = "-1" if statvfs == "zeros" else str(getattr(errno, statvfs))

@@ -79,7 +79,9 @@ def _counted(function: Callable[[int], None]) -> Callable[[int], None]:
     return call
 
 
-os.fsync, os.fdatasync = _counted(os.fsync), _counted(os.fdatasync)
+for _name in ("fsync", "fdatasync"):
+    if hasattr(os, _name):
+        setattr(os, _name, _counted(getattr(os, _name)))
 sys.addaudithook(_audit)
 
 

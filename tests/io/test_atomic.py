@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from contextlib import suppress
@@ -19,6 +20,7 @@ from dimred.io.atomic import (
     open_atomic,
     remove_leftovers,
 )
+from tests.helpers import needs
 from tests.helpers.processes import held, slow_writer
 
 
@@ -67,6 +69,7 @@ def test_leftovers_of_a_killed_process_are_removed_and_others_kept(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == [".writing-mine.tmp"]
 
 
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="needs a program of Linux")
 def test_a_writer_in_another_container_keeps_its_file(tmp_path: Path) -> None:
     """There it has another number, and here none, so that only its lock says that it is at work."""
     code = "import sys; from dimred.io.atomic import remove_leftovers; remove_leftovers(sys.argv[1])"
@@ -192,6 +195,7 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
         pass
 
 
+@needs.LINUX
 def test_the_files_of_a_folder_reach_the_disk_before_it_appears(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

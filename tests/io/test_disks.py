@@ -35,8 +35,8 @@ def written(folder):
 
 
 @pytest.mark.parametrize("error", ["EINVAL", slow("ENOTSUP"), slow("ENOSYS")])
-def test_a_disk_that_can_not_flush_a_folder_is_written_to(library, series, tmp_path, error):
-    environment = on_disk(library, fsync_of_folder=error)
+def test_a_disk_that_can_not_flush_a_folder_or_reserve_room_is_written_to(library, series, tmp_path, error):
+    environment = on_disk(library, fsync_of_folder=error, fallocate=error)
     dimred("pca", "--ckpt-dir", series.directory, "--n-components", 2, cwd=tmp_path, environment=environment, status=0)
     merge = ("merge", series.directory, "--out", "m.safetensors")
     dimred(*merge, cwd=tmp_path, environment=environment, status=0)
@@ -80,7 +80,7 @@ def test_a_disk_that_does_not_say_how_much_is_free_is_not_full(library, tmp_path
     """As gcsfuse and s3fs."""
     code = """
 from pathlib import Path
-from dimred.io.disk_space import free_bytes
+from dimred.io.system import free_bytes
 from dimred.stages.disk import check_space
 check_space(Path(), 10**18)
 assert free_bytes(Path()) is None

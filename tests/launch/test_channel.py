@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -56,6 +57,21 @@ def test_under_a_launcher_the_second_waits_too(number: int, monkeypatch: pytest.
             saved = [os.kill(os.getpid(), sent) for sent in (number, signal.SIGTERM)]
         assert len(saved) == 2
         assert stopped.value.exit_status == 128 + number
+
+
+def test_in_a_thread_signals_are_left_to_the_program(number: int) -> None:
+    """As in a notebook's worker: Python lets only the main thread install a handler."""
+
+    def work() -> int | None:
+        with StopSignals() as signals, signals.held(), postponed():
+            signals.reinstall()
+            handlers.append(signal.getsignal(number))
+        return signals.received
+
+    handlers: list[object] = []
+    with ThreadPoolExecutor(1) as worker:
+        assert worker.submit(work).result() is None
+    assert handlers == [signal.SIG_DFL]
 
 
 def test_nohup_is_respected() -> None:

@@ -17,7 +17,7 @@ from dimred.launch.devices import choose_devices
 from dimred.launch.environment import without_cluster
 from dimred.launch.launcher import launch
 from dimred.launch.programs import start
-from tests.helpers import tiny_task
+from tests.helpers import needs, tiny_task
 from tests.helpers.commands import REPOSITORY, dimred
 from tests.launch.jobs import job
 
@@ -67,6 +67,7 @@ def test_a_single_rank_keeps_the_device_that_was_chosen_for_it(tmp_path: Path, m
     assert two.rank_environment(1)["DEVICE_ID"] == "1"
 
 
+@needs.ANY_NAME
 def test_a_variable_and_a_folder_that_are_not_utf_8_are_logged_as_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,8 @@ from dimred.errors import StoppedError
 from dimred.launch.launcher import launch
 from dimred.launch.programs import start
 from dimred.launch.signals import StopSignals
+from tests.helpers import needs
+from tests.helpers.like_mac import LIKE_MAC
 from tests.helpers.processes import nothing_is_left, soon
 from tests.launch.jobs import Launcher, job
 
@@ -34,6 +36,7 @@ def listening() -> set[str]:
     return found
 
 
+@needs.LINUX
 def test_nobody_listens_and_each_rank_holds_one_socket_of_its_own(tmp_path, capfd):
     launcher = Launcher(tmp_path, "save", "75", devices=2)
     ranks = [psutil.Process(pid) for pid in launcher.pids(2).values()]
@@ -52,16 +55,19 @@ def test_nobody_listens_and_each_rank_holds_one_socket_of_its_own(tmp_path, capf
     assert "sockets: [] False" in capfd.readouterr().out
 
 
-def test_a_rank_whose_launcher_is_already_dead_never_begins(tmp_path):
-    """The launcher dies between the fork and the child's request to die with its parent."""
-    began, forked = tmp_path / "began", tmp_path / "forked"
+@pytest.mark.parametrize("environment", [{}, LIKE_MAC], ids=["linux", "plain"])
+def test_a_rank_whose_launcher_is_already_dead_never_begins(tmp_path, environment):
+    """The launcher dies before the new process has tied itself to it."""
+    began, forked, python = tmp_path / "began", tmp_path / "forked", tmp_path / "slow python"
+    python.write_text(f"#!/bin/sh\ntouch '{forked}'; sleep 1; exec '{sys.executable}' \"$@\"\n")
+    python.chmod(0o755)
     program = f"""
-import os, pathlib, time
+import pathlib, sys
 from dimred.launch.processes import Child
-os.register_at_fork(after_in_child=lambda: (pathlib.Path({str(forked)!r}).touch(), time.sleep(1)))
+sys.executable = {str(python)!r}
 Child(["touch", {str(began)!r}], {{}}, pathlib.Path({str(tmp_path / "log")!r}))
 """
-    with subprocess.Popen([sys.executable, "-c", program]) as launcher:
+    with subprocess.Popen([sys.executable, "-c", program], env=os.environ | environment) as launcher:
         assert soon(forked.exists)
         launcher.kill()
     time.sleep(1.5)

@@ -8,6 +8,7 @@ import numpy as np
 import yaml
 
 import dimred
+from tests.helpers import needs
 from tests.helpers.adapters import write_adapters
 from tests.helpers.checkpoint_files import BITS, write_run
 from tests.helpers.commands import dimred_here as command
@@ -66,6 +67,7 @@ def test_the_card_of_an_input_is_kept_apart_whatever_it_holds(tmp_path: Path) ->
     assert "LoRA: the mean of 2 products B A, exact: rank 8, lora_alpha 6." in text
 
 
+@needs.ANY_NAME
 def test_a_path_that_is_no_text_stands_escaped_in_the_card(tmp_path: Path) -> None:
     folder = tmp_path / os.fsdecode(b"run\xe9")
     write_run(folder, 2, sharded=True)

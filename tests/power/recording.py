@@ -234,5 +234,7 @@ def _noted(function: Callable[[int], None]) -> Callable[[int], None]:
     return call
 
 
-os.fsync, os.fdatasync = _noted(os.fsync), _noted(os.fdatasync)
+for _name in ("fsync", "fdatasync"):
+    if hasattr(os, _name):
+        setattr(os, _name, _noted(getattr(os, _name)))
 sys.addaudithook(_audit)

@@ -13,6 +13,7 @@ from dimred.io.atomic import stop_waiting
 from dimred.run_files.metrics_file import read_metrics
 from dimred.runs.listeners import TensorBoard, make_callback
 from dimred.runs.records import MetricsLog, cut_metrics, read_beginning
+from tests.helpers import needs
 
 
 def test_records_are_appended_across_openings_and_no_number_breaks_the_format(tmp_path: Path) -> None:
@@ -89,6 +90,7 @@ def test_a_callback_that_is_no_function_is_refused(tmp_path: Path) -> None:
         make_callback(name, tmp_path)
 
 
+@needs.FULL_DEVICE
 def test_a_full_disk_is_waited_for_and_told_with_the_file(caplog: pytest.LogCaptureFixture) -> None:
     threading.Timer(0.2, stop_waiting.set).start()
     try:

@@ -7,12 +7,14 @@ from pathlib import Path
 import numpy as np
 
 from dimred.subspace.basis import load_basis
+from tests.helpers import needs
 from tests.helpers.planted import random_walk, write_series
 from tests.helpers.processes import run_and_watch
 
 N, M, LIMIT = 34, 1_500_000, 200_000_000
 
 
+@needs.LINUX
 def test_the_command_takes_less_memory_than_the_matrix(tmp_path):
     """The matrix alone (204 MB as float32, 408 MB as float64) exceeds the limit."""
     rng = np.random.default_rng(0)

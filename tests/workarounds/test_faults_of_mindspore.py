@@ -10,6 +10,7 @@ import pytest
 
 import dimred
 from dimred.workarounds.onednn_cap import ISA_VARIABLE, has_avx512
+from tests.helpers import needs
 from tests.helpers.fake_cuda import fake_gpu
 
 DIMRED = Path(dimred.__file__).parent
@@ -196,6 +197,7 @@ def test_a_reference_kernel_is_told_from_others_on_every_machine(isa: str, is_re
     assert ("ref" in kernel_of_convolution(printed + RECORDED[isa])) == is_reference
 
 
+@needs.X86_64
 def test_onednn_still_takes_its_reference_kernel_where_it_may_use_avx_512(tmp_path: Path) -> None:
     """And nowhere else: with the cap it has a better one, and so it has on a host without AVX-512."""
 
