@@ -145,7 +145,8 @@ class EmaConfig(Strict):
     decay: Fraction | None = None
     """Fraction of the average that is kept at each applied step, such as 0.999; null for no average."""
     ramp: bool = True
-    """Multiply the decay by 1 - exp(-t / 2000) at update t, so that early weights are forgotten sooner."""
+    """Multiply the decay by 1 - exp(-t / 2000) at update t, so that early weights are forgotten sooner. With it, the
+    average of a run of less than some thousand updates is almost the raw network."""
 
 
 class ScheduleConfig(Strict):
