@@ -3,20 +3,19 @@
 import json
 import logging
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from dimred.console import AsJson, Overrides, check_new_file, print_table
 from dimred.errors import ConfigError, StoppedError
-from dimred.io.metric import AS_TRAINED, REESTIMATED, Figures
+from dimred.io.metric import REESTIMATED
 from dimred.io.metrics_file import json_text
 from dimred.io.run_names import (
     CONFIG,
     STAGE_1_CHECKPOINTS,
     STAGE_2_CHECKPOINTS,
     full_checkpoints,
-    named_weights,
     own_config,
     without_dots,
 )
@@ -47,6 +46,13 @@ def evaluate(
         Path | None,
         typer.Option(help="Save the network with re-estimated statistics to this new file.", callback=check_new_file),
     ] = None,
+    predictions: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write a line for each sample to this new CSV file: path or number, label, prediction, probability.",
+            callback=check_new_file,
+        ),
+    ] = None,
     overrides: Overrides = None,
     as_json: AsJson = False,
 ) -> None:
@@ -54,14 +60,15 @@ def evaluate(
 
     A network with BatchNorm is measured twice: with its own statistics, and with statistics re-estimated on
     reestimate_batches training batches. A merge of snapshots has no statistics of its own, so it is measured with the
-    re-estimated ones alone. With 100 classes or more, top5 is measured too. --json prints a share, such as the
-    accuracy, as a fraction. A warning is shown if the same split also made choices in the run that WEIGHTS come from.
+    re-estimated ones alone. With 100 classes or more, top5 is measured too. --json prints the accuracy as a fraction,
+    also of each class, and which classes were taken for which. These and --predictions are of the network with its own
+    statistics, if it has any. A warning is shown if the split also made choices in the run that WEIGHTS come from.
 
     Example: dimred eval ./digits average.ckpt --config digits
 
-    Example: dimred eval ./digits device0_stage_2
+    Example: dimred eval ./digits device0_stage_2 --predictions predictions.csv
     """
-    from dimred.config import StageConfig, StageOneConfig, StageTwoConfig, load_config
+    from dimred.config import StageConfig, load_config
 
     run = run_of(weights)
     if weights.is_dir():
@@ -74,56 +81,29 @@ def evaluate(
             f"--config is missing, and WEIGHTS {str(weights)!r} are not in a run whose {CONFIG} could be used; give "
             "the YAML file, or the recipe, that they were trained with"
         )
-    settings = load_config(StageConfig, config, overrides or [])
-    split = settings.data.eval_split
-    from dimred.checkpoints.checkpoint_io import check_ending, read_checkpoint, write_checkpoint
-    from dimred.runs.device import set_up
-    from dimred.runs.task import build_task
-    from dimred.train_step.optimizer_state import check_no_gradient_point
-    from dimred.train_step.statistics import moving_statistics
-    from dimred.vectors.parameters import first_not_finite, from_arrays, to_arrays
+    of_images = ["data.damaged=stop"] if predictions is not None else []  # else another image would get the prediction
+    settings = load_config(StageConfig, config, [*(overrides or []), *of_images])
+    from dimred.checkpoints.checkpoint_io import check_ending
+    from dimred.runs.evaluate import choice_warning
+    from dimred.runs.evaluate import evaluate as measure
 
     if save is not None:
         check_ending(save, "--save")
-    arrays, named = read_checkpoint(weights), named_weights("WEIGHTS", weights)
-    check_no_gradient_point(arrays, named)
-    set_up(settings.seed)
-    task = build_task(settings, data, splits={"train", split})
-    network, evaluator = task.network, task.evaluator
-    statistics = {value.name for value in moving_statistics(network)}
-    absent = statistics if statistics.isdisjoint(arrays) else set()
-    parameters = [value for value in network.get_parameters() if value.name not in absent]
-    from_arrays(parameters, arrays, named)
-    if (name := first_not_finite(parameters)) is not None:
-        _log.warning(f"{named} has {name!r} with an infinite number or NaN; a metric measured with it means nothing")
-    figures: Figures = {metric.name: {} for metric in task.metrics}
-    result: dict[str, Any] = {"split": split, "metrics": figures}
-
-    def note(kind: str) -> None:
-        for metric, value in zip(task.metrics, evaluator.metrics(split), strict=True):
-            figures[metric.name][kind] = value
-
-    if run:
-        stage = StageTwoConfig if (run / STAGE_2_CHECKPOINTS).is_dir() else StageOneConfig
-        of_run = load_config(stage, own_config(run), [f"data.eval_split={split}"])
-        if warning := of_run.eval_split_warning():
-            result["warning"] = warning
-    if not absent:
-        note(AS_TRAINED)
-    if evaluator.has_batch_norm:
-        result["batches"] = evaluator.reestimate()
-        note(REESTIMATED)
-    if save is not None:
-        write_checkpoint(save, to_arrays(network.get_parameters()))
+    found = measure(settings, data, weights, save=save, predictions=predictions)
+    warning = choice_warning(run, found.split) if run else None
     if as_json:
-        print(json_text(result))
+        print(json_text(found.record() | ({} if warning is None else {"warning": warning})))
         return
-    again = f" with BatchNorm statistics re-estimated over {result.get('batches')} training batches"
-    for metric in task.metrics:
-        texts = [metric.text(value) + again * (kind == REESTIMATED) for kind, value in figures[metric.name].items()]
-        print(f"{metric.name} on {split!r}: {'; '.join(texts)}")
-    if "warning" in result:
-        print(result["warning"])
+    again = f" with BatchNorm statistics re-estimated over {found.n_batches} training batches"
+    for metric in found.metrics:
+        figures = found.figures[metric.name]
+        texts = [metric.text(value) + again * (kind == REESTIMATED) for kind, value in figures.items()]
+        no_error = " (over the whole split, so without a standard error)" * found.is_of_whole_split
+        print(f"{metric.name} on {found.split!r}: {'; '.join(texts)}{no_error}")
+    if predictions is not None:
+        print(f"predictions: {predictions}")
+    if warning is not None:
+        print(warning)
 
 
 def run_of(path: Path) -> Path | None:

@@ -13,7 +13,7 @@ from dimred.data.batches import Batches
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError, Problems
 from dimred.evaluation.evaluator import Evaluator
-from dimred.evaluation.scores import Scores
+from dimred.evaluation.measures import Scores
 from dimred.io.metric import Metric, metrics_of
 from dimred.launch.channel import tell_alive
 from dimred.models.resnet import resnet
