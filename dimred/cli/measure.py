@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -228,9 +229,14 @@ def summary(
         str,
         typer.Argument(metavar="MODEL", help="resnet50, resnet18, resnet_small, or your own: package.module:factory."),
     ],
-    input_shape: Annotated[
-        str | None,
-        typer.Option(help="Shape of the input, batch included; by default 1,3,224,224, for resnet_small 1,3,16,16."),
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input",
+            metavar="[TYPE:]SHAPE",
+            help="Shape of the input, batch included, such as 1,3,224,224, or int32:1,128 for tokens; repeat it for "
+            "each input. By default 1,3,224,224, for resnet_small 1,3,16,16.",
+        ),
     ] = None,
     classes: Annotated[
         int,
@@ -242,11 +248,15 @@ def summary(
 ) -> None:
     """Print the layers, shapes, parameters and FLOPs of a network.
 
+    The total has all matrix products and convolutions, also those that the network calls as functions, such as q @ k in
+    an attention of your own, and the additions, normalisations and average pools of the layers that are listed.
+
     Example: dimred summary resnet50
 
-    Example: dimred summary my_networks:build --input-shape 1,1,28,28 --json
+    Example: dimred summary my_networks:build --input int32:1,128 --input int32:1,128 --json
     """
-    shape = _parse_shape(input_shape or ("1,3,16,16" if model == "resnet_small" else "1,3,224,224"))
+    of_images = ["1,3,16,16" if model == "resnet_small" else "1,3,224,224"]
+    shapes = [_parse_input(text) for text in inputs or of_images]
     from pydantic import ValidationError
 
     from dimred.config import ModelConfig
@@ -257,29 +267,64 @@ def summary(
         raise ConfigError(f"MODEL is {model!r}; {error.errors()[0]['ctx']['error']}") from None
     from dimred.models.factory import make_network
     from dimred.models.resnet import resnet
-    from dimred.models.summary import summarise
+    from dimred.models.summary import Input, summarise
 
-    table = summarise(make_network(model, classes) if ":" in model else resnet(model, classes), shape)
+    network = make_network(model, classes) if ":" in model else resnet(model, classes)
+    table = summarise(network, *(Input(shape, kind) for kind, shape in shapes), count_functions=True)
     if as_json:
-        print(json.dumps(table._asdict() | {"layers": [layer._asdict() for layer in table.layers]}))
+        layers = [layer._asdict() for layer in table.layers]
+        print(json.dumps(table._asdict() | {"layers": layers, "inputs": [one._asdict() for one in table.inputs]}))
         return
     headings = ("layer", "kind", "input", "output", "parameters", "FLOPs")
-    print_table(headings, [
-        (name, kind, _by(shape_in), _by(shape_out), f"{n_parameters:,}", f"{flops:,}")
-        for name, kind, shape_in, shape_out, n_parameters, _, flops in table.layers
-    ])  # fmt: skip
+    rows = [
+        (
+            layer.name,
+            layer.kind,
+            _by(layer.input_shape),
+            _by(layer.output_shape),
+            f"{layer.n_parameters:,}",
+            f"{layer.flops:,}",
+        )
+        for layer in table.layers
+    ]
+    if table.function_flops:
+        rows.append(("functions", "products outside layers", "", "", "0", f"{table.function_flops:,}"))
+    print_table(headings, rows)
+    of_inputs = " and ".join(_by(one.shape) for one in table.inputs)
     print(
         f"\n{table.n_parameters:,} parameters that train ({4 * table.n_parameters / 2**20:.1f} MiB in float32), "
-        f"{table.n_other:,} others\n{table.flops / 1e9:.3f} GFLOPs for an input of {_by(table.input_shape)} "
-        f"({table.flops / 2e9:.3f} G multiply-adds)"
+        f"{table.n_other:,} others\n{_in_unit(table.flops)}FLOPs for an input of {of_inputs} "
+        f"({_in_unit(table.flops / 2)}multiply-adds)"
     )
+    if table.not_counted:
+        print(f"products outside layers are not counted: the network can't be compiled ({table.not_counted})")
 
 
-def _parse_shape(text: str) -> tuple[int, ...]:
-    parts = text.split(",")
-    if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
-        raise ConfigError(f"--input-shape is {text!r}; expected whole numbers above 0, such as 1,3,224,224")
-    return tuple(map(int, parts))
+_TYPES = ("float32", "float16", "int32", "int64", "uint8", "bool")
+_TYPE_AND_SHAPE = re.compile(r"(?:(\w+):)?([1-9]\d*(?:,[1-9]\d*)*)")
+_UNITS = ((1e11, 1e12, "T"), (1e8, 1e9, "G"), (1e5, 1e6, "M"), (1e2, 1e3, "k"))  # from here on, in this unit
+
+
+def _parse_input(text: str) -> tuple[str, tuple[int, ...]]:
+    """Return type and shape of an input from ``int32:1,128`` or ``1,3,224,224``."""
+    found = _TYPE_AND_SHAPE.fullmatch(text.replace(" ", ""))
+    if found is None:
+        raise ConfigError(
+            f"--input is {text!r}; give whole numbers above 0, such as 1,3,224,224, behind a type, such as "
+            "int32:1,128, if it is not float32"
+        )
+    kind = found[1] or "float32"
+    if kind not in _TYPES:
+        raise ConfigError(f"--input is {text!r}, of the type {kind!r}; allowed: {', '.join(_TYPES)}")
+    return kind, tuple(int(number) for number in found[2].split(","))
+
+
+def _in_unit(number: float) -> str:
+    """Format a number with three digits in a unit in which it is at least a tenth: ``0.417 M`` for 416,640."""
+    for least, unit, letter in _UNITS:
+        if number >= least:
+            return f"{number / unit:.3g} {letter}"
+    return f"{number:.3g} "
 
 
 def _by(shape: tuple[int, ...]) -> str:
