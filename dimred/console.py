@@ -3,6 +3,7 @@
 import logging
 import os
 import re
+import select
 import signal
 import sys
 import threading
@@ -189,17 +190,46 @@ def run_command(
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
     if isinstance(sys.stdout, TextIOWrapper):  # a path may have characters that its encoding lacks
         sys.stdout.reconfigure(errors="backslashreplace")
+    output = _Output()
     with Lines(to_stdout=to_stdout):
-        sys.exit(_status(command, tell_refusal))
+        status = _status(command, tell_refusal, output, to_stdout)
+    output.drop_unwritten()
+    sys.exit(status)
 
 
-def _status(command: Any, tell_refusal: Callable[[str], bool]) -> int:
+class _Output:
+    """Standard output as it is at the start. Rich directs it to nowhere once a write to it has failed."""
+
+    def __init__(self) -> None:
+        self._poll = select.poll()
+        with suppress(OSError):  # standard output is no file, as in a test
+            self._poll.register(os.dup(sys.stdout.fileno()), 0)  # 0: errors alone are reported
+
+    def has_lost_its_reader(self) -> bool:
+        """Return whether it is a pipe that nobody reads any more, because ``head`` or a pager has ended."""
+        return bool(self._poll.poll(0))
+
+    def drop_unwritten(self) -> None:
+        """Flush it; if that fails, drop the rest, so that Python does not try again at exit and print a traceback."""
+        try:
+            sys.stdout.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _status(command: Any, tell_refusal: Callable[[str], bool], output: _Output, to_stdout: bool) -> int:
     """Run the command, log any error, and return the exit status."""
     try:
         status = command(standalone_mode=False)
+        if not to_stdout:
+            sys.stdout.flush()  # what a command prints is its result, not a log whose lines may be lost
     except KeyboardInterrupt:  # raised before Typer, which returns the same status for it, has begun the command
         return 128 + signal.SIGINT
+    except BrokenPipeError as error:
+        return _status_of_pipe(error, output)
     except SystemExit as end:  # no command of ours raises it
+        if isinstance(end.__context__, BrokenPipeError):  # Typer and Rich raise SystemExit in its place
+            return _status_of_pipe(end.__context__, output)
         _log.error(
             f"sys.exit({end.code!r}) was called by code of yours, such as a script that is imported for its network; "
             "call it only below: if __name__ == '__main__'"
@@ -208,6 +238,13 @@ def _status(command: Any, tell_refusal: Callable[[str], bool]) -> int:
     except Exception as error:
         return _status_of(error, tell_refusal)
     return status if isinstance(status, int) else 0
+
+
+def _status_of_pipe(error: BrokenPipeError, output: _Output) -> int:
+    """Return the status of a program that SIGPIPE ends if our reader has gone; else log the error of another pipe."""
+    if output.has_lost_its_reader():
+        return 128 + signal.SIGPIPE
+    return _status_of(error, lambda why: False)
 
 
 def _status_of(error: Exception, tell_refusal: Callable[[str], bool]) -> int:

@@ -10,6 +10,9 @@ from collections.abc import Callable, Collection
 from numbers import Integral, Real
 from typing import Any, TypeVar
 
+DISTRIBUTION = "dimred-mindspore"
+"""The name of this package in an index, where ``dimred`` is another project."""
+
 
 class DimredError(Exception):
     """Base of all errors that dimred raises on purpose; programs print them without a traceback.
@@ -91,7 +94,7 @@ class MissingPackageError(DimredError, ImportError):
     def __init__(self, package: str):
         super().__init__(
             f"this needs the Python package {package}, which is not installed; install what training needs with "
-            "python -m pip install 'dimred[train]'"
+            f"python -m pip install '{DISTRIBUTION}[train]'"
         )
 
 

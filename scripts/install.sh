@@ -18,13 +18,13 @@ find_python() {
     return 1
 }
 
-# Print the requirements of dimred[train] that a Python's environment lacks: nothing if it can train, "dimred" if dimred
-# itself is not installed there. Only installed packages count, not a clone that is the current folder (-P).
+# Print the requirements of dimred-mindspore[train] that a Python's environment lacks: nothing if it can train, "dimred"
+# if dimred itself is not installed there. Only installed packages count, not a clone that is the current folder (-P).
 missing_in() {
     "$1" -P -c '
 from importlib.metadata import PackageNotFoundError, requires, version
 try:
-    requirements = requires("dimred")
+    requirements = requires("dimred-mindspore")
     from packaging.requirements import Requirement
 except (PackageNotFoundError, ImportError):
     raise SystemExit(print("dimred"))
@@ -41,8 +41,8 @@ for text in requirements:
 ' 2>/dev/null || echo dimred
 }
 
-# Set PYTHON to DIMRED_PYTHON, or to the Python on the PATH if dimred[train] is installed there; else install .venv. An
-# image for Ascend brings a MindSpore that fits its driver, which a .venv of the clone would not have.
+# Set PYTHON to DIMRED_PYTHON, or to the Python on the PATH if dimred-mindspore[train] is installed there; else install
+# .venv. An image for Ascend brings a MindSpore that fits its driver, which a .venv of the clone would not have.
 choose_python() {
     local candidate missing
     if [ -n "${DIMRED_PYTHON:-}" ]; then

@@ -13,8 +13,8 @@ The options are those of dimred train, such as --config FILE.yaml, --set key=val
 Ascend|GPU|CPU, --rank-table FILE, --out DIR, --resume and --dry-run. Once installed, dimred train --help explains all of
 them. Without --config the stage takes $4.
 
-The script runs in the environment that it is called in, or that of the Python named by DIMRED_PYTHON, if dimred[train]
-is installed there; otherwise in .venv of its clone, which it makes once.
+The script runs in the environment that it is called in, or that of the Python named by DIMRED_PYTHON, if
+dimred-mindspore[train] is installed there; otherwise in .venv of its clone, which it makes once.
 
 Exit status: 0 done; 2 wrong input; otherwise that of the first rank that failed."
     shift 4

@@ -1,6 +1,8 @@
 """What a program prints, and the exit status with which it ends."""
 
+import errno
 import logging
+import signal
 import subprocess
 import sys
 import time
@@ -107,3 +109,33 @@ def test_a_program_without_standard_output_does_its_work(tmp_path: Path) -> None
     done = subprocess.run(["bash", "-c", f'"$0" -c "{code}" >&- 2>&-', sys.executable], cwd=tmp_path, timeout=60)
     assert done.returncode == 0
     assert (tmp_path / "done").exists()
+
+
+def ends_without_a_reader(code: str, folder: Path) -> tuple[int, str]:
+    """Run Python code whose output nobody reads, as behind ``| true``; return its exit status and standard error."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    _, shown = process.communicate(timeout=60)
+    return process.returncode, shown
+
+
+@pytest.mark.parametrize("output", ["print('a line')", "print('a line', flush=True)", "print_table(['a'], [['b']])"])
+def test_a_command_whose_reader_has_gone_ends_in_silence(output: str, tmp_path: Path) -> None:
+    code = "import typer; from dimred.console import *; app = typer.Typer(); "
+    code += f"app.command()(lambda: {output}); run_command(typer.main.get_command(app))"
+    assert ends_without_a_reader(code, tmp_path) == (128 + signal.SIGPIPE, "")
+
+
+def test_a_training_whose_reader_has_gone_does_its_work(tmp_path: Path) -> None:
+    code = "import logging; from dimred.console import *; log = logging.getLogger('dimred'); "
+    code += "run_program(lambda: (log.info('begun'), log.info('done'), Path('done').touch())[0])"
+    assert ends_without_a_reader(code, tmp_path) == (0, "")
+    assert (tmp_path / "done").exists()
+
+
+def test_a_broken_pipe_of_something_else_is_an_error(ended) -> None:
+    line = "error: BrokenPipeError: [Errno 32] Broken pipe (dimred --debug COMMAND shows where)\n"
+    assert ended(BrokenPipeError(errno.EPIPE, "Broken pipe")) == (1, line)

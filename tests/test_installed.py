@@ -1,18 +1,22 @@
 """An installed dimred has one name at the top of site-packages, with the programs and their files inside it."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+from packaging.metadata import Metadata
 
+import dimred
 from dimred.checkpoints.series import CheckpointSeries
-from dimred.errors import TRAINING_PACKAGES
+from dimred.errors import DISTRIBUTION, TRAINING_PACKAGES
 from tests.helpers.commands import REPOSITORY, run
 
 PIP = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
@@ -41,6 +45,19 @@ def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return wheel_of(source, tmp_path_factory.mktemp("wheel"))
 
 
+def test_the_package_has_a_name_that_no_stranger_has_in_the_index(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        [text] = (archive.read(name) for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+    metadata = Metadata.from_email(text)  # checks every field
+    assert (metadata.name, str(metadata.version)) == (DISTRIBUTION, dimred.__version__)
+    assert metadata.description_content_type == "text/markdown"
+    assert metadata.description == (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    pages = [path for path in REPOSITORY.rglob("*.md") if not any(part.startswith(".venv") for part in path.parts)]
+    told = [path.read_text(encoding="utf-8") for path in [*pages, *(REPOSITORY / "dimred").rglob("*.py")]]
+    assert len(pages) > 20
+    assert not [text for text in told if re.search(r"pip install (-\S+ )*['\"]?dimred(?!-mindspore)", text)]
+
+
 def test_a_wheel_holds_dimred_and_nothing_else(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names} == {"dimred", "-".join(wheel.name.split("-")[:2]) + ".dist-info"}
@@ -49,18 +66,30 @@ def test_a_wheel_holds_dimred_and_nothing_else(wheel: Path) -> None:
     assert {f"dimred/{name}" for name in (*NEEDED, *configurations)} <= set(names)
 
 
-@pytest.mark.slow
-def test_an_sdist_gives_the_same_wheel(source: Path, wheel: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def sdist(source: Path, tmp_path: Path) -> Path:
     code = "import sys; from setuptools import build_meta; print(build_meta.build_sdist(sys.argv[1]))"
-    done = run(sys.executable, "-c", code, tmp_path, cwd=source, status=0)
-    again = wheel_of(tmp_path / done.stdout.splitlines()[-1], tmp_path / "wheel")
+    return tmp_path / run(sys.executable, "-c", code, tmp_path, cwd=source, status=0).stdout.splitlines()[-1]
+
+
+def test_an_sdist_holds_the_package_its_page_and_its_licence(sdist: Path, wheel: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert names >= {"LICENSE", "README.md", "PKG-INFO", "pyproject.toml"}
+    of_wheel = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("dimred/")}
+    assert of_wheel <= names
+
+
+@pytest.mark.slow
+def test_an_sdist_gives_the_same_wheel(sdist: Path, wheel: Path, tmp_path: Path) -> None:
+    again = wheel_of(sdist, tmp_path / "wheel")
     assert sorted(zipfile.ZipFile(again).namelist()) == sorted(zipfile.ZipFile(wheel).namelist())
 
 
 def test_an_installed_dimred_runs_its_commands(wheel: Path, tmp_path: Path) -> None:
     site = tmp_path / "site"
     run(*PIP, "install", "--no-deps", "--target", site, wheel, status=0)
-    assert {path.name.split("-")[0] for path in site.iterdir()} == {"bin", "dimred"}
+    assert {path.name.split("-")[0] for path in site.iterdir()} == {"bin", "dimred", "dimred_mindspore"}
     for number in range(1000):
         (tmp_path / "data" / "train" / f"n{number}").mkdir(parents=True)
     environment = {"PYTHONPATH": str(site)}
@@ -94,7 +123,7 @@ def test_a_clone_is_installed_once_and_again_where_it_was_moved_to(tmp_path: Pat
 
 @pytest.mark.slow
 def test_a_script_behind_a_link_runs_in_the_environment_it_is_called_in(tmp_path: Path) -> None:
-    """Neither the environment with dimred[train] nor the one without is the clone's own, which is never made."""
+    """Neither the environment that can train nor the one that can not is the clone's own, which is never made."""
     clone, link = tmp_path / "a clone", tmp_path / "stage_1.sh"
     shutil.copytree(REPOSITORY / "scripts", clone / "scripts")
     shutil.copy(REPOSITORY / "pyproject.toml", clone)
@@ -159,7 +188,7 @@ def check_commands(command: list[object], snapshots: Path, missing_for_images: s
         refused = run(*command, *arguments, cwd=folder, status=2)
         line = refused.stderr.splitlines()[0]
         assert line.startswith(f"error: this needs the Python package {package}, which is not installed;")
-        assert line.endswith("python -m pip install 'dimred[train]'")
+        assert line.endswith("python -m pip install 'dimred-mindspore[train]'")
     assert set(folder.iterdir()) == before
 
 
@@ -172,10 +201,21 @@ def test_merging_and_pca_need_no_package_of_training(snapshots: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_base_install_in_a_fresh_environment_is_small_and_works(wheel: Path, snapshots: Path) -> None:
+def test_a_base_install_in_a_fresh_environment_is_small_and_works(wheel: Path, sdist: Path, snapshots: Path) -> None:
+    """It is away from the clone: its working folder and its environment know of none."""
     home = snapshots.parent / "environment"
     assert run(sys.executable, "-m", "venv", home).returncode == 0
-    run(home / "bin" / "python", "-m", "pip", "install", "--quiet", wheel, status=0)
+    python, dimred_there = home / "bin" / "python", home / "bin" / "dimred"
+    run(python, "-m", "pip", "install", "--quiet", wheel, status=0)
     size = subprocess.run(["du", "-sm", home / "lib"], capture_output=True, text=True, check=True).stdout
     assert int(size.split()[0]) < 300
-    check_commands([home / "bin" / "dimred"], snapshots, "sklearn")  # matplotlib has brought Pillow along
+    check_commands([dimred_there], snapshots, "sklearn")  # matplotlib has brought Pillow along
+    assert "Exit status" in run(dimred_there, "--help", cwd=snapshots.parent, status=0).stdout
+    (snapshots.parent / "data" / "train" / "ant").mkdir(parents=True)
+    words = ("train", "stage-1", "data", "--config", "digits", "--device-target", "CPU", "--devices", 1, "--dry-run")
+    dry = run(dimred_there, *words, cwd=snapshots.parent, status=0).stdout
+    (digits,) = home.glob("lib/python3*/site-packages/dimred/pipelines/configs/digits.yaml")
+    assert f"{python.resolve().name} -m dimred.pipelines.stage_1 " in dry
+    assert f" --config {digits} " in dry
+    run(python, "-m", "pip", "install", "--quiet", "twine", status=0)
+    run(python, "-m", "twine", "check", "--strict", wheel, sdist, status=0)

@@ -18,7 +18,7 @@ from packaging.specifiers import SpecifierSet
 
 from dimred import __version__
 from dimred.console import Data, DeviceTargetIfGiven, Overrides
-from dimred.errors import ConfigError, DimredError, MissingPackageError, number_of
+from dimred.errors import DISTRIBUTION, ConfigError, DimredError, MissingPackageError, number_of
 from dimred.io.atomic import describe_os_error
 from dimred.io.system import free_bytes
 from dimred.launch.device import CheckResult, Target
@@ -97,8 +97,16 @@ def _versions() -> list[CheckResult]:
 
 def _specifiers(package: str) -> SpecifierSet:
     """Return the versions of a package that satisfy all requirements of dimred, including those of its extras."""
-    requirements = map(Requirement, importlib.metadata.requires("dimred") or ())
+    requirements = map(Requirement, _requirements())
     return SpecifierSet(",".join(str(one.specifier) for one in requirements if one.name == package))
+
+
+def _requirements() -> list[str]:
+    """Return the requirements of dimred; none if it is used without being installed."""
+    try:
+        return importlib.metadata.requires(DISTRIBUTION) or []
+    except importlib.metadata.PackageNotFoundError:
+        return []
 
 
 def _memory() -> CheckResult:

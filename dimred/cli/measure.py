@@ -2,22 +2,22 @@
 
 import json
 import logging
+import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from dimred.console import AsJson, DeviceTargetIfGiven, Overrides, check_new_file, print_table
 from dimred.errors import ConfigError, StoppedError
 from dimred.launch.devices import choose_device, make_ready
-from dimred.run_files.metric import AS_TRAINED, REESTIMATED, Figures
+from dimred.run_files.metric import REESTIMATED
 from dimred.run_files.metrics_file import json_text
 from dimred.run_files.run_names import (
     CONFIG,
     STAGE_1_CHECKPOINTS,
     STAGE_2_CHECKPOINTS,
     full_checkpoints,
-    named_weights,
     own_config,
     without_dots,
 )
@@ -48,6 +48,13 @@ def evaluate(
         Path | None,
         typer.Option(help="Save the network with re-estimated statistics to this new file.", callback=check_new_file),
     ] = None,
+    predictions: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write a line for each sample to this new CSV file: path or number, label, prediction, probability.",
+            callback=check_new_file,
+        ),
+    ] = None,
     device_target: DeviceTargetIfGiven = None,
     overrides: Overrides = None,
     as_json: AsJson = False,
@@ -56,14 +63,15 @@ def evaluate(
 
     A network with BatchNorm is measured twice: with its own statistics, and with statistics re-estimated on
     reestimate_batches training batches. A merge of snapshots has no statistics of its own, so it is measured with the
-    re-estimated ones alone. With 100 classes or more, top5 is measured too. --json prints a share, such as the
-    accuracy, as a fraction. A warning is shown if the same split also made choices in the run that WEIGHTS come from.
+    re-estimated ones alone. With 100 classes or more, top5 is measured too. --json prints the accuracy as a fraction,
+    also of each class, and which classes were taken for which. These and --predictions are of the network with its own
+    statistics, if it has any. A warning is shown if the split also made choices in the run that WEIGHTS come from.
 
     Example: dimred eval ./digits average.ckpt --config digits
 
-    Example: dimred eval ./digits device0_stage_2
+    Example: dimred eval ./digits device0_stage_2 --predictions predictions.csv
     """
-    from dimred.config import StageConfig, StageOneConfig, StageTwoConfig, load_config
+    from dimred.config import StageConfig, load_config
 
     run = run_of(weights)
     if weights.is_dir():
@@ -76,58 +84,31 @@ def evaluate(
             f"--config is missing, and WEIGHTS {str(weights)!r} are not in a run whose {CONFIG} could be used; give "
             "the YAML file, or the recipe, that they were trained with"
         )
-    settings = load_config(StageConfig, config, overrides or [])
-    split = settings.data.eval_split
+    of_images = ["data.damaged=stop"] if predictions is not None else []  # else another image would get the prediction
+    settings = load_config(StageConfig, config, [*(overrides or []), *of_images])
     device_target = choose_device(device_target)
     make_ready(device_target)  # before MindSpore is imported
-    from dimred.checkpoints.checkpoint_io import check_ending, read_checkpoint, write_checkpoint
-    from dimred.runs.device import set_up
-    from dimred.runs.task import build_task
-    from dimred.train_step.optimizer_state import check_no_gradient_point
-    from dimred.train_step.statistics import moving_statistics
-    from dimred.vectors.parameters import first_not_finite, from_arrays, to_arrays
+    from dimred.checkpoints.checkpoint_io import check_ending
+    from dimred.runs.evaluate import choice_warning
+    from dimred.runs.evaluate import evaluate as measure
 
     if save is not None:
         check_ending(save, "--save")
-    arrays, named = read_checkpoint(weights), named_weights("WEIGHTS", weights)
-    check_no_gradient_point(arrays, named)
-    set_up(settings.seed, device_target)
-    task = build_task(settings, data, splits={"train", split})
-    network, evaluator = task.network, task.evaluator
-    statistics = {value.name for value in moving_statistics(network)}
-    absent = statistics if statistics.isdisjoint(arrays) else set()
-    parameters = [value for value in network.get_parameters() if value.name not in absent]
-    from_arrays(parameters, arrays, named)
-    if (name := first_not_finite(parameters)) is not None:
-        _log.warning(f"{named} has {name!r} with an infinite number or NaN; a metric measured with it means nothing")
-    figures: Figures = {metric.name: {} for metric in task.metrics}
-    result: dict[str, Any] = {"split": split, "metrics": figures}
-
-    def note(kind: str) -> None:
-        for metric, value in zip(task.metrics, evaluator.metrics(split), strict=True):
-            figures[metric.name][kind] = value
-
-    if run:
-        stage = StageTwoConfig if (run / STAGE_2_CHECKPOINTS).is_dir() else StageOneConfig
-        of_run = load_config(stage, own_config(run), [f"data.eval_split={split}"])
-        if warning := of_run.eval_split_warning():
-            result["warning"] = warning
-    if not absent:
-        note(AS_TRAINED)
-    if evaluator.has_batch_norm:
-        result["batches"] = evaluator.reestimate()
-        note(REESTIMATED)
-    if save is not None:
-        write_checkpoint(save, to_arrays(network.get_parameters()))
+    found = measure(settings, data, weights, device_target, save=save, predictions=predictions)
+    warning = choice_warning(run, found.split) if run else None
     if as_json:
-        print(json_text(result))
+        print(json_text(found.record() | ({} if warning is None else {"warning": warning})))
         return
-    again = f" with BatchNorm statistics re-estimated over {result.get('batches')} training batches"
-    for metric in task.metrics:
-        texts = [metric.text(value) + again * (kind == REESTIMATED) for kind, value in figures[metric.name].items()]
-        print(f"{metric.name} on {split!r}: {'; '.join(texts)}")
-    if "warning" in result:
-        print(result["warning"])
+    again = f" with BatchNorm statistics re-estimated over {found.n_batches} training batches"
+    for metric in found.metrics:
+        figures = found.figures[metric.name]
+        texts = [metric.text(value) + again * (kind == REESTIMATED) for kind, value in figures.items()]
+        no_error = " (over the whole split, so without a standard error)" * found.is_of_whole_split
+        print(f"{metric.name} on {found.split!r}: {'; '.join(texts)}{no_error}")
+    if predictions is not None:
+        print(f"predictions: {predictions}")
+    if warning is not None:
+        print(warning)
 
 
 def run_of(path: Path) -> Path | None:
@@ -266,9 +247,14 @@ def summary(
         str,
         typer.Argument(metavar="MODEL", help="resnet50, resnet18, resnet_small, or your own: package.module:factory."),
     ],
-    input_shape: Annotated[
-        str | None,
-        typer.Option(help="Shape of the input, batch included; by default 1,3,224,224, for resnet_small 1,3,16,16."),
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input",
+            metavar="[TYPE:]SHAPE",
+            help="Shape of the input, batch included, such as 1,3,224,224, or int32:1,128 for tokens; repeat it for "
+            "each input. By default 1,3,224,224, for resnet_small 1,3,16,16.",
+        ),
     ] = None,
     classes: Annotated[
         int,
@@ -280,11 +266,14 @@ def summary(
 ) -> None:
     """Print the layers, shapes, parameters and FLOPs of a network.
 
+    The total has all matrix products and convolutions, also those that the network calls as functions, such as q @ k in
+    an attention of your own, and the additions, normalisations and average pools of the layers that are listed.
+
     Example: dimred summary resnet50
 
-    Example: dimred summary my_networks:build --input-shape 1,1,28,28 --json
+    Example: dimred summary my_networks:build --input int32:1,128 --input int32:1,128 --json
     """
-    shape = _parse_shape(input_shape) if input_shape else None
+    shapes = [_parse_input(text) for text in inputs or ()]
     from pydantic import ValidationError
 
     from dimred.config import ModelConfig
@@ -294,29 +283,65 @@ def summary(
     except ValidationError as error:
         raise ConfigError(f"MODEL is {model!r}; {error.errors()[0]['ctx']['error']}") from None
     from dimred.models.built_in import make_named, usual_input
-    from dimred.models.summary import summarise
+    from dimred.models.summary import Input, summarise
 
-    table = summarise(make_named(model, classes), shape or (1, *usual_input(model)))
+    network = make_named(model, classes)
+    of_network = [Input(shape, kind) for kind, shape in shapes] or [Input((1, *usual_input(model)))]
+    table = summarise(network, *of_network, count_functions=True)
     if as_json:
-        print(json.dumps(table._asdict() | {"layers": [layer._asdict() for layer in table.layers]}))
+        layers = [layer._asdict() for layer in table.layers]
+        print(json.dumps(table._asdict() | {"layers": layers, "inputs": [one._asdict() for one in table.inputs]}))
         return
     headings = ("layer", "kind", "input", "output", "parameters", "FLOPs")
-    print_table(headings, [
-        (name, kind, _by(shape_in), _by(shape_out), f"{n_parameters:,}", f"{flops:,}")
-        for name, kind, shape_in, shape_out, n_parameters, _, flops in table.layers
-    ])  # fmt: skip
+    rows = [
+        (
+            layer.name,
+            layer.kind,
+            _by(layer.input_shape),
+            _by(layer.output_shape),
+            f"{layer.n_parameters:,}",
+            f"{layer.flops:,}",
+        )
+        for layer in table.layers
+    ]
+    if table.function_flops:
+        rows.append(("functions", "products outside layers", "", "", "0", f"{table.function_flops:,}"))
+    print_table(headings, rows)
+    of_inputs = " and ".join(_by(one.shape) for one in table.inputs)
     print(
         f"\n{table.n_parameters:,} parameters that train ({4 * table.n_parameters / 2**20:.1f} MiB in float32), "
-        f"{table.n_other:,} others\n{table.flops / 1e9:.3f} GFLOPs for an input of {_by(table.input_shape)} "
-        f"({table.flops / 2e9:.3f} G multiply-adds)"
+        f"{table.n_other:,} others\n{_in_unit(table.flops)}FLOPs for an input of {of_inputs} "
+        f"({_in_unit(table.flops / 2)}multiply-adds)"
     )
+    if table.not_counted:
+        print(f"products outside layers are not counted: the network can't be compiled ({table.not_counted})")
 
 
-def _parse_shape(text: str) -> tuple[int, ...]:
-    parts = text.split(",")
-    if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
-        raise ConfigError(f"--input-shape is {text!r}; expected whole numbers above 0, such as 1,3,224,224")
-    return tuple(map(int, parts))
+_TYPES = ("float32", "float16", "int32", "int64", "uint8", "bool")
+_TYPE_AND_SHAPE = re.compile(r"(?:(\w+):)?([1-9]\d*(?:,[1-9]\d*)*)")
+_UNITS = ((1e11, 1e12, "T"), (1e8, 1e9, "G"), (1e5, 1e6, "M"), (1e2, 1e3, "k"))  # from here on, in this unit
+
+
+def _parse_input(text: str) -> tuple[str, tuple[int, ...]]:
+    """Return type and shape of an input from ``int32:1,128`` or ``1,3,224,224``."""
+    found = _TYPE_AND_SHAPE.fullmatch(text.replace(" ", ""))
+    if found is None:
+        raise ConfigError(
+            f"--input is {text!r}; give whole numbers above 0, such as 1,3,224,224, behind a type, such as "
+            "int32:1,128, if it is not float32"
+        )
+    kind = found[1] or "float32"
+    if kind not in _TYPES:
+        raise ConfigError(f"--input is {text!r}, of the type {kind!r}; allowed: {', '.join(_TYPES)}")
+    return kind, tuple(int(number) for number in found[2].split(","))
+
+
+def _in_unit(number: float) -> str:
+    """Format a number with three digits in a unit in which it is at least a tenth: ``0.417 M`` for 416,640."""
+    for least, unit, letter in _UNITS:
+        if number >= least:
+            return f"{number / unit:.3g} {letter}"
+    return f"{number:.3g} "
 
 
 def _by(shape: tuple[int, ...]) -> str:

@@ -213,7 +213,8 @@ class EmaConfig(Strict):
     decay: Fraction | None = None
     """Fraction of the average that is kept at each applied step, such as 0.999; null for none."""
     ramp: bool = True
-    """For decay: multiply it by 1 - exp(-t / 2000) at update t, so that early weights are forgotten sooner."""
+    """For decay: multiply it by 1 - exp(-t / 2000) at update t, so that early weights are forgotten sooner. With it,
+    the average of a run of less than some thousand updates is almost the raw network."""
     half_life: Percentage | None = None
     """In place of decay: the half-life as a fraction of the steps so far, such as 5% or 0.05, so that the average
     reaches back further the longer the run is; null for none."""

@@ -164,6 +164,10 @@ class Batches:
         part._n_in_split = self._n_in_split or self.n_images
         return part
 
+    def sample_names(self) -> list[str]:
+        """Return a name for each sample of the split, in its order; a number, unless a subclass knows a better one."""
+        return [str(number) for number in self._in_split(np.arange(self.n_images))]
+
     def _in_split(self, numbers: np.ndarray) -> np.ndarray:
         """Return the numbers that samples have in the whole split."""
         return numbers if self._n_in_split is None else numbers * self._n_in_split // self.n_images

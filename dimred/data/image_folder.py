@@ -23,6 +23,7 @@ from dimred.data.image_tree import (
     IMAGE_SUFFIXES,
     UNREADABLE,
     count_in_words,
+    image_paths,
     images_in,
     is_cut,
     open_image,
@@ -125,6 +126,11 @@ class ImageFolder(Batches):
             images = sorted((entry.name, entry.stat().st_size) for entry in images_in(self.folder / name))
             digest.update(os.fsencode("".join(f"{name}/{image}\0{size}\n" for image, size in images)))
         return digest.hexdigest()
+
+    def sample_names(self) -> list[str]:
+        """Return the path of each image below the split's folder, in the order of the split."""
+        paths = image_paths(self.folder, self.classes)
+        return [paths[number] for number in self._in_split(np.arange(self.n_images))]
 
     def sizes(self) -> Iterator[tuple[int, int]]:
         """Yield width and height in pixels of one image of each class; images that can't be read are left out."""

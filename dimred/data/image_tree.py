@@ -97,6 +97,15 @@ def images_in(class_folder: Path) -> Iterator[os.DirEntry[str]]:
         yield from filter(is_image, entries)
 
 
+def image_paths(folder: Path, classes: Iterable[str]) -> list[str]:
+    """Return ``<class>/<image>`` of every image of a split, in the order in which MindSpore reads them."""
+    paths = list[str]()
+    for name in sorted(classes, key=os.fsencode):
+        images = sorted((image.name for image in images_in(folder / name)), key=os.fsencode)
+        paths += [f"{name}/{image}" for image in images]
+    return paths
+
+
 def is_image(entry: os.DirEntry[str]) -> bool:
     """Return whether an entry of a folder is an image: it has an image suffix, and is neither hidden nor a folder.
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import islice
+from typing import Any
 
 import numpy as np
 from mindspore import Tensor, nn
@@ -12,16 +13,9 @@ from dimred.data.batches import Batches, read_batches
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import DataError
 from dimred.evaluation.batch_norm import reestimate_batch_norm
-from dimred.evaluation.scores import (
-    CLASSIFICATION,
-    BatchSums,
-    Score,
-    Scores,
-    copies,
-    mean_of_items,
-    means_of_samples,
-    score_batches,
-)
+from dimred.evaluation.measures import CLASSIFICATION, MeansOfSamples, Measure, Scores, measure_batches
+from dimred.evaluation.predictions import Predict, Predictions
+from dimred.evaluation.scores import copies
 from dimred.run_files.metric import Measurement
 from dimred.train_step.statistics import moving_statistics
 from dimred.vectors.parameters import from_arrays
@@ -96,26 +90,35 @@ class Evaluator:
         return samples / self._images["train"].n_images
 
     def metrics(self, split: str) -> list[float]:
-        """Measure the mean of each metric over the split, the main one first.
+        """Measure each metric on the split, the main one first.
 
         Raises:
             DataError: a batch can't be read, a label is not a class of the network, or samples are gone.
-            ConfigError: a metric did not give one value for each item.
+            ConfigError: a metric did not give one value for each item, or one number for the whole split.
         """
-        return [mean_of_items(sums, self._ranks) for sums in self._score(split, *self._scores.metrics)]
+        return self._measure(split, *self._scores.metrics)
 
     def losses_and_metrics(self, split: str) -> tuple[np.ndarray, list[float]]:
         """Measure loss and metrics on the split in one pass.
 
         Returns:
-            The loss of each sample, float32 (n,), see ``means_of_samples``; and the mean of each metric, the main one
-            first.
+            The loss of each sample, float32 (n,), see ``means_of_samples``; and each metric, the main one first.
 
         Raises:
             DataError, ConfigError: as for ``metrics``.
         """
-        loss, *metrics = self._score(split, self._scores.loss, *self._scores.metrics)
-        return means_of_samples(loss, self._ranks), [mean_of_items(sums, self._ranks) for sums in metrics]
+        losses, *metrics = self._measure(split, MeansOfSamples(self._scores.loss), *self._scores.metrics)
+        return losses, metrics
+
+    def metrics_and_predictions(self, split: str) -> tuple[list[float], Predictions]:
+        """Measure each metric, and what the network, a classifier, predicts for each sample, in one pass.
+
+        Raises:
+            DataError: as for ``metrics``, or the labels are not classes of the network's outputs.
+            ConfigError: as for ``metrics``.
+        """
+        predictions, *metrics = self._measure(split, Predict(), *self._scores.metrics)
+        return metrics, predictions
 
     def put(self, weights: np.ndarray) -> None:
         """Set the network's trainable weights, (M,), and re-estimate its BatchNorm statistics for them.
@@ -144,21 +147,29 @@ class Evaluator:
         """
         return reestimate_batch_norm(self.network, self._spare.create_tuple_iterator(), ranks=self._ranks)
 
-    def _score(self, split: str, *scores: Score) -> list[BatchSums]:
+    def _measure(self, split: str, *measures: Measure[Any]) -> list[Any]:
         ranks = self._ranks
 
         def name_of(row: int) -> str:
             return f"sample {self._images[split].evaluated_numbers()[row]} of the split {split!r}"
 
-        def score() -> list[BatchSums]:
-            sums = score_batches(self.network, self._splits[split], *scores, name_of=name_of)
-            n_there = len(range(ranks.rank, self._images[split].n_images, ranks.group_size))
-            n_read = sum(len(one) for one, _ in sums[0])
+        def read() -> list[list[Any]]:
+            with_sizes = [*measures, _SamplesOfBatch()]
+            *kept, sizes = measure_batches(self.network, self._splits[split], with_sizes, name_of=name_of)
+            n_read, n_there = sum(sizes), len(range(ranks.rank, self._images[split].n_images, ranks.group_size))
             if n_read != n_there:
                 raise DataError(
                     f"{split!r} gave {n_read} samples to rank {ranks.rank}, and had {n_there} for it when the run "
                     "began: the data changed meanwhile"
                 )
-            return sums
+            return kept
 
-        return ranks.run_together(score)
+        kept = ranks.run_together(read)
+        return [measure.of_split(of_one, ranks) for measure, of_one in zip(measures, kept, strict=True)]
+
+
+class _SamplesOfBatch(Measure[int]):
+    """The number of samples, to see whether all were read."""
+
+    def of_batch(self, outputs: Any, labels: Tensor) -> int:
+        return len(labels)

@@ -6,19 +6,17 @@ cross entropy.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import mindspore as ms
 import numpy as np
-from mindspore import Tensor, nn, ops
+from mindspore import Tensor, ops
 from mindspore import dtype as mstype
 
-from dimred.data.inputs import not_finite
 from dimred.data.labels import IGNORED, check_labels
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError, DataError
-from dimred.train_step.modes import evaluating
 
 _WHOLE_NUMBERS = (mstype.bool_, *mstype.int_type, *mstype.uint_type)
 
@@ -26,18 +24,6 @@ _WHOLE_NUMBERS = (mstype.bool_, *mstype.int_type, *mstype.uint_type)
 # (outputs, labels) -> values, or (values, counts): one value for each item of each sample, (n, ...), as a Tensor or an
 # array, the samples first; ``counts`` is false for items that are left out, such as the padding of a text.
 Score = Callable[[Any, Tensor], Any]
-
-
-class Scores(NamedTuple):
-    """The loss and the metrics that measure a network.
-
-    Attributes:
-        loss: the loss by which ``val`` chooses; lower is better.
-        metrics: the metrics that are reported, the main one first.
-    """
-
-    loss: Score
-    metrics: tuple[Score, ...]
 
 
 def is_correct(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -53,7 +39,7 @@ def is_correct(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     Raises:
         DataError: the labels are not classes of the network, or their shape does not fit the logits.
     """
-    labels = _classes(logits, labels)
+    labels = class_labels(logits, labels)
     return ops.equal(ops.argmax(logits, 1).astype(ms.int32), labels), ops.not_equal(labels, IGNORED)
 
 
@@ -62,7 +48,7 @@ def is_among_five(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
     Arguments, shapes and errors are those of ``is_correct``.
     """
-    labels = _classes(logits, labels)
+    labels = class_labels(logits, labels)
     _, highest = ops.topk(logits.astype(ms.float32), min(5, logits.shape[1]), dim=1)
     return ops.equal(highest.astype(ms.int32), labels.expand_dims(1)).any(1), ops.not_equal(labels, IGNORED)
 
@@ -80,15 +66,15 @@ def cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) 
     Returns:
         The values, float32, and whether each label counts, bool, (n, ...) each; raises as ``is_correct``.
     """
-    labels = _classes(logits, labels)
+    labels = class_labels(logits, labels)
     values = ops.cross_entropy(
         logits.astype(ms.float32), labels, ignore_index=IGNORED, reduction="none", label_smoothing=label_smoothing
     )
     return values, ops.not_equal(labels, IGNORED)
 
 
-def _classes(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the labels as int32; DataError as ``is_correct``."""
+def class_labels(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the labels as int32; raises as ``is_correct``."""
     if labels.dtype not in _WHOLE_NUMBERS:
         raise DataError(
             f"the labels are {labels.dtype} of the shape {labels.shape}, but only whole numbers can be counted as "
@@ -104,73 +90,15 @@ def _classes(logits: Tensor, labels: Tensor) -> Tensor:
     return labels
 
 
-CLASSIFICATION = Scores(cross_entropy, (is_correct,))
-
-
 # For each batch: sums over the items of each sample that count, and how many these are, (n,) each.
 BatchSums = list[tuple[np.ndarray, np.ndarray]]
-
-
-def score_batches(
-    network: nn.Cell,
-    batches: Any,
-    *scores: Score,
-    name_of: Callable[[int], str] = "sample {}".format,
-) -> list[BatchSums]:
-    """Evaluate each score on the batches in one pass, in evaluation mode; each cell's mode is restored afterwards.
-
-    Args:
-        network: maps inputs to outputs.
-        batches: has ``create_tuple_iterator``, as MindSpore's datasets; it yields the inputs and, last, the labels.
-        scores: what to evaluate on the outputs.
-        name_of: names the sample in a row, counted from 0 over all batches, for an error.
-
-    Returns:
-        The sums and counts of each score, in the order of ``scores``.
-
-    Raises:
-        DataError: a batch can't be read, a label is not a class of the network, or an input is not finite, and neither
-            are the outputs of its batch.
-        ConfigError: a score did not give one value for each item, see ``misfit``.
-    """
-    sums_of_scores: list[BatchSums] = [[] for _ in scores]
-    n_rows = 0
-    with evaluating(network):
-        for *inputs, labels in batches.create_tuple_iterator(num_epochs=1):
-            outputs = network(*inputs)
-            if not _are_finite(outputs):
-                _check_inputs(inputs, n_rows, name_of)
-            for of_one, score in zip(sums_of_scores, scores, strict=True):
-                of_one.append(sums_and_counts(score, outputs, labels))
-            n_rows += len(labels)
-    return sums_of_scores
-
-
-def _are_finite(outputs: Any) -> bool:
-    """Return whether all floats of a tensor, or of several, are finite."""
-    if isinstance(outputs, tuple | list):
-        return all(map(_are_finite, outputs))
-    if not isinstance(outputs, Tensor) or not outputs.is_floating_point():
-        return True
-    return bool(ops.isfinite(outputs).all())
-
-
-def _check_inputs(inputs: Sequence[Tensor], n_rows: int, name_of: Callable[[int], str]) -> None:
-    """Raise a DataError that names the first sample of a batch with an input that is not finite, if there is one."""
-    for position, values in enumerate(inputs, start=1):
-        for row, of_sample in enumerate(on_host(values) if values.is_floating_point() else ()):
-            if (found := not_finite(of_sample)) is not None:
-                raise DataError(
-                    f"{name_of(n_rows + row)} has {found} in input {position}, so that its outputs are not finite and "
-                    "a measurement would mean nothing; correct the sample"
-                )
 
 
 def mean_of_items(sums_of_batches: BatchSums, ranks: Ranks = ALONE) -> float:
     """Compute the mean of a score over all items that count, of all ranks.
 
     Args:
-        sums_of_batches: the sums of this score on this rank, from ``score_batches``.
+        sums_of_batches: the sums of this score for each batch of this rank, from ``sums_and_counts``.
         ranks: the ranks of the job, which may have different numbers of samples.
 
     Raises:

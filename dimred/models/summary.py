@@ -7,15 +7,24 @@ from typing import Any, NamedTuple
 import mindspore as ms
 from mindspore import Tensor, nn, ops
 
-from dimred.errors import ConfigError
+from dimred.errors import ConfigError, number_of
+from dimred.models.products import count_products
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _TRANSPOSED_CONVOLUTIONS = (nn.Conv1dTranspose, nn.Conv2dTranspose, nn.Conv3dTranspose)
+_ATTENTIONS = (nn.MultiheadAttention,)
 Shape = tuple[int, ...]
 
 
+class Input(NamedTuple):
+    """The shape and type of an input of a network."""
+
+    shape: Shape  # with the batch
+    type: str = "float32"  # the name of one of MindSpore's
+
+
 class Layer(NamedTuple):
-    """One call in a forward pass of a cell that has no cells inside."""
+    """One call in a forward pass of a cell that has no cells inside, or of an attention."""
 
     name: str  # in the network
     kind: str  # its class
@@ -23,50 +32,60 @@ class Layer(NamedTuple):
     output_shape: Shape
     n_parameters: int  # trainable numbers; a layer used twice counts them once
     n_other: int  # numbers that are not trained, such as BatchNorm's statistics
-    flops: int  # multiplications and additions of this call; 0 for cells of kinds that ``_flops`` does not know
+    product_flops: int  # multiplications and additions of its matrix products and convolutions in this call
+    flops: int  # of all that it does in this call; 0 for cells of kinds that are not known here
 
 
 class Summary(NamedTuple):
     """The layers and totals of a network at one input size."""
 
     layers: list[Layer]  # in the order they ran
-    input_shape: Shape  # of the batch
+    inputs: tuple[Input, ...]
     n_parameters: int  # of the whole network, those outside any layer included
     n_other: int
-    flops: int  # of all layers; operations that are computed by functions, outside any layer, are not counted
+    flops: int  # of all layers, and of functions if they were counted
+    function_flops: int | None = None  # of matrix products outside the layers; None if they were not counted
+    not_counted: str = ""  # why these could not be counted
 
 
-def summarise(network: nn.Cell, input_shape: Sequence[int]) -> Summary:
+def summarise(network: nn.Cell, *inputs: Sequence[int] | Input, count_functions: bool = False) -> Summary:
     """Run the network once on zeros, in evaluation mode, and record each layer.
 
     A multiplication and an addition count as two FLOPs; published figures of "FLOPs" often count multiply-adds, and are
     half of this. The modes of MindSpore and of each cell are restored.
 
     Args:
-        network: takes one float32 tensor.
-        input_shape: that tensor's shape, with the batch.
+        network: the network.
+        inputs: its inputs, each a shape with the batch, of float32, or an ``Input``.
+        count_functions: whether to compile the network too, and count the matrix products that it calls as functions,
+            such as ``q @ k``, which belong to no layer.
 
     Returns:
         The layers in the order they ran, and the totals of the network.
 
     Raises:
-        ConfigError: the network can't take such an input.
+        ConfigError: the network can't take such inputs.
     """
+    shapes = tuple(one if isinstance(one, Input) else Input(tuple(one)) for one in inputs)
+    zeros = [ops.zeros(one.shape, getattr(ms, one.type)) for one in shapes]
     layers: list[Layer] = []
     ids: set[int] = set()
-    leaves = [(name or "network", cell) for name, cell in network.cells_and_names() if not cell.name_cells()]
-    handles = [cell.register_forward_hook(_recorder(name, layers, ids)) for name, cell in leaves]
+    handles = [cell.register_forward_hook(_recorder(name, layers, ids)) for name, cell in _layers_of(network)]
     mode, training = ms.get_context("mode"), [(cell, cell.training) for _, cell in network.cells_and_names()]
+    function_flops, not_counted = None, ""
     try:
         ms.set_context(mode=ms.PYNATIVE_MODE)
         network.set_train(False)
-        network(ops.zeros(tuple(input_shape), ms.float32))
+        network(*zeros)
+        for handle in handles:
+            handle.remove()
+        if count_functions:
+            function_flops, not_counted = _flops_of_functions(network, zeros, layers)
     except Exception as error:
-        lines = (line.strip() for line in str(error).splitlines() if any(map(str.isalnum, line)))
-        reason = f"{type(error).__name__}: {next(lines, '')}".removesuffix(": ")
+        described = " and ".join(f"{one.type} {one.shape}" for one in shapes)
         raise ConfigError(
-            f"the network can't take one float32 input of the shape {tuple(input_shape)} ({reason}); give another "
-            "--input-shape"
+            f"the network can't take {number_of(len(shapes), 'input')}, {described} ({_first_line(error)}); give its "
+            "inputs by --input [TYPE:]SHAPE, once for each"
         ) from error
     finally:
         for handle in handles:
@@ -74,8 +93,40 @@ def summarise(network: nn.Cell, input_shape: Sequence[int]) -> Summary:
         for cell, was_training in training:
             cell.add_flags(training=was_training)
         ms.set_context(mode=mode)
-    flops = sum(layer.flops for layer in layers)
-    return Summary(layers, tuple(input_shape), *_sizes(network.get_parameters()), flops)
+    flops = sum(layer.flops for layer in layers) + (function_flops or 0)
+    return Summary(layers, shapes, *_sizes(network.get_parameters()), flops, function_flops, not_counted)
+
+
+def _layers_of(network: nn.Cell) -> list[tuple[str, nn.Cell]]:
+    """Return the cells that are listed, by name: those without cells inside, and attentions as a whole."""
+    cells = [(name or "network", cell) for name, cell in network.cells_and_names()]
+    inner = {
+        id(part)
+        for _, cell in cells
+        if isinstance(cell, _ATTENTIONS)
+        for _, part in cell.cells_and_names()
+        if part is not cell
+    }
+    return [
+        (name, cell)
+        for name, cell in cells
+        if id(cell) not in inner and (isinstance(cell, _ATTENTIONS) or not cell.name_cells())
+    ]
+
+
+def _flops_of_functions(network: nn.Cell, zeros: list[Tensor], layers: list[Layer]) -> tuple[int | None, str]:
+    """Count the products of the compiled network that are not those of its layers; or return why that failed."""
+    try:
+        n_products = count_products(network, zeros)
+    except Exception as error:
+        return None, _first_line(error)
+    return n_products - sum(layer.product_flops for layer in layers), ""
+
+
+def _first_line(error: Exception) -> str:
+    """Return an error's type and the first line of its text that says something."""
+    lines = (line.strip() for line in str(error).splitlines() if any(map(str.isalnum, line)))
+    return f"{type(error).__name__}: {next(lines, '')}".removesuffix(": ")
 
 
 def memory_of_step(summary: Summary, batch_size: int) -> int:
@@ -100,8 +151,10 @@ def _recorder(name: str, layers: list[Layer], ids: set[int]) -> Callable[..., No
         parameters = [parameter for parameter in cell.get_parameters() if id(parameter) not in ids]
         ids.update(id(parameter) for parameter in parameters)
         input_shape, output_shape = _shape(inputs), _shape(output)
-        flops = _flops(cell, input_shape, output_shape)
-        layers.append(Layer(name, type(cell).__name__, input_shape, output_shape, *_sizes(parameters), flops))
+        products = _products(cell, inputs, output_shape)
+        flops = products + _others(cell, input_shape, output_shape)
+        sizes = _sizes(parameters)
+        layers.append(Layer(name, type(cell).__name__, input_shape, output_shape, *sizes, products, flops))
 
     return hook
 
@@ -119,21 +172,41 @@ def _shape(values: Any) -> Shape:
     return tuple(values.shape) if isinstance(values, Tensor) else ()
 
 
-def _flops(cell: nn.Cell, input_shape: Shape, output_shape: Shape) -> int:
-    """Count the multiplications and additions of one call; 0 for kinds of cells that are not known here."""
-    n_inputs, n_outputs = math.prod(input_shape), math.prod(output_shape)
+def _products(cell: nn.Cell, inputs: tuple[Any, ...], output_shape: Shape) -> int:
+    """Count the multiplications and additions of the matrix products and convolutions of one call."""
+    n_inputs, n_outputs = math.prod(_shape(inputs)), math.prod(output_shape)
     if isinstance(cell, _CONVOLUTIONS):  # every output number is a sum over one kernel
-        return n_outputs * (2 * cell.weight.size // cell.out_channels) + _bias(cell, n_outputs)
+        return n_outputs * (2 * cell.weight.size // cell.out_channels)
     if isinstance(cell, _TRANSPOSED_CONVOLUTIONS):  # every input number is spread over one kernel
-        return n_inputs * (2 * cell.weight.size // cell.in_channels) + _bias(cell, n_outputs)
+        return n_inputs * (2 * cell.weight.size // cell.in_channels)
     if isinstance(cell, nn.Dense):
-        return n_outputs * 2 * cell.in_channels + _bias(cell, n_outputs)
-    if isinstance(cell, nn.LayerNorm | nn.GroupNorm) or hasattr(cell, "moving_mean"):  # of every BatchNorm
-        return 2 * n_outputs  # scale and shift
-    if isinstance(cell, nn.AvgPool1d | nn.AvgPool2d):
-        return n_inputs
+        return n_outputs * 2 * cell.in_channels
+    if isinstance(cell, _ATTENTIONS):
+        return _products_of_attention(cell, *(tuple(one.shape) for one in inputs[:3]))
     return 0
 
 
-def _bias(cell: nn.Cell, n_outputs: int) -> int:
-    return n_outputs if cell.has_bias else 0
+def _products_of_attention(cell: nn.MultiheadAttention, query: Shape, key: Shape, value: Shape) -> int:
+    """Count the products of an attention: three projections of its inputs, q k', its product with v, and the output.
+
+    Args:
+        cell: the attention, of width E.
+        query: shape of the queries, (L, N, E), or with ``batch_first`` (N, L, E), or (L, E).
+        key, value: shapes of keys and values, with S in the place of L, and their own widths.
+    """
+    width, axis = cell.embed_dim, int(cell.batch_first and len(query) == 3)
+    n_queries, n_keys = math.prod(query[:-1]), key[axis]
+    inputs_and_output = math.prod(query) + math.prod(key) + math.prod(value) + n_queries * width
+    return 2 * width * inputs_and_output + 2 * 2 * n_queries * n_keys * width
+
+
+def _others(cell: nn.Cell, input_shape: Shape, output_shape: Shape) -> int:
+    """Count the other multiplications and additions of one call; 0 for kinds of cells that are not known here."""
+    n_outputs = math.prod(output_shape)
+    if isinstance(cell, (*_CONVOLUTIONS, *_TRANSPOSED_CONVOLUTIONS, nn.Dense)):
+        return n_outputs if cell.has_bias else 0
+    if isinstance(cell, nn.LayerNorm | nn.GroupNorm) or hasattr(cell, "moving_mean"):  # of every BatchNorm
+        return 2 * n_outputs  # scale and shift
+    if isinstance(cell, nn.AvgPool1d | nn.AvgPool2d):
+        return math.prod(input_shape)
+    return 0

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from dimred import __version__
 from dimred.errors import ConfigError
 from dimred.io.atomic import FolderLock, atomic_write, remove_leftovers, writable
 from dimred.run_files.run_names import BASIS_METADATA, CONFIG, VERSIONS, results_in
@@ -55,16 +56,20 @@ def check_run_folder(out: Path, *, resume: bool) -> None:
         raise ConfigError(f"--out is {str(out)!r}, which holds something other than a run; name another folder")
 
 
-_PACKAGES = ("dimred", "mindspore", "numpy", "scikit-learn", "h5py")
+_PACKAGES = ("mindspore", "numpy", "scikit-learn", "h5py")
 
 
 def write_versions(folder: Path) -> None:
     """Write ``versions.json``: versions of packages, Python and operating system, and the number of processors."""
-    versions = {name: _version(name) for name in _PACKAGES} | {
-        "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "processors": str(os.cpu_count()),
-    }
+    versions = (
+        {"dimred": __version__}
+        | {name: _version(name) for name in _PACKAGES}
+        | {
+            "python": platform.python_version(),
+            "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+            "processors": str(os.cpu_count()),
+        }
+    )
     atomic_write(folder / VERSIONS, json.dumps(versions, indent=2) + "\n")
 
 

@@ -8,7 +8,8 @@ from mindspore import Tensor, nn
 from dimred.config import StageConfig
 from dimred.data.batches import Batches
 from dimred.errors import ConfigError, DataError, DimredError, shown
-from dimred.evaluation.scores import Scores, misfit, values_of
+from dimred.evaluation.measures import MeanOfItems, Measure, Scores
+from dimred.evaluation.scores import values_of
 from dimred.models.factory import CLASSES_REMEDY
 from dimred.models.first_layer import describe_first_layer
 from dimred.runs.steps import mean_loss
@@ -28,10 +29,10 @@ def check_scores(config: StageConfig, network: nn.Cell, scores: Scores, images: 
     """
     if min(images[split].n_images for split in ("train", config.data.eval_split)) <= images["train"].rank:
         return
-    trained = mean_loss(config)
-    metrics = [("metric", config.metric, metric) for metric in scores.metrics]
-    scores_of_both = [("loss", config.loss, scores.loss), *metrics]
-    for split, of_split in (("train", [("loss", config.loss, trained)]), (config.data.eval_split, scores_of_both)):
+    trained: list[tuple[str, str | None, Measure[Any]]] = [("loss", config.loss, _TrainedLoss(mean_loss(config)))]
+    measured: list[tuple[str, str | None, Measure[Any]]] = [("loss", config.loss, MeanOfItems(scores.loss))]
+    measured += [("metric", config.metric, metric) for metric in scores.metrics]
+    for split, of_split in (("train", trained), (config.data.eval_split, measured)):
         *inputs, labels = next(images[split].evaluation().create_tuple_iterator(num_epochs=1))
         where = f"the first batch of {split!r} (inputs {_kinds(inputs)}"
         outputs = _outputs_of(network, config.model.name, inputs, split)
@@ -40,14 +41,20 @@ def check_scores(config: StageConfig, network: nn.Cell, scores: Scores, images: 
         if None in (config.loss, config.metric):
             _check_outputs(config, outputs, where)
             _check_shape_of_labels(outputs, labels, where)
-        for key, name, score in of_split:
-            values, _ = _called(key, name, where, values_of, score, outputs, labels)
-            shape = values.shape
-            wrong = misfit(shape, outputs, labels)
-            if score is trained:
-                wrong = f"the shape {shape} with reduction='mean'; it must be one number, ()" if shape else None
-            if wrong:
+        for key, name, measure in of_split:
+            wrong = _called(key, name, where, measure.misfit, outputs, labels)
+            if wrong is not None:
                 raise ConfigError(f"{key} is {name!r}, which on {where}) gives {wrong}")
+
+
+class _TrainedLoss(MeanOfItems):
+    """The loss as it is trained, which must be one number for a batch."""
+
+    def misfit(self, outputs: Any, labels: Tensor) -> str | None:
+        values, _ = values_of(self.score, outputs, labels)
+        if not values.shape:
+            return None
+        return f"the shape {values.shape} with reduction='mean'; it must be one number, ()"
 
 
 def _check_outputs(config: StageConfig, outputs: Any, where: str) -> None:

@@ -19,7 +19,8 @@ from dimred.config import (
 )
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError
-from dimred.evaluation.scores import Score, Scores, cross_entropy, is_among_five, is_correct
+from dimred.evaluation.measures import MeanOfItems, Measure, OfWholeSplit, Scores
+from dimred.evaluation.scores import Score, cross_entropy, is_among_five, is_correct
 from dimred.factories import call_factory, load_factory
 from dimred.run_files.metric import ACCURACY, TOP5, metrics_of
 from dimred.train_step.optimizers import decays, make_optimizer
@@ -188,14 +189,15 @@ def build_scores(config: StageConfig) -> Scores:
         loss = _own_loss(config.loss, "none")
     if config.metric is not None:
         return Scores(loss, (_own_metric(config.metric),))
-    return Scores(loss, tuple(_BUILT_IN[metric] for metric in metrics_of(None, config.model.n_classes)))
+    return Scores(loss, tuple(MeanOfItems(_BUILT_IN[metric]) for metric in metrics_of(None, config.model.n_classes)))
 
 
-def _own_metric(name: str) -> Score:
-    metric: Score = call_factory(name, key="metric")
+def _own_metric(name: str) -> Measure[float]:
+    """Make a user's own metric; one with a true attribute ``whole_split`` gets all outputs and labels at once."""
+    metric: Any = call_factory(name, key="metric")
     if not callable(metric):
         raise ConfigError(
             f"metric is {name!r}, which returned {type(metric).__name__}; it must return a function or a cell "
             "(outputs, labels) -> one number for each item"
         )
-    return metric
+    return OfWholeSplit(metric) if getattr(metric, "whole_split", False) else MeanOfItems(metric)

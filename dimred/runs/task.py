@@ -13,7 +13,7 @@ from dimred.data.batches import Batches
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError, DataError, Problems
 from dimred.evaluation.evaluator import Evaluator
-from dimred.evaluation.scores import Scores
+from dimred.evaluation.measures import Scores
 from dimred.launch.channel import tell_alive
 from dimred.models.built_in import BUILT_IN, make_named
 from dimred.run_files.metric import Metric, metrics_of

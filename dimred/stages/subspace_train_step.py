@@ -31,9 +31,22 @@ class SubspaceTrainStep(SearchStep):
             ``TrainStep``.
         basis: a ``SubspaceBasis`` of the network's trainable weights, or the path of one.
         optimizer: none; a search adds its update as it is.
-        options: rule, n_components, rho, gamma, alpha, sigma, max_trials, initial_scaling, min_cosine, learning_rate,
-            momentum, max_rejected_steps, see ``SearchOptions``; and loss_scale, clipping, ema, parts,
+        options: options of the search, each with its default and its range; and loss_scale, clipping, ema, parts,
             micro_batch_size, ranks, see ``SearchStep``.
+
+            rule ("bfgs"; "bfgs" or "sgd"): a quasi-Newton direction and a line search, or momentum in the subspace.
+            n_components (all; 1 to those of the basis): the leading directions to search in.
+            rho (0.55; above 0, below 1): line search: factor by which the step shrinks from one trial to the next.
+            sigma (0.4; above 0, below 1): line search: fraction of the expected decrease that a trial must reach.
+            max_trials (10; at least 1): line search: the most trials in a step, without a cap before the first pair.
+            initial_scaling (False; False or True): bfgs: whether H starts as (y's / y'y) I and not as I.
+            min_cosine (0.01; at least 0, below 1): bfgs: a pair updates H if y's > min_cosine |y| |s|; 1e-8 if all
+                gradients are of one batch.
+            gamma (0.9; at least 0, below 1): momentum of the step outside the subspace.
+            alpha (0.001; at least 0): size of that step; 0 for none.
+            learning_rate (0.1; above 0): sgd: a number, one for each accepted step, or a function of their number.
+            momentum (0.9; at least 0, below 1): sgd: momentum in the subspace.
+            max_rejected_steps (100; at least 1): rejected steps in a row after which the next raises an error.
 
     Raises:
         ConfigError: an option is unknown, outside its range, or does not go with the others; or an optimizer is given.

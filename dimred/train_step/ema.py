@@ -34,6 +34,10 @@ class EMA(WeightsPart):
     average then needs no horizon: it reaches back over the same fraction of a short run and of a long one. (As in
     torchtitan, with 5 %; Meterez et al., 2026, arXiv 2602.03702.)
 
+    The average spans about 1 / (1 - d_t) updates. With the ramp, that is 1.3 at t = 500, 2.7 at 2,000 and 12 at 5,000,
+    so that in a run of less than some thousand updates it is almost the raw network. Use ``ramp=False`` there.
+    ``in_place`` puts the average into the network, to measure or save it.
+
     The averages of the trainable weights and of BatchNorm's moving statistics are parameters named ``ema.<name>``, and
     the number of updates is ``ema.updates``; a checkpoint of the cell holds them all. Averages of half-precision
     weights are float32, because half precision would round away the small steps of a large decay.

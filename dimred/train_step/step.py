@@ -72,9 +72,11 @@ class TrainStep(VisitedOnce, TypedCell):
         optimizer: an optimizer of trainable parameters of the network, all of them float32, and without a loss
             scale of its own; other parameters stay as they are.
         loss_scale, clipping, ema: the usual parts, or None: ``StaticLossScale`` or ``DynamicLossScale``, ``Clipping``,
-            ``EMA``; a number in their place, or a scaler of ``mindspore.amp``, see ``collect_parts``. Unless the loss
-            scale's ``drop_overflow`` is false, a step whose gradient is not finite is dropped: weights, optimizer
-            state, EMA, BatchNorm statistics and every other parameter of the network stay as they were, byte for byte.
+            ``EMA``; a number in their place, or a scaler or manager of ``mindspore.amp``, see ``collect_parts``. With a
+            loss scale, a step whose gradient is not finite is dropped, unless ``drop_overflow`` is false: weights,
+            optimizer state, EMA, BatchNorm statistics and every other parameter of the network stay as they were, byte
+            for byte. Without one such a step is applied, and NaN reaches the weights, because the check would cost up
+            to as much as the rest of the step; ``loss_scale=1`` adds the check and scales nothing.
         parts: parts of your own, ``GradientPart`` or ``WeightsPart``. Gradient parts come after clipping, in the order
             of this list.
         micro_batch_size: rows of a micro-batch. The step gets the whole batch, cuts it, and updates once with the mean

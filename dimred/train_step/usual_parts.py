@@ -1,4 +1,4 @@
-"""The parts of a step as a user may give them: dimred's own, a plain number, or a scaler of ``mindspore.amp``."""
+"""The parts of a step as a user may give them: dimred's own, a plain number, or a loss scale of ``mindspore.amp``."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -8,6 +8,9 @@ from typing import Any
 from mindspore import amp, nn
 
 from dimred.errors import ConfigError, check_type, shown
+from dimred.train_step.clipping import Clipping
+from dimred.train_step.ema import EMA
+from dimred.train_step.loss_scale import DynamicLossScale, StaticLossScale
 from dimred.train_step.part import GradientPart, LossScale, StepPart, WeightsPart
 
 _LARGEST_SCALE = 2.0**125  # for MindSpore's dynamic scale, which has no upper bound
@@ -20,8 +23,9 @@ def collect_parts(network: nn.Cell, *, parts: Sequence[StepPart], **usual: Any) 
         network: network and loss in one cell.
         parts: parts of the user's own, see ``StepPart``.
         usual: the arguments for the usual parts, by name; None for no such part.
-            ``loss_scale``: a ``LossScale``; a number, for a static one; or ``StaticLossScaler`` or
-            ``DynamicLossScaler`` of ``mindspore.amp``, whose settings and present scale are taken.
+            ``loss_scale``: a ``LossScale``; a number, for a static one; or one of ``mindspore.amp``, whose settings
+            and present scale are taken: ``StaticLossScaler``, ``DynamicLossScaler``, ``FixedLossScaleManager``,
+            ``DynamicLossScaleManager``.
             ``clipping``: a ``GradientPart`` such as ``Clipping``; or a number, its norm.
             ``ema``: ``EMA`` of the network; or a number, its decay, with the ramp.
 
@@ -39,11 +43,7 @@ def collect_parts(network: nn.Cell, *, parts: Sequence[StepPart], **usual: Any) 
 
 
 def _usual_part(name: str, value: Any, network: nn.Cell) -> StepPart:
-    """Return a part as it was given, or make it from a number or from MindSpore's scaler."""
-    from dimred.train_step.clipping import Clipping
-    from dimred.train_step.ema import EMA
-    from dimred.train_step.loss_scale import DynamicLossScale, StaticLossScale
-
+    """Return a part as it was given, or make it from a number or from what MindSpore has in its place."""
     known: dict[str, tuple[type[StepPart], Callable[[Any], StepPart]]] = {
         "loss_scale": (LossScale, StaticLossScale),
         "clipping": (GradientPart, Clipping),
@@ -55,15 +55,41 @@ def _usual_part(name: str, value: Any, network: nn.Cell) -> StepPart:
     try:
         if isinstance(value, Real) and not isinstance(value, bool):
             return of_number(value)
-        if kind is LossScale and isinstance(value, amp.StaticLossScaler):
-            return of_number(float(value.scale_value.asnumpy()))
-        if kind is LossScale and isinstance(value, amp.DynamicLossScaler):
-            first, factor = float(value.scale_value.asnumpy()), float(value.scale_factor)
-            return DynamicLossScale(first, factor, value.scale_window, largest=_LARGEST_SCALE)
+        if kind is LossScale and type(value) in _LOSS_SCALES:
+            return _LOSS_SCALES[type(value)](value)
     except ConfigError as error:  # it names the argument of the part
         raise ConfigError(f"{name}: {error}") from None
-    of_mindspore = ", a scaler of mindspore.amp" if kind is LossScale else ""
+    of_mindspore = ", a scaler or a loss-scale manager of mindspore.amp" if kind is LossScale else ""
     raise ConfigError(f"{name} is {shown(value)}; give a number{of_mindspore}, or dimred's part of that name")
+
+
+def _static_scaler(scaler: amp.StaticLossScaler) -> LossScale:
+    return StaticLossScale(float(scaler.scale_value.asnumpy()))
+
+
+def _dynamic_scaler(scaler: amp.DynamicLossScaler) -> LossScale:
+    return _dynamic(float(scaler.scale_value.asnumpy()), scaler.scale_factor, scaler.scale_window)
+
+
+def _fixed_manager(manager: amp.FixedLossScaleManager) -> LossScale:
+    return StaticLossScale(manager.get_loss_scale(), manager.get_drop_overflow_update())
+
+
+def _dynamic_manager(manager: amp.DynamicLossScaleManager) -> LossScale:
+    return _dynamic(manager.get_loss_scale(), manager.scale_factor, manager.scale_window)
+
+
+def _dynamic(scale: float, factor: float, window: int) -> LossScale:
+    return DynamicLossScale(scale, float(factor), window, largest=_LARGEST_SCALE)
+
+
+_LOSS_SCALES: dict[type, Callable[[Any], LossScale]] = {
+    amp.StaticLossScaler: _static_scaler,
+    amp.DynamicLossScaler: _dynamic_scaler,
+    amp.FixedLossScaleManager: _fixed_manager,
+    amp.DynamicLossScaleManager: _dynamic_manager,
+}
+"""MindSpore's loss scales, each with the function that makes ours from it."""
 
 
 def _check_parts(parts: Sequence[StepPart], network: nn.Cell) -> None:

@@ -91,7 +91,7 @@ def test_without_mindspore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     process = dimred_here("doctor", cwd=tmp_path, status=1)
     assert wrong(process.stdout) == [
         "WRONG  mindspore                     not installed; install what training needs with "
-        "python -m pip install 'dimred[train]'"
+        "python -m pip install 'dimred-mindspore[train]'"
     ]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from dimred.cli.commands import command_line
 from dimred.cli.main import app
-from tests.helpers.commands import REPOSITORY, command_words, dimred, dimred_here, run, script
+from tests.helpers.commands import DIMRED, REPOSITORY, command_words, dimred, dimred_here, run, script
 
 COMMANDS = command_words(command_line)
 
@@ -55,6 +55,11 @@ def test_the_main_way_comes_first_and_the_options_of_several_hosts_last() -> Non
     assert re.findall(r"^│ (--[a-z-]+)", hosts, re.MULTILINE) == [
         "--nodes", "--node-rank", "--master-addr", "--master-port"
     ]  # fmt: skip
+
+
+def test_help_whose_reader_has_gone_ends_in_silence() -> None:
+    done = run("bash", "-c", '"$0" train --help | true; echo "${PIPESTATUS[0]}"', DIMRED, status=0)
+    assert (done.stdout, done.stderr) == (f"{128 + signal.SIGPIPE}\n", "")
 
 
 def test_the_exit_statuses_are_documented() -> None:

@@ -64,6 +64,7 @@ def test_evaluation_reads_every_image_once_in_the_order_of_the_files(root):
     assert sizes == [5, 5, 5, 5, 3]
     assert sorted(number for number, _ in pairs) == list(range(N_IMAGES))
     assert all(label == number % 3 for number, label in pairs)
+    assert [int(Path(name).stem) for name in images.sample_names()] == [number for number, _ in pairs]
     assert read(images.evaluation())[0] == pairs == sorted(pairs, key=lambda pair: (pair[1], pair[0]))
 
 
@@ -129,6 +130,7 @@ def test_what_only_looks_like_an_image_or_a_class_is_never_read(root, tmp_path):
     images = folder(tmp_path)
     assert (images.classes, images.n_images) == (["10", "9", "ant"], N_IMAGES)
     assert read(images.evaluation()) == read(whole.evaluation())
+    assert images.sample_names() == whole.sample_names()
     assert read(images.training_epoch(1, 4)) == read(whole.training_epoch(1, 4))
     assert images.digest() == whole.digest()
     notes = "passed over, because training reads only .jpg, .jpeg, .png, .bmp: 1 .txt"

@@ -26,7 +26,9 @@ from dimred.distributed.ranks import Ranks
 from dimred.errors import DataError, DimredError
 from dimred.evaluation.averages import SnapshotAverages
 from dimred.evaluation.batch_norm import reestimate_batch_norm
-from dimred.evaluation.scores import cross_entropy, is_correct, mean_of_items, means_of_samples, score_batches
+from dimred.evaluation.measures import MeanOfItems, MeansOfSamples, OfWholeSplit, measure_batches
+from dimred.evaluation.predictions import Predict
+from dimred.evaluation.scores import cross_entropy, is_correct, mean_of_items
 from dimred.run_files.metrics_file import read_metrics
 from dimred.runs.device import set_up
 from dimred.runs.records import MetricsLog, cut_metrics
@@ -135,11 +137,18 @@ def evaluation(ranks: Ranks) -> dict:
     labels = np.zeros(23, np.int32)
     own = slice(ranks.rank, None, ranks.group_size)
     images = NumpySlicesDataset((logits[own], labels[own]), shuffle=False).batch(4)
-    metric, loss = score_batches(nn.Identity(), images, is_correct, cross_entropy)
+    in_order = OfWholeSplit(lambda outputs, labels: outputs.argmax(1) @ 3 ** np.arange(23) + labels.sum())
+    measures = (MeanOfItems(is_correct), MeansOfSamples(cross_entropy), in_order, Predict())
+    kept = measure_batches(nn.Identity(), images, measures)
+    accuracy, losses, whole, predictions = (
+        measure.of_split(of_one, ranks) for measure, of_one in zip(measures, kept, strict=True)
+    )
     many = [(np.array([1.0]), np.array([2.0]))] if ranks.rank else [(np.array([2.0**24]), np.array([2.0**24]))]
     return {
-        "accuracy": mean_of_items(metric, ranks),
-        "losses": means_of_samples(loss, ranks).tolist(),
+        "accuracy": accuracy,
+        "losses": losses.tolist(),
+        "whole": whole,
+        "predicted": predictions.classes.tolist(),
         "many": mean_of_items(many, ranks),
     }
 

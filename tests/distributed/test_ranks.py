@@ -210,6 +210,13 @@ def test_every_rank_has_the_loss_of_every_sample_in_the_same_order(answers):
     np.testing.assert_allclose(sorted(losses[0]), [right] * 8 + [wrong] * 15, rtol=1e-5)
 
 
+def test_a_measure_of_the_whole_split_gets_all_rows_in_the_order_of_the_split(answers):
+    order = np.arange(23) % 3
+    for each in answers["evaluation"]:
+        assert each["whole"] == order @ 3 ** np.arange(23)
+        assert each["predicted"] == order.tolist()
+
+
 def test_batch_norm_is_re_estimated_from_all_rows_of_all_ranks(answers):
     found = answers["statistics"]
     assert [each["n_batches"] for each in found] == [2] * len(found)

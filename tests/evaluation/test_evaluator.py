@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from mindspore import Tensor, dataset, float32, nn
 from scipy.special import log_softmax
+from sklearn.metrics import f1_score
 
-from dimred.errors import DataError
+from dimred.errors import ConfigError, DataError
 from dimred.evaluation.evaluator import Evaluator
-from dimred.evaluation.scores import Scores
+from dimred.evaluation.measures import MeanOfItems, OfWholeSplit, Scores, rows_of_split
 
 BATCH = 4
 
@@ -97,6 +98,36 @@ def test_a_split_that_lost_samples_during_the_run_is_not_measured(network: nn.Ce
         Evaluator(network, {"val": less}, seed=1, n_batches=2).metrics("val")
 
 
+def test_a_metric_of_the_whole_split_gets_all_outputs_and_labels_at_once(network: nn.Cell) -> None:
+    def f1(outputs: np.ndarray, labels: np.ndarray) -> float:
+        value: float = f1_score(labels, outputs.argmax(1), average="macro")
+        labels[:], outputs[:] = 0, 0  # changes its own copies
+        return value
+
+    val = SPLITS["val"]
+    metrics = (OfWholeSplit(f1), MeanOfItems(keeps), OfWholeSplit(lambda outputs, labels: np.array([len(labels)])))
+    evaluator = Evaluator(network, SPLITS, Scores(keeps, metrics), seed=1, n_batches=2)
+    of_all = f1_score(val.labels, val.inputs.argmax(1), average="macro")
+    parts = [slice(first, first + BATCH) for first in range(0, 9, BATCH)]
+    of_batches = [f1_score(val.labels[part], val.inputs[part].argmax(1), average="macro") for part in parts]
+    assert of_all != pytest.approx(np.mean(of_batches))
+    for _ in range(2):
+        whole, mean, n_samples = evaluator.metrics("val")
+        assert (whole, n_samples) == (pytest.approx(of_all), 9)
+        assert mean == np.mean(val.inputs.argmax(1) == val.labels)
+
+
+def test_a_metric_of_the_whole_split_gives_one_number_and_gets_samples_of_one_shape(network: nn.Cell) -> None:
+    several = Scores(keeps, (OfWholeSplit(lambda outputs, labels: outputs.mean(0)),))
+    with pytest.raises(ConfigError, match=r"metric gave array\(.* for the whole split; it must give one number"):
+        Evaluator(network, SPLITS, several, seed=1, n_batches=2).metrics("val")
+    uneven = [(np.zeros((2, 3), np.float32), np.zeros(2)), (np.zeros((1, 4), np.float32), np.zeros(1))]
+    with pytest.raises(ConfigError, match=r"outputs or labels have the shapes \(3,\) and \(4,\); pad them"):
+        rows_of_split(uneven)
+    with pytest.raises(DataError, match="needs a sample on every rank"):
+        rows_of_split([])
+
+
 def edits_labels(outputs: Tensor, labels: Tensor) -> Tensor:
     labels[labels == 2] = 0
     return (outputs.argmax(1) == labels).astype(float32)
@@ -127,8 +158,8 @@ class EditsInputs(nn.Cell):
 
 @pytest.mark.parametrize("loss", [edits_labels, edits_memory])
 def test_what_a_metric_or_a_loss_changes_in_place_changes_no_other_measurement(network: nn.Cell, loss: Any) -> None:
-    evaluator = Evaluator(network, SPLITS, Scores(loss, (loss, keeps)), seed=1, n_batches=2)
-    right = Evaluator(network, SPLITS, Scores(keeps, (keeps,)), seed=1, n_batches=2).metrics("val")
+    evaluator = Evaluator(network, SPLITS, Scores(loss, (MeanOfItems(loss), MeanOfItems(keeps))), seed=1, n_batches=2)
+    right = Evaluator(network, SPLITS, Scores(keeps, (MeanOfItems(keeps),)), seed=1, n_batches=2).metrics("val")
     first_losses, first = evaluator.losses_and_metrics("val")
     assert first[1:] == right
     for _ in range(2):

@@ -10,15 +10,13 @@ from scipy.special import log_softmax, softmax
 from sklearn.metrics import log_loss
 
 from dimred.errors import ConfigError, DataError
+from dimred.evaluation.measures import MeanOfItems, MeansOfSamples, measure_batches
 from dimred.evaluation.scores import (
     IGNORED,
     Score,
     cross_entropy,
     is_among_five,
     is_correct,
-    mean_of_items,
-    means_of_samples,
-    score_batches,
     sums_and_counts,
 )
 from tests.helpers.commands import REPOSITORY
@@ -35,13 +33,15 @@ def batches(*columns: np.ndarray) -> dataset.Dataset:
 
 
 def mean_score(score: Score, *columns: np.ndarray, network: nn.Cell | None = None) -> float:
-    [found] = score_batches(network or nn.Identity(), batches(*columns), score)
-    return mean_of_items(found)
+    measure = MeanOfItems(score)
+    [kept] = measure_batches(network or nn.Identity(), batches(*columns), [measure])
+    return measure.of_split(kept)
 
 
 def sample_scores(score: Score, *columns: np.ndarray) -> np.ndarray:
-    [found] = score_batches(nn.Identity(), batches(*columns), score)
-    return means_of_samples(found)
+    measure = MeansOfSamples(score)
+    [kept] = measure_batches(nn.Identity(), batches(*columns), [measure])
+    return measure.of_split(kept)
 
 
 def test_accuracy_and_cross_entropy_count_every_label_once_without_dropout() -> None:

@@ -1,6 +1,8 @@
 """The cell as users meet it: ``mindspore.train.Model``, callbacks, checkpoints, wrong arguments."""
 
+import inspect
 import logging
+import pydoc
 import re
 import threading
 
@@ -10,11 +12,14 @@ from mindcv.utils.callbacks import StateMonitor
 from mindspore import Tensor, dataset, load_checkpoint, nn
 from mindspore.train import Callback, CheckpointConfig, LossMonitor, Model, ModelCheckpoint, TimeMonitor
 
+import dimred
 from dimred.checkpoints.layout import WeightLayout
+from dimred.config import SearchOptions
 from dimred.errors import BasisMismatchError, ConfigError
 from dimred.stages.subspace_train_step import SubspaceTrainStep
 from tests.helpers.networks import BatchNormNet, PlainBasis, basis_for, weight_vector
 
+_LIMITS = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
 ONES = Tensor(np.ones((3, 4), np.float32)), Tensor(np.ones((3, 2), np.float32))
 
 
@@ -185,3 +190,31 @@ def test_what_the_tutorial_of_boost_gives_is_refused_with_what_takes_its_place()
     for arguments in ((value,), (basis, value)):
         with pytest.raises(ConfigError, match="optimizer is given"):
             SubspaceTrainStep(with_loss, *arguments)
+
+
+def range_of(schema: dict) -> str:
+    """Put the range of an option into words, from its JSON schema."""
+    if schema.get("type") == "boolean":
+        return "False or True"
+    if "enum" in schema:
+        return " or ".join(f'"{name}"' for name in schema["enum"])
+    return ", ".join(f"{words} {schema[key]:g}" for key, words in _LIMITS.items() if key in schema)
+
+
+def test_help_tells_each_option_of_a_search_with_its_default_and_its_range():
+    text = inspect.getdoc(SubspaceTrainStep) or ""
+    in_help = dict(re.findall(r"^ +(\w+) \((.+?)\): \w", text, re.MULTILINE))
+    options = SearchOptions.model_json_schema()["properties"]
+    told = {name: f"{option['default']}; {range_of(option)}" for name, option in options.items()}
+    told["rule"] = f'"bfgs"; {range_of(options["rule"])}'
+    # The schema of these two also has the forms for "all directions" and for several rates.
+    told["n_components"], told["learning_rate"] = "all; 1 to those of the basis", "0.1; above 0"
+    assert in_help == told
+
+
+def test_help_of_every_public_name_begins_with_a_docstring_of_ours():
+    for name in dimred.__all__:
+        thing = getattr(dimred, name)
+        first = vars(thing).get("__doc__") if inspect.isclass(thing) else thing.__doc__
+        assert first, f"{name} inherits its docstring"
+        assert first.splitlines()[0] in "".join(pydoc.plaintext.document(thing).splitlines()[:5]), name

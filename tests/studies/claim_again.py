@@ -24,7 +24,8 @@ import numpy as np
 from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.config import StageOneConfig, load_config
 from dimred.data.digits import write_digits
-from dimred.evaluation.scores import means_of_samples, score_batches
+from dimred.evaluation.measures import measure_batches
+from dimred.evaluation.scores import means_of_samples
 from dimred.run_files.run_names import CONFIG, PINS, RESULT, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS, full_checkpoints
 from dimred.run_files.stage_two_result import StageTwoResult
 from dimred.runs.device import set_up
@@ -125,8 +126,8 @@ def measured(one: Path, two: Path, data: Path, weights: Path) -> dict[str, np.nd
         as_trained.append(task.evaluator.metrics("test")[0])
         task.evaluator.reestimate()
         val_losses.append(task.evaluator.losses_and_metrics("val")[0].mean())
-        [scores] = score_batches(task.network, task.images["test"].evaluation(), task.scores.metrics[0])
-        of_test.append(means_of_samples(scores))
+        [sums] = measure_batches(task.network, task.images["test"].evaluation(), [task.scores.metrics[0]])
+        of_test.append(means_of_samples(sums))
     if task.metrics[0].is_fraction:
         outputs = {"test_correct": np.packbits(np.array(of_test) > 0, 1), "n_test": np.array(len(of_test[0]))}
     else:

@@ -56,6 +56,16 @@ def check(make: Callable[[], TrainStep]) -> None:
     assert changed(after, undisturbed) <= SCALE_STATE
 
 
+def test_nan_reaches_the_weights_unless_there_is_a_loss_scale_to_drop_the_step() -> None:
+    images, labels = image_batch(0)
+    images[0] = float("nan")
+    for scale, applied in ((None, True), (1, False)):
+        network = BatchNormNet()
+        step = TrainStep(network, make_optimizer("momentum", network.trainable_params(), RATES), loss_scale=scale)
+        assert bool(step(images, labels).applied) is applied
+        assert np.isnan(network.conv.weight.asnumpy()).all() == applied
+
+
 @pytest.mark.parametrize(
     ("level", "optimizer"),
     [*zip(itertools.cycle(LEVELS), OPTIMIZERS)],

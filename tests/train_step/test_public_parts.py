@@ -89,18 +89,25 @@ def test_parts_that_can_not_be_used_are_named_by_both_steps(make: Callable[..., 
 
 
 @pytest.mark.parametrize("make", [train_step, search_step])
-def test_a_number_or_mindspores_scaler_stands_for_a_part(make: Callable[..., nn.Cell]) -> None:
+def test_a_number_or_mindspores_loss_scale_stands_for_a_part(make: Callable[..., nn.Cell]) -> None:
     clipping, ema, scale = (part for name in ("clipping", "ema", "loss_scale") for part in make(**{name: 0.5}).parts)
     assert (clipping.norm, ema.fraction.decay, float(scale.scale)) == (0.5, 0.5, 0.5)
     [static] = make(loss_scale=amp.StaticLossScaler(64)).parts
     [dynamic] = make(loss_scale=amp.DynamicLossScaler(32, 4, 5)).parts
     assert (type(static), float(static.scale)) == (dimred.StaticLossScale, 64)
     assert (float(dynamic.scale.asnumpy()), dynamic.factor, dynamic.window) == (32, 4, 5)
+    for drops in (True, False):
+        [static] = make(loss_scale=amp.FixedLossScaleManager(256, drop_overflow_update=drops)).parts
+        assert (float(static.scale), static.drops_overflow) == (256, drops)
+    manager = amp.DynamicLossScaleManager(64, scale_factor=4, scale_window=5)
+    manager.update_loss_scale(True)
+    [dynamic] = make(loss_scale=manager).parts
+    assert (float(dynamic.scale.asnumpy()), dynamic.factor, dynamic.window) == (16, 4, 5)
     for options, said in (
         ({"clipping": 0}, "clipping: norm is 0; "),
         ({"ema": 1}, "ema: decay is 1; "),
         ({"loss_scale": 2.0**127}, "loss_scale: scale is .*; "),
-        ({"loss_scale": "1024"}, "loss_scale is '1024'; give a number, a scaler of mindspore.amp, or dimred's part"),
+        ({"loss_scale": "1024"}, "loss_scale is '1024'; give a number, a scaler or a loss-scale manager of mind"),
         ({"clipping": dimred.EMA(NETWORK)}, "clipping is .*; give a number, or dimred's part of that name"),
         ({"ema": True}, "ema is True; give a number"),
         ({"clipping": 1, "parts": [dimred.Clipping(1)]}, "parts has two named 'clipping'"),
