@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dimred
-from dimred.averaging.mean import mean_vector
+from dimred.averaging.mean import BLOCK, mean_vector
 from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.stored_tensor import BFLOAT16
 from dimred.errors import CheckpointError
@@ -88,6 +88,17 @@ def test_a_vector_of_weights_is_the_mean_in_the_order_of_its_layout(tmp_path: Pa
     layout = WeightLayout(("fc.weight", "conv.weight"), ((210, 1000), (7, 3, 3)))
     result = mean_vector(open_checkpoints([tmp_path]), np.array([0.5, 0, 0.25]), layout)
     answer = [oracle.weighted_mean([as_float(arrays[i][name]) for i in (0, 2)], [0.5, 0.25]) for name in layout.names]
+    np.testing.assert_array_equal(result, np.concatenate([mean.ravel() for mean in answer]).astype(np.float32))
+
+
+def test_a_vector_of_tensors_that_are_longer_than_a_block(tmp_path: Path) -> None:
+    shapes = {"long": (2, BLOCK + 3), "short": (5,), "other": (BLOCK,)}
+    arrays = [{name: draw(shape, np.float32, seed) for name, shape in shapes.items()} for seed in range(2)]
+    for number, tensors in enumerate(arrays):
+        write_file(tmp_path / f"net-{number}.safetensors", tensors)
+    layout = WeightLayout(tuple(shapes), tuple(shapes.values()))
+    result = mean_vector(open_checkpoints([tmp_path]), np.array([1, 3]), layout)
+    answer = [oracle.weighted_mean([tensors[name] for tensors in arrays], [1, 3]) for name in shapes]
     np.testing.assert_array_equal(result, np.concatenate([mean.ravel() for mean in answer]).astype(np.float32))
 
 

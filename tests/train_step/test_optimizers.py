@@ -104,7 +104,7 @@ def test_normalisation_and_biases_are_spared_from_decay_or_what_the_patterns_say
 
 
 @pytest.mark.parametrize("name", ["linear", "cosine", "1-sqrt", "constant", "step"])
-@pytest.mark.parametrize("warmup", [0, 5])
+@pytest.mark.parametrize("warmup", [0, 1, 5])
 def test_a_schedule_is_its_twin(name, warmup):
     milestones = [10, 20] if name == "step" else []
     found = make_rates(name, 0.8, warmup, 30, milestones, 0.3)
