@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from dimred.checkpoints.trainable import is_statistic
 from dimred.launch.job import make_job
 from dimred.launch.rank_table import make_rank_table
 from tests.helpers.commands import DIGITS, REPOSITORY, TWO_RANKS, TwoStages, next_lines, run, script
+from tests.helpers.network_hosts import NetworkHost, two_network_hosts
 from tests.helpers.processes import nothing_is_left, others, soon
 from tests.helpers.results import differences, differing, results
 from tests.helpers.tiny_task import TASK
@@ -63,15 +65,19 @@ def uninterrupted(stage: int, command: list[str], out: Path, **environment: str)
     return RanksJob(stage, command, out, results_of(out, stage), done.stdout)
 
 
-@pytest.fixture(scope="module")
-def short_job(tmp_path_factory: pytest.TempPathFactory) -> RanksJob:
-    out = tmp_path_factory.mktemp("two ranks ü")
+def job_in_milliseconds(out: Path, **more: object) -> RanksJob:
+    """Run stage 1 of the task that trains in milliseconds, with more keys than these."""
     options = {"epochs": 5, "data.batch_size": 3, "snapshots.per_epoch": 2, "snapshots.first_epoch": 1}
-    options |= {"snapshots.keep": 9, "schedule.warmup_epochs": 1}
+    options |= {"snapshots.keep": 9, "schedule.warmup_epochs": 1} | more
     (out / "one.yaml").write_text(yaml.safe_dump(TASK))
     sets = [f"--set={key}={value}" for key, value in options.items()]
-    command = script(1, ".", "--config", out / "one.yaml", *TWO_RANKS, *sets)
+    command = script(1, out, "--config", out / "one.yaml", *TWO_RANKS, *sets)
     return uninterrupted(1, command, out, PYTHONPATH=str(REPOSITORY))
+
+
+@pytest.fixture(scope="module")
+def short_job(tmp_path_factory: pytest.TempPathFactory) -> RanksJob:
+    return job_in_milliseconds(tmp_path_factory.mktemp("two ranks ü"))
 
 
 @pytest.fixture(scope="module")
@@ -217,8 +223,9 @@ def two_hosts(folder: Path) -> tuple[list[Path], str]:
 
 
 def wait_for_a_state(process: subprocess.Popen[bytes], folder: Path) -> None:
-    deadline = time.monotonic() + 300
-    while not any((folder / "resume").glob("state-*.ckpt")) and process.poll() is None and time.monotonic() < deadline:
+    """Wait for a state after some steps; the run has begun a moment after that of step 0."""
+    deadline, states = time.monotonic() + 300, folder / "resume"
+    while not any(states.glob("state-[1-9]*.ckpt")) and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
     assert process.poll() is None
 
@@ -274,6 +281,58 @@ def test_a_host_that_dies_ends_the_job_on_the_other(dead: int, job_1: RanksJob, 
     failed = "rank 1 of 2" if dead == 0 else "rank 0 of 2|the scheduler"  # on host 0, where either may end first
     assert re.search(rf"error: ({failed}) .*if its log names no cause, look at the other hosts", log.read_text())
     assert soon(lambda: nothing_is_left(tmp_path))
+
+
+def started_in_networks(
+    hosts: Sequence[NetworkHost], command: Sequence[str], folder: Path, *options: str
+) -> list[tuple[subprocess.Popen[bytes], Path]]:
+    """Start the command on each host, in a folder of its own, by a rank table with the addresses of both."""
+    table = make_rank_table([host.address for host in hosts], ["192.168.0.1", "192.168.0.2"])
+    (folder / "table.json").write_text(json.dumps(table))
+    jobs = []
+    for number, host in enumerate(hosts):
+        place = folder / f"host {number}"
+        place.mkdir(exist_ok=True)
+        words = host.command(*command, "--rank-table", folder / "table.json", "--node-rank", number, *options)
+        jobs.append(started(words, place, OMP_NUM_THREADS="1", PYTHONPATH=str(REPOSITORY)))
+    return jobs
+
+
+@pytest.mark.slow
+def test_two_hosts_with_networks_of_their_own_give_the_bytes_of_one(short_job: RanksJob, tmp_path: Path) -> None:
+    """Unlike on loopback, a rank that listens on another address than its host's is found by nobody."""
+    with two_network_hosts() as hosts:
+        jobs = started_in_networks(hosts, short_job.command, tmp_path)
+        statuses = [process.wait(timeout=300) for process, _ in jobs]
+    assert statuses == [0, 0], "".join(log.read_text() for _, log in jobs)
+    assert not differences(results_of(tmp_path / "host 0", 1), short_job.results)
+    assert f"MS_SCHED_HOST={hosts[0].address}\n" in (tmp_path / "host 1/device1_stage_1/env.log").read_text()
+
+
+@pytest.mark.slow
+def test_a_cable_that_is_pulled_ends_both_hosts_and_resume_gives_the_same_bytes(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """MindSpore's heartbeat tells both hosts within about 40 s."""
+    options = {"epochs": 150, "schedule.total_epochs": 151, "save_every_steps": 50}
+    options |= {"evaluate_every_epochs": 150, "checkpoints.every_epochs": 150}
+    whole = job_in_milliseconds(tmp_path_factory.mktemp("one host"), **options)
+    with two_network_hosts() as hosts:
+        jobs = started_in_networks(hosts, whole.command, tmp_path)
+        wait_for_a_state(jobs[0][0], tmp_path / "host 0/device0_stage_1")
+        hosts[1].pull_the_cable()
+        began = time.monotonic()
+        statuses = [process.wait(timeout=300) for process, _ in jobs]
+        print(f"both hosts ended {time.monotonic() - began:.1f} s after the cable was pulled")
+    assert 0 not in statuses
+    assert all("look at the other hosts" in log.read_text() for _, log in jobs)
+    assert soon(lambda: nothing_is_left(tmp_path))
+    with two_network_hosts() as hosts:
+        jobs = started_in_networks(hosts, whole.command, tmp_path, "--resume")
+        statuses = [process.wait(timeout=300) for process, _ in jobs]
+    assert statuses == [0, 0], "".join(log.read_text() for _, log in jobs)
+    assert "going on after step" in jobs[0][1].read_text()
+    assert not differences(results_of(tmp_path / "host 0", 1), whole.results)
 
 
 def program_of(folder: Path) -> int:
