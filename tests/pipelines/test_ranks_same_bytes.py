@@ -13,13 +13,11 @@ import signal
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 
 from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
@@ -29,9 +27,9 @@ from dimred.launch.job import make_job
 from dimred.launch.rank_table import make_rank_table
 from tests.helpers.commands import DIGITS, REPOSITORY, TWO_RANKS, TwoStages, next_lines, run, script
 from tests.helpers.network_hosts import NetworkHost, two_network_hosts
-from tests.helpers.processes import nothing_is_left, others, soon
-from tests.helpers.results import differences, differing, results
-from tests.helpers.tiny_task import TASK
+from tests.helpers.processes import nothing_is_left, soon
+from tests.helpers.ranks_jobs import RanksJob, job_in_milliseconds, program_of, results_of, started, uninterrupted
+from tests.helpers.results import differences, differing
 
 ONE_OPTIONS = [
     "epochs=5", "data.batch_size=10", "schedule.total_epochs=6", "schedule.warmup_epochs=1",
@@ -42,37 +40,6 @@ TWO_OPTIONS = [
     "epochs=2", "data.batch_size=5", "search.n_components=4", "save_every_steps=3",
     "reestimate_batches=2", "data.eval_split=val",
 ]  # fmt: skip
-
-
-@dataclass(frozen=True)
-class RanksJob:
-    """A job of two ranks that ran uninterrupted in ``folder``: its command, what it wrote, and what it showed."""
-
-    stage: int
-    command: list[str]
-    folder: Path
-    results: dict[str, Any]
-    shown: str
-
-
-def results_of(out: Path, stage: int) -> dict[str, Any]:
-    """Read rank 0's files except its logs; rank 1 writes only logs."""
-    return {name: found for name, found in results(out / f"device0_stage_{stage}").items() if not name.endswith(".log")}
-
-
-def uninterrupted(stage: int, command: list[str], out: Path, **environment: str) -> RanksJob:
-    done = run(*command, cwd=out, environment=environment, status=0)
-    return RanksJob(stage, command, out, results_of(out, stage), done.stdout)
-
-
-def job_in_milliseconds(out: Path, **more: object) -> RanksJob:
-    """Run stage 1 of the task that trains in milliseconds, with more keys than these."""
-    options = {"epochs": 5, "data.batch_size": 3, "snapshots.per_epoch": 2, "snapshots.first_epoch": 1}
-    options |= {"snapshots.keep": 9, "schedule.warmup_epochs": 1} | more
-    (out / "one.yaml").write_text(yaml.safe_dump(TASK))
-    sets = [f"--set={key}={value}" for key, value in options.items()]
-    command = script(1, out, "--config", out / "one.yaml", *TWO_RANKS, *sets)
-    return uninterrupted(1, command, out, PYTHONPATH=str(REPOSITORY))
 
 
 @pytest.fixture(scope="module")
@@ -208,13 +175,6 @@ def arrays_of(found: Any, folder: Path) -> dict[str, np.ndarray]:
     return read_checkpoint(folder / "copy.ckpt")
 
 
-def started(command: list[str], folder: Path, **environment: str) -> tuple[subprocess.Popen[bytes], Path]:
-    """Start the command; return its process, and the file with what it prints."""
-    log, variables = folder / "msg", os.environ | environment
-    with log.open("wb") as file:
-        return subprocess.Popen(command, cwd=folder, env=variables, stdout=file, stderr=subprocess.STDOUT), log
-
-
 def two_hosts(folder: Path) -> tuple[list[Path], str]:
     """Make the folders of two hosts, both on this machine, and find a port for them."""
     hosts = [folder / f"host {number}" for number in range(2)]
@@ -334,10 +294,3 @@ def test_a_cable_that_is_pulled_ends_both_hosts_and_resume_gives_the_same_bytes(
     assert statuses == [0, 0], "".join(log.read_text() for _, log in jobs)
     assert "going on after step" in jobs[0][1].read_text()
     assert not differences(results_of(tmp_path / "host 0", 1), whole.results)
-
-
-def program_of(folder: Path) -> int:
-    """Find the process that writes to this folder: ``dimred.pipelines.stage_* ... --out FOLDER``."""
-    found = [process.pid for process in others() if {str(folder), "--out"} <= set(process.info["cmdline"] or [])]
-    assert found, f"no process writes to {folder}"
-    return found[0]
