@@ -64,16 +64,22 @@ KERNELS = {
     "train_step/ema.py": (f"{_STEP}/test_ema.py",),
     "train_step/clipping.py": (
         f"{_PARTS}clipping_is_its_twin",
+        f"{_PARTS}entries_of_very_different_sizes_are_clipped_together",
         f"{_PARTS}a_gradient_in_half_precision_is_clipped_in_float32",
         f"{_PARTS}a_gradient_that_is_not_finite_is_clipped_to_nan_everywhere",
     ),
     "train_step/loss_scale.py": (
+        f"{_PARTS}a_gradient_comes_back_from_its_scale_with_its_weight",
+        f"{_PARTS}the_dynamic_scale_begins_at_2_to_the_16_and_ends_at_2_to_the_24",
         f"{_PARTS}the_dynamic_scale_is_its_twin",
-        f"{_STEP}/test_parts.py",
         f"{_STEP}/test_overflow.py",
     ),
-    "train_step/weighted_loss.py": (f"{_STEP}/test_label_counts.py", f"{_STEP}/test_micro_batches.py"),
-    "train_step/mean_loss.py": (f"{_STEP}/test_label_counts.py", f"{_STEP}/test_step.py"),
+    "train_step/weighted_loss.py": (
+        f"{_STEP}/test_weighted_loss.py",
+        f"{_STEP}/test_label_counts.py",
+        f"{_STEP}/test_micro_batches.py",
+    ),
+    "train_step/mean_loss.py": (f"{_STEP}/test_weighted_loss.py", f"{_STEP}/test_step.py"),
     "evaluation/batch_norm.py": (
         "tests/evaluation/test_batch_norm.py",
         "tests/distributed/test_ranks.py::test_batch_norm_is_re_estimated_from_all_rows_of_all_ranks",
