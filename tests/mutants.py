@@ -19,20 +19,21 @@ import copy
 import gc
 import hashlib
 import json
+import multiprocessing
 import os
 import resource
 import shutil
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 REPOSITORY = Path(__file__).parents[1]
 STORE = REPOSITORY / "mutants.jsonl"
+FORK = multiprocessing.get_context("fork")
 MEMORY = 8 * 2**30  # bytes that a fork may allocate; a mutant may ask for any number
 
 _SEARCH = "tests/search_step"
@@ -314,26 +315,17 @@ class Copy:
         """Return the status of pytest, negative for a signal, and the processor time that it took."""
         shutil.rmtree(self._scratch, ignore_errors=True)
         self._scratch.mkdir()
-        child = os.fork()
-        if child == 0:
-            status = 1
-            try:
-                status = self._run(tests, limit_seconds)
-            finally:
-                os._exit(status)
-        deadline = time.monotonic() + 20 * limit_seconds
-        ended = 0
-        while not ended:
-            ended, status, usage = os.wait4(child, os.WNOHANG)
-            if not ended and time.monotonic() > deadline:
-                os.killpg(child, signal.SIGKILL)
-            time.sleep(0 if ended else 0.02)
+        before = _seconds_of_children()
+        child: Any = FORK.Process(target=self._run, args=(tests, limit_seconds))
+        child.start()
+        child.join(20 * limit_seconds)
         with suppress(ProcessLookupError):
-            os.killpg(child, signal.SIGKILL)  # what the tests started
-        return os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime
+            os.killpg(child.pid, signal.SIGKILL)  # what is left of it, and what the tests started
+        child.join()
+        return child.exitcode, _seconds_of_children() - before
 
-    def _run(self, tests: Sequence[str], limit_seconds: float) -> int:
-        """Run in the fork, as if it had been started in the copy."""
+    def _run(self, tests: Sequence[str], limit_seconds: float) -> NoReturn:
+        """Run the tests in the fork, as if it had been started in the copy."""
         import pytest
 
         os.setsid()
@@ -349,7 +341,13 @@ class Copy:
             del sys.modules[name]
         rewritten = "ignore::pytest.PytestAssertRewriteWarning"  # plug-ins that are imported already
         options = ["-x", "-q", "-W", rewritten, "--assert=plain", "-p", "no:cacheprovider", "--hypothesis-seed=0"]
-        return int(pytest.main([*options, f"--basetemp={self._scratch / 'tmp'}", *tests]))
+        sys.exit(int(pytest.main([*options, f"--basetemp={self._scratch / 'tmp'}", *tests])))
+
+
+def _seconds_of_children() -> float:
+    """Return the processor time of all children that have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 class Store:
