@@ -117,4 +117,5 @@ class RunFigures:
                 _log.info(f"{metric.name} on {self._split!r}: {', '.join(texts)}")
         if (warning := self._task.settings.eval_split_warning()) is not None:
             _log.info(warning)
-        _log.info(f"network: {network}")
+        if self._task.ranks.is_rank_zero:  # which has the file
+            _log.info(f"network: {network}")

@@ -143,7 +143,7 @@ class StageTwo(Observer):
         if run.ranks.is_rank_zero:
             retry(lambda: result.write(run.folder / RESULT))
         run.figures.log_end(self.files.path(FINAL), run.figures.reestimates, run.is_kept)
-        if run.is_kept:
+        if run.is_kept and run.ranks.is_rank_zero:  # which has the files
             log_commands(["report", str(run.folder.absolute())])
 
 

@@ -53,7 +53,7 @@ def centre_gram(gram: np.ndarray) -> np.ndarray:
 def effective_rank(eigenvalues: np.ndarray) -> int:
     """Count the eigenvalues, (N,), of an N x N Gram matrix that are larger than rounding errors."""
     largest = eigenvalues.max(initial=0.0)
-    return int(np.count_nonzero(eigenvalues > len(eigenvalues) * _NOISE * largest)) if largest > 0 else 0
+    return int(np.count_nonzero(eigenvalues > len(eigenvalues) * _NOISE * largest))
 
 
 def principal_directions(gram: np.ndarray, n_components: int) -> np.ndarray:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dimred
-from dimred.averaging.mean import mean_vector
+from dimred.averaging.mean import BLOCK, mean_vector, open_fitting, stream_mean
 from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.stored_tensor import BFLOAT16
 from dimred.errors import CheckpointError
@@ -60,6 +60,12 @@ def test_bfloat16_is_rounded_once(values: list[float]) -> None:
     assert result.tolist() == oracle.to_bfloat16(np.array(values)).tolist()
 
 
+def test_bfloat16_of_more_values_than_a_block() -> None:
+    values = np.random.default_rng(0).standard_normal(BLOCK + 1)
+    for part in (values[:3], values):  # the second needs more memory than the first has left
+        np.testing.assert_array_equal(round_to(part, BFLOAT16), oracle.to_bfloat16(part))
+
+
 @settings(max_examples=300)
 @given(st.integers(0, 0x7F7F), st.integers(-3, 3), st.booleans())
 def test_bfloat16_ties_and_their_neighbours(bits: int, away: int, negative: bool) -> None:
@@ -89,6 +95,58 @@ def test_a_vector_of_weights_is_the_mean_in_the_order_of_its_layout(tmp_path: Pa
     result = mean_vector(open_checkpoints([tmp_path]), np.array([0.5, 0, 0.25]), layout)
     answer = [oracle.weighted_mean([as_float(arrays[i][name]) for i in (0, 2)], [0.5, 0.25]) for name in layout.names]
     np.testing.assert_array_equal(result, np.concatenate([mean.ravel() for mean in answer]).astype(np.float32))
+
+
+def test_a_vector_of_tensors_that_are_longer_than_a_block(tmp_path: Path) -> None:
+    shapes = {"short": (5,), "other": (BLOCK,), "long": (2, BLOCK + 3)}
+    arrays = [{name: draw(shape, np.float32, seed) for name, shape in shapes.items()} for seed in range(2)]
+    for number, tensors in enumerate(arrays):
+        write_file(tmp_path / f"net-{number}.safetensors", tensors)
+    layout = WeightLayout(tuple(shapes), tuple(shapes.values()))
+    result = mean_vector(open_checkpoints([tmp_path]), np.array([1, 3]), layout)
+    answer = [oracle.weighted_mean([tensors[name] for tensors in arrays], [1, 3]) for name in shapes]
+    np.testing.assert_array_equal(result, np.concatenate([mean.ravel() for mean in answer]).astype(np.float32))
+
+
+def test_a_checkpoint_that_does_not_count_may_have_numbers_that_are_not_finite(tmp_path: Path) -> None:
+    values = np.array([1.5, -2.0], np.float32)
+    for number, content in enumerate((np.full(2, np.nan, np.float32), values, values)):
+        write_file(tmp_path / "run" / f"net-{number}.safetensors", {"w": content})
+    result = merged(tmp_path / "run", [0, 1, 1], tmp_path / "out.safetensors")
+    np.testing.assert_array_equal(result["w"], values)
+
+
+MASK = np.full(BLOCK // 4 + 3, -np.inf, np.float32)  # its bytes are compared in two pieces
+
+
+@pytest.mark.parametrize("coefficients", [[1, 1], [1, 1, 1], [0, 0, 1]], ids=str)
+def test_a_tensor_that_is_equal_in_all_checkpoints_is_passed_on_whatever_it_holds(
+    tmp_path: Path, coefficients: list[float]
+) -> None:
+    for number in range(len(coefficients)):
+        write_file(tmp_path / "run" / f"net-{number}.safetensors", {"mask": MASK, "w": draw((9,), np.float32, number)})
+    result = merged(tmp_path / "run", coefficients, tmp_path / "out.safetensors")
+    assert result["mask"].tobytes() == MASK.tobytes()
+
+
+@pytest.mark.parametrize("place", [0, -1])
+@pytest.mark.parametrize("other", [0, 1, 2])
+def test_a_tensor_that_differs_in_one_byte_of_one_checkpoint_is_not_passed_on(
+    tmp_path: Path, other: int, place: int
+) -> None:
+    for number in range(3):
+        mask = MASK.copy()
+        mask.view(np.uint8)[place] ^= number == other
+        write_file(tmp_path / "run" / f"net-{number}.safetensors", {"mask": mask})
+    with pytest.raises(CheckpointError, match="'mask' holds an infinite number or NaN"):
+        merged(tmp_path / "run", [1, 1, 1], tmp_path / "out.safetensors")
+
+
+def test_a_single_checkpoint_is_checked_too(tmp_path: Path) -> None:
+    write_file(tmp_path / "net.safetensors", {"mask": MASK})
+    single = open_fitting([tmp_path / "net.safetensors"], WeightLayout(("mask",), (MASK.shape,)))
+    with pytest.raises(CheckpointError, match="'mask' holds an infinite number or NaN"):
+        stream_mean(single, np.ones(1), ["mask"], lambda name, start, values: None)
 
 
 LARGEST = {"float16": 65_504.0, "float32": float(np.finfo(np.float32).max), "bfloat16": oracle.from_bfloat16(0x7F7F)}

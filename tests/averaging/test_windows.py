@@ -29,6 +29,7 @@ def mean(profile: str, steps: list[int] = STEPS, values: np.ndarray = VALUES) ->
         ("linear", STEPS, [1, 2, 3, 4, 5, 6]),
         ("merge-decay=linear", STEPS, np.full(6, 1 / 6)),
         ("0.75,0.25", STEPS[:2], [0.75, 0.25]),
+        ("0,1", STEPS[:2], [0, 1]),
     ],
 )
 def test_profiles_with_a_closed_form_have_its_coefficients(profile: str, steps: list[int], answer: list[float]) -> None:
@@ -44,11 +45,16 @@ def test_exponential_is_the_moving_average_from_the_first(decay: float) -> None:
 
 
 @pytest.mark.parametrize("exponent", [0.5, 3.0, 16.97, 40.0])
-@pytest.mark.parametrize("steps", [STEPS, [7, 14, 15, 40, 41, 90]])
+@pytest.mark.parametrize("steps", [STEPS, [7, 14, 15, 40, 41, 90], [10, 40], [10, 40, 50]])
 def test_ema_is_edm2s_running_average_of_that_width(exponent: float, steps: list[int]) -> None:
-    width = oracle.power_function_width(exponent)
-    answer = oracle.power_function_average(VALUES, steps, exponent)
-    np.testing.assert_allclose(mean(f"ema={width}", steps), answer, rtol=1e-5, atol=1e-8)
+    width, values = oracle.power_function_width(exponent), VALUES[: len(steps)]
+    answer = oracle.power_function_average(values, steps, exponent)
+    np.testing.assert_allclose(mean(f"ema={width}", steps, values), answer, rtol=1e-5, atol=1e-8)
+
+
+def test_the_widest_ema_counts_all_checkpoints_nearly_alike() -> None:
+    """The width of a uniform average is 1 / sqrt(12), 0.289."""
+    assert effective_size(profile_coefficients("ema=0.28", STEPS)) == pytest.approx(6, abs=0.2)
 
 
 def test_ema_of_a_run_that_was_joined_late_gives_its_first_checkpoint_no_more_than_its_share() -> None:
@@ -83,6 +89,8 @@ def test_a_single_checkpoint_is_its_own_average(profile: str) -> None:
         ("", "profile is ''; allowed: uniform"),
         (3, "profile is 3; it must be one of uniform"),
         ("exponential=1", "such as exponential=0.9"),
+        ("exponential=-0.1", "a decay of at least 0 and below 1"),
+        ("ema=0", "a width above 0 and up to 0.28"),
         ("ema=0.5", "a width above 0 and up to 0.28"),
         ("ema=wide", "'ema=wide'"),
         ("merge-decay=sqrt", "merge-decay=linear or merge-decay=cosine or merge-decay=1-sqrt"),
@@ -125,6 +133,18 @@ def test_profiles_are_worth_about_as_many_checkpoints_as_the_window_they_stand_f
         Window(0, 40, "exponential=0.818"),
         Window(0, 40, "exponential=0.905"),
     ]
+    assert profiles_around(Window(3, 8)) == [
+        Window(3, 8, "linear"),
+        Window(0, 8, "linear"),
+        Window(0, 8, "exponential=0.333"),
+        Window(0, 8, "exponential=0.667"),
+    ]
+    assert profiles_around(Window(7, 10))[2:] == [
+        Window(0, 10, "exponential=0.333"),
+        Window(0, 10, "exponential=0.500"),
+        Window(0, 10, "exponential=0.714"),
+    ]
+    assert profiles_around(Window(0, 3)) == [Window(0, 3, "linear"), Window(0, 3, "exponential=0.333")]
     assert profiles_around(Window(0, 2)) == []
 
 

@@ -96,6 +96,33 @@ def test_statistics_that_training_leaves_alone_stay(options: dict[str, Any]) -> 
     assert np.all(network[1].moving_variance.asnumpy() != 1)
 
 
+class Added(nn.Cell):
+    """A network with two inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm2d(3)
+
+    def construct(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.norm(x + 2 * y)
+
+
+def test_all_but_the_last_part_of_a_batch_are_inputs() -> None:
+    network, ((x, labels), (y, _)) = Added(), batches(2)
+    reestimate_batch_norm(network, [(x, y, labels)])
+    check(network.norm, [x.asnumpy() + 2 * y.asnumpy()])
+
+
+def test_the_rounding_of_a_mean_far_from_0_is_in_neither_the_mean_nor_the_variance(graphs: None) -> None:
+    """The mean of so many float32 numbers is off by an eighth of their standard deviation."""
+    network = nn.SequentialCell(nn.BatchNorm1d(1))
+    x = np.random.default_rng(5).normal(1000, 1e-3, (200_001, 1)).astype(np.float32)
+    reestimate_batch_norm(network, [(Tensor(x), Tensor(0))])
+    mean, variance = mean_and_variance([x.astype(np.float64)])
+    np.testing.assert_allclose(network[0].moving_mean.asnumpy(), mean, rtol=0, atol=5e-5)
+    np.testing.assert_allclose(network[0].moving_variance.asnumpy(), variance, rtol=2e-3)
+
+
 def test_three_dimensions_have_statistics_too() -> None:
     network = nn.SequentialCell(nn.BatchNorm3d(3))
     x = np.random.default_rng(5).normal(2.0, 3.0, (8, 3, 2, 4, 4)).astype(np.float32)

@@ -12,13 +12,12 @@ import shutil
 import signal
 import subprocess
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 
 from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
@@ -27,9 +26,10 @@ from dimred.checkpoints.trainable import is_statistic
 from dimred.launch.job import make_job
 from dimred.launch.rank_table import make_rank_table
 from tests.helpers.commands import DIGITS, REPOSITORY, TWO_RANKS, TwoStages, next_lines, run, script
-from tests.helpers.processes import nothing_is_left, others, soon
-from tests.helpers.results import differences, differing, results
-from tests.helpers.tiny_task import TASK
+from tests.helpers.network_hosts import NetworkHost, two_network_hosts
+from tests.helpers.processes import nothing_is_left, soon
+from tests.helpers.ranks_jobs import RanksJob, job_in_milliseconds, program_of, results_of, started, uninterrupted
+from tests.helpers.results import differences, differing
 
 ONE_OPTIONS = [
     "epochs=5", "data.batch_size=10", "schedule.total_epochs=6", "schedule.warmup_epochs=1",
@@ -42,36 +42,9 @@ TWO_OPTIONS = [
 ]  # fmt: skip
 
 
-@dataclass(frozen=True)
-class RanksJob:
-    """A job of two ranks that ran uninterrupted in ``folder``: its command, what it wrote, and what it showed."""
-
-    stage: int
-    command: list[str]
-    folder: Path
-    results: dict[str, Any]
-    shown: str
-
-
-def results_of(out: Path, stage: int) -> dict[str, Any]:
-    """Read rank 0's files except its logs; rank 1 writes only logs."""
-    return {name: found for name, found in results(out / f"device0_stage_{stage}").items() if not name.endswith(".log")}
-
-
-def uninterrupted(stage: int, command: list[str], out: Path, **environment: str) -> RanksJob:
-    done = run(*command, cwd=out, environment=environment, status=0)
-    return RanksJob(stage, command, out, results_of(out, stage), done.stdout)
-
-
 @pytest.fixture(scope="module")
 def short_job(tmp_path_factory: pytest.TempPathFactory) -> RanksJob:
-    out = tmp_path_factory.mktemp("two ranks ü")
-    options = {"epochs": 5, "data.batch_size": 3, "snapshots.per_epoch": 2, "snapshots.first_epoch": 1}
-    options |= {"snapshots.keep": 9, "schedule.warmup_epochs": 1}
-    (out / "one.yaml").write_text(yaml.safe_dump(TASK))
-    sets = [f"--set={key}={value}" for key, value in options.items()]
-    command = script(1, ".", "--config", out / "one.yaml", *TWO_RANKS, *sets)
-    return uninterrupted(1, command, out, PYTHONPATH=str(REPOSITORY))
+    return job_in_milliseconds(tmp_path_factory.mktemp("two ranks ü"))
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +79,10 @@ def test_the_log_lines_appear_once_and_in_every_ranks_log(name: str, request: py
         assert accuracy[0] in log
         assert len(re.findall(r"^epoch: 1 step: \d+ loss is \d+\.\d+$", log, re.MULTILINE)) == 1
         assert f"RANK_ID={rank}\n" in (folder / "env.log").read_text()
+        named = re.findall(r"^(?:network|next): ", log, re.MULTILINE)
+        assert bool(named) is (
+            rank == 0
+        )  # another rank, such as the first of a second host, has no files to go on with
 
 
 @pytest.mark.parametrize("name", JOBS)
@@ -133,9 +110,6 @@ def test_the_printed_commands_of_two_ranks_run_as_they_are_in_another_folder(
     done = run("bash", "-c", f"{train} --dry-run", cwd=tmp_path, status=0)
     assert "node 0 of 1: ranks 0 to 1 of 2\n" in done.stdout
     assert done.stdout.count("--set=search.n_components=8") == 2
-    assert (
-        "next: " not in (short_job.folder / "device1_stage_1" / "train.log").read_text()
-    )  # it has no files to go on with
 
 
 @pytest.mark.slow
@@ -201,13 +175,6 @@ def arrays_of(found: Any, folder: Path) -> dict[str, np.ndarray]:
     return read_checkpoint(folder / "copy.ckpt")
 
 
-def started(command: list[str], folder: Path, **environment: str) -> tuple[subprocess.Popen[bytes], Path]:
-    """Start the command; return its process, and the file with what it prints."""
-    log, variables = folder / "msg", os.environ | environment
-    with log.open("wb") as file:
-        return subprocess.Popen(command, cwd=folder, env=variables, stdout=file, stderr=subprocess.STDOUT), log
-
-
 def two_hosts(folder: Path) -> tuple[list[Path], str]:
     """Make the folders of two hosts, both on this machine, and find a port for them."""
     hosts = [folder / f"host {number}" for number in range(2)]
@@ -217,8 +184,9 @@ def two_hosts(folder: Path) -> tuple[list[Path], str]:
 
 
 def wait_for_a_state(process: subprocess.Popen[bytes], folder: Path) -> None:
-    deadline = time.monotonic() + 300
-    while not any((folder / "resume").glob("state-*.ckpt")) and process.poll() is None and time.monotonic() < deadline:
+    """Wait for a state after some steps; the run has begun a moment after that of step 0."""
+    deadline, states = time.monotonic() + 300, folder / "resume"
+    while not any(states.glob("state-[1-9]*.ckpt")) and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
     assert process.poll() is None
 
@@ -276,8 +244,53 @@ def test_a_host_that_dies_ends_the_job_on_the_other(dead: int, job_1: RanksJob, 
     assert soon(lambda: nothing_is_left(tmp_path))
 
 
-def program_of(folder: Path) -> int:
-    """Find the process that writes to this folder: ``dimred.pipelines.stage_* ... --out FOLDER``."""
-    found = [process.pid for process in others() if {str(folder), "--out"} <= set(process.info["cmdline"] or [])]
-    assert found, f"no process writes to {folder}"
-    return found[0]
+def started_in_networks(
+    hosts: Sequence[NetworkHost], command: Sequence[str], folder: Path, *options: str
+) -> list[tuple[subprocess.Popen[bytes], Path]]:
+    """Start the command on each host, in a folder of its own, by a rank table with the addresses of both."""
+    table = make_rank_table([host.address for host in hosts], ["192.168.0.1", "192.168.0.2"])
+    (folder / "table.json").write_text(json.dumps(table))
+    jobs = []
+    for number, host in enumerate(hosts):
+        place = folder / f"host {number}"
+        place.mkdir(exist_ok=True)
+        words = host.command(*command, "--rank-table", folder / "table.json", "--node-rank", number, *options)
+        jobs.append(started(words, place, OMP_NUM_THREADS="1", PYTHONPATH=str(REPOSITORY)))
+    return jobs
+
+
+@pytest.mark.slow
+def test_two_hosts_with_networks_of_their_own_give_the_bytes_of_one(short_job: RanksJob, tmp_path: Path) -> None:
+    """Unlike on loopback, a rank that listens on another address than its host's is found by nobody."""
+    with two_network_hosts() as hosts:
+        jobs = started_in_networks(hosts, short_job.command, tmp_path)
+        statuses = [process.wait(timeout=300) for process, _ in jobs]
+    assert statuses == [0, 0], "".join(log.read_text() for _, log in jobs)
+    assert not differences(results_of(tmp_path / "host 0", 1), short_job.results)
+    assert f"MS_SCHED_HOST={hosts[0].address}\n" in (tmp_path / "host 1/device1_stage_1/env.log").read_text()
+
+
+@pytest.mark.slow
+def test_a_cable_that_is_pulled_ends_both_hosts_and_resume_gives_the_same_bytes(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """MindSpore's heartbeat tells both hosts within about 40 s."""
+    options = {"epochs": 150, "schedule.total_epochs": 151, "save_every_steps": 50}
+    options |= {"evaluate_every_epochs": 150, "checkpoints.every_epochs": 150}
+    whole = job_in_milliseconds(tmp_path_factory.mktemp("one host"), **options)
+    with two_network_hosts() as hosts:
+        jobs = started_in_networks(hosts, whole.command, tmp_path)
+        wait_for_a_state(jobs[0][0], tmp_path / "host 0/device0_stage_1")
+        hosts[1].pull_the_cable()
+        began = time.monotonic()
+        statuses = [process.wait(timeout=300) for process, _ in jobs]
+        print(f"both hosts ended {time.monotonic() - began:.1f} s after the cable was pulled")
+    assert 0 not in statuses
+    assert all("look at the other hosts" in log.read_text() for _, log in jobs)
+    assert soon(lambda: nothing_is_left(tmp_path))
+    with two_network_hosts() as hosts:
+        jobs = started_in_networks(hosts, whole.command, tmp_path, "--resume")
+        statuses = [process.wait(timeout=300) for process, _ in jobs]
+    assert statuses == [0, 0], "".join(log.read_text() for _, log in jobs)
+    assert "going on after step" in jobs[0][1].read_text()
+    assert not differences(results_of(tmp_path / "host 0", 1), whole.results)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from dimred.config import SearchOptions
+from dimred.search_step import direction
 from dimred.search_step.direction import (
     CurvatureState,
     InverseBFGS,
@@ -103,6 +104,13 @@ def test_guard_is_relative_to_the_pair(angle, used):
             np.testing.assert_array_equal(proposal.state.inverse_hessian, np.eye(K))
 
 
+def test_a_pair_at_the_guards_bound_is_ignored():
+    s, y = np.array([1.0, 0, 0, 0]), np.array([3.0, 4.0, 0, 0])  # of lengths that have no rounding
+    for min_cosine, used in ((0.6, False), (0.59, True)):
+        rule = InverseBFGS(K, min_cosine=min_cosine)
+        assert after_pair(rule, rule.initial(), s, y).pair_used is used
+
+
 def test_an_update_that_would_ruin_the_condition_is_refused():
     rule = InverseBFGS(K)
     s = np.full(K, 1e7)
@@ -118,15 +126,23 @@ def test_an_update_that_would_ruin_the_condition_is_refused():
 
 
 def test_condition_numbers():
-    assert condition_number(np.diag([1.0, -1.0])) == math.inf
     assert condition_number(np.diag([4.0, 2.0])) == 2.0
-    assert condition_number(np.array([[np.nan]])) == math.inf
+    assert condition_number(np.diag([0.5, 0.25])) == 2.0
+    for not_positive_definite in (np.diag([1.0, -0.5]), np.diag([1.0, 0.0]), np.array([[np.nan]])):
+        assert condition_number(not_positive_definite) == math.inf
     scales = np.diag([1e-9, 1.0, 1e9])
     matrix = np.array([[1.0, 0.5, 0.1], [0.5, 1.0, 0.2], [0.1, 0.2, 1.0]])
     assert scaled_condition_number(scales @ matrix @ scales) == pytest.approx(np.linalg.cond(matrix))
-    assert scaled_condition_number(np.diag([1.0, -1.0])) == math.inf
-    assert scaled_condition_number(np.array([[1.0, 2.0], [2.0, 1.0]])) == math.inf
-    assert scaled_condition_number(np.array([[np.nan]])) == math.inf
+    for others in ([[1.0, 2.0], [2.0, 1.0]], [[1.0, np.inf], [np.inf, 1.0]], [[np.nan]]):
+        for not_positive_definite in (np.diag([1.0, -0.5]), np.diag([1.0, 0.0]), np.array(others)):
+            assert scaled_condition_number(not_positive_definite) == math.inf
+
+
+@pytest.mark.parametrize("bad", [0.0, 1e-160, math.inf, math.nan])
+def test_a_pair_without_a_length_has_no_cosine(bad):
+    good = np.array([1.0, 0.0])
+    for s, y in ((good, bad * np.ones(2)), (bad * np.ones(2), good), (bad * np.ones(2), bad * np.ones(2))):
+        assert direction.cosine(s, y) == -1.0
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
@@ -158,6 +174,11 @@ def test_armijo_takes_the_first_sufficient_trial(loss, slope, bend, rho):
         assert found.loss == loss_at(rho**first)
     else:
         assert (found.accepted, found.step_size, line.n_trials, found.loss) == (False, 0.0, 7, loss)
+
+
+def test_armijo_rejects_a_trial_that_only_reaches_the_bound():
+    line = Function({1.0: 0.5, 0.5: 0.75, 0.25: 0.5}.__getitem__, 1.0, -1.0)
+    assert ArmijoBacktracking(rho=0.5, sigma=0.5, max_trials=5).search(line) == (True, 0.25, 0.5)
 
 
 @pytest.mark.parametrize("turn", [1e-3, 1.5e-7, 0.0])

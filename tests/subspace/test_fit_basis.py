@@ -1,16 +1,19 @@
 """fit_basis gives the exact PCA, as an SVD in float64 and Gram-Schmidt do, whatever the files' order and kind."""
 
+import time
+
 import numpy as np
 import pytest
 
 from dimred.checkpoints.checkpoint_io import write_checkpoint
 from dimred.checkpoints.layout import WeightLayout, vector_digest
 from dimred.checkpoints.series import CheckpointSeries
+from dimred.checkpoints.stored_tensor import write_exactly
 from dimred.errors import CheckpointError, ConfigError, SeriesError
-from dimred.subspace import fit
+from dimred.subspace import fit, gram_and_rows
 from dimred.subspace.basis import load_basis
 from dimred.subspace.fit import fit_basis
-from dimred.subspace.spectrum import TOLERANCE, deviation, principal_directions
+from dimred.subspace.spectrum import TOLERANCE, deviation, effective_rank, principal_directions
 from tests.helpers.planted import WALK_WIDTH as M
 from tests.helpers.planted import as_weights, planted, random_walk, write_series
 from tests.oracles.pca import gram_schmidt, principal_components, subspace_distance
@@ -37,6 +40,20 @@ def test_it_is_the_svd_of_the_centred_matrix_in_float64(walk):
     assert np.allclose(basis.gram, deviations @ deviations.T, rtol=0, atol=1e-12 * values[0] ** 2)
     assert deviation(row_gram(basis)) == pytest.approx(basis.deviation, abs=1e-12)
     assert basis.deviation < 1e-7
+
+
+def test_a_slow_disk_gets_the_same_basis(walk, tmp_path, monkeypatch):
+    """A block is written while the next one is computed, in another buffer."""
+    series, _ = walk
+    fit_basis(series, 3, out=tmp_path / "fast.npy")
+
+    def write_slowly(*arguments):
+        time.sleep(0.1)
+        write_exactly(*arguments)
+
+    monkeypatch.setattr(gram_and_rows, "write_exactly", write_slowly)
+    fit_basis(series, 3, out=tmp_path / "slow.npy")
+    assert (tmp_path / "slow.npy").read_bytes() == (tmp_path / "fast.npy").read_bytes()
 
 
 def test_a_small_variance_beside_a_large_mean_loses_nothing(tmp_path):
@@ -179,6 +196,20 @@ def test_equal_scores_of_opposite_sign_do_not_make_the_sign_a_matter_of_rounding
     for tilt in (1e-13, -1e-13):
         bent = scores + tilt * np.array([[0.0], [0.0], [1.0], [-1.0]])
         assert principal_directions(bent @ bent.T, 1)[0, 0] > 0
+
+
+def test_n_snapshots_span_n_minus_1_directions_and_no_more():
+    snapshots = random_walk(5, 60)
+    _, components, _ = principal_components(snapshots, 4)
+    coefficients = principal_directions(centred_gram(snapshots), 4)
+    rows = coefficients @ (snapshots - snapshots.astype(np.float64).mean(axis=0))
+    assert subspace_distance(rows, components) < 1e-6
+    with pytest.raises(SeriesError, match="n_components is 5, but the 5 snapshots span only 4 directions"):
+        principal_directions(np.eye(5), 5)  # as if rounding had added one
+
+
+def test_snapshots_without_any_difference_span_nothing():
+    assert effective_rank(np.zeros(3)) == 0
 
 
 def test_noise_of_float32_rounding_is_not_taken_for_a_direction():

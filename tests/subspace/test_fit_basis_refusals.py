@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from mindspore import nn
 
-from dimred.checkpoints.layout import WeightLayout
+from dimred.checkpoints.checkpoint_io import write_checkpoint
+from dimred.checkpoints.layout import CHUNK, WeightLayout
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.errors import CheckpointError, ConfigError, SeriesError, StoppedError
 from dimred.subspace import fit
@@ -110,6 +111,19 @@ def test_damage_inside_a_snapshot_is_found_or_skipped(tmp_path, how, words, capl
     with pytest.raises(SeriesError, match=r"at least 8 snapshots; .* gives 7\."):
         fit_basis(series, 7, out=tmp_path / "b.npy", skip_bad=True)
     assert not list(tmp_path.glob("b.npy*"))
+
+
+def test_of_several_numbers_that_are_not_finite_the_first_is_named(tmp_path):
+    """It is in the second block of columns, and not in the last parameter."""
+    sizes = {"long": CHUNK + 100, "middle": 50, "last": 50}
+    for number in range(3):
+        weights = {name: np.full(size, number, np.float32) for name, size in sizes.items()}
+        if number == 1:
+            weights["middle"][[7, 9]] = weights["last"][3] = np.nan
+        write_checkpoint(tmp_path / f"n-{number}_1.ckpt", weights)
+    layout = WeightLayout(tuple(sizes), tuple((size,) for size in sizes.values()))
+    with pytest.raises(CheckpointError, match=r"n-1_1\.ckpt has .* in the parameter 'middle' \(entry 7\)"):
+        fit_basis(tmp_path, 1, layout=layout)
 
 
 def test_collinear_snapshots_are_refused_with_their_rank_and_nothing_is_left(tmp_path):

@@ -11,7 +11,7 @@ from dimred.config import NO_DECAY_PATTERNS
 from dimred.errors import ConfigError
 from dimred.train_step.adamw import AdamW
 from dimred.train_step.clipping import Clipping
-from dimred.train_step.loss_scale import DynamicLossScale
+from dimred.train_step.loss_scale import DynamicLossScale, StaticLossScale
 from dimred.train_step.optimizers import decays, make_optimizer
 from dimred.train_step.schedule import make_rates, with_cooldown
 from dimred.train_step.schedule_free import ScheduleFree
@@ -107,7 +107,7 @@ def test_normalisation_and_biases_are_spared_from_decay_or_what_the_patterns_say
 
 
 @pytest.mark.parametrize("name", ["linear", "cosine", "1-sqrt", "constant", "step"])
-@pytest.mark.parametrize("warmup", [0, 5])
+@pytest.mark.parametrize("warmup", [0, 1, 5])
 def test_a_schedule_is_its_twin(name, warmup):
     milestones = [10, 20] if name == "step" else []
     found = make_rates(name, 0.8, warmup, 30, milestones, 0.3)
@@ -136,6 +136,13 @@ def test_clipping_is_its_twin(norm, size, mode):
         np.testing.assert_allclose(one.asnumpy(), other, rtol=1e-5, atol=1e-7 * min(norm, 1.0))
 
 
+def test_entries_of_very_different_sizes_are_clipped_together(mode):
+    gradients = [np.array([1e30, 1e-30]), np.array([1e-30])]
+    found, (before,) = Clipping(5.0)(tuple(Tensor(g.astype(np.float32)) for g in gradients))
+    assert float(before) == pytest.approx(1e30)
+    assert [one.asnumpy().tolist() for one in found] == [[5.0, 0.0], [0.0]]
+
+
 def test_a_gradient_in_half_precision_is_clipped_in_float32(mode):
     """Its squares and the bounds of an ordinary gradient are too large for float16."""
     gradients = (Tensor(np.array([300, 400], np.float16)), Tensor(np.array([0, 1200], np.float32)))
@@ -153,6 +160,27 @@ def test_a_gradient_that_is_not_finite_is_clipped_to_nan_everywhere(entry, mode)
     )
     assert not np.isfinite(length.asnumpy())
     assert all(np.isnan(part.asnumpy()).all() for part in clipped)
+
+
+def test_a_gradient_comes_back_from_its_scale_with_its_weight(pynative):
+    scale = StaticLossScale(8.0)
+    loss, gradients = Tensor(3.0), (Tensor([16.0, -4.0], ms.float16),)
+    assert float(scale.scaled(loss, loss)) == 24.0
+    (unscaled,) = scale.unscaled(gradients, Tensor(0.5))
+    assert unscaled.dtype == ms.float32
+    assert unscaled.asnumpy().tolist() == [1.0, -0.25]
+    for each in (False, True, False):
+        scale.observe(Tensor(each))
+    assert (int(scale.n_overflows), float(scale.scale)) == (2, 8.0)
+
+
+def test_the_dynamic_scale_begins_at_2_to_the_16_and_ends_at_2_to_the_24(pynative):
+    scale = DynamicLossScale(window=1)
+    found = [float(scale.scale)]
+    for _ in range(9):
+        scale.observe(Tensor(True))
+        found.append(float(scale.scale))
+    assert found == [2.0 ** min(16 + number, 24) for number in range(10)]
 
 
 @given(finite=st.lists(st.booleans(), max_size=30), window=st.integers(1, 4), factor=st.sampled_from([2.0, 4.0]))
