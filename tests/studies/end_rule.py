@@ -9,9 +9,11 @@ A, today's default, is a tenth of all epochs from half of the rate, and a choice
 and C (1 - sqrt) take a fifth from the whole of the rate, and have two candidates: the end, and the best of few averages
 of stage 1's snapshots. D is B with twice the rate and two fifths of all epochs. The lowest mean of the trained loss on
 ``val`` chooses. Plain training and schedule-free SGD are those of the study of choices, with the same draw of the data;
-only schedule-free SGD with an annealed beta was run for this one.
+only schedule-free SGD with an annealed beta was run for this one. The column ``counts`` is by the rule of
+``admission``; that a best rival is ahead does not count, because it was picked on ``test``.
 """
 
+import math
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -20,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tests.studies import stored_choices
+from tests.studies.admission import Verdict, in_words, judge
 
 HERE = Path(__file__).parent
 STORE = HERE / "end_rule"
@@ -32,7 +35,6 @@ TASKS = {
     "photos": "photographs", "noisy": "wrong labels", "satimage": "satellite pixels", "letter": "letters",
     "fashion": "Fashion-MNIST", "digits": "digits",
 }  # fmt: skip
-N_TRAIN = {"photos": 4800, "noisy": 4788, "satimage": 3435, "letter": 15_000, "fashion": 10_000, "digits": 4788}
 ALL = 0  # in a list of lengths: all snapshots
 LISTS = {  # lengths of the averages that A could choose among, beside its last epoch
     "3 to 34": (3, 5, 8, 13, 21, 34),
@@ -84,7 +86,11 @@ class Run(NamedTuple):
 
     def epochs_to_choose(self, rule: str) -> float:
         """Return what measuring a rule's candidates costs; a forward pass counts a third of a training one."""
-        return len(self.losses(rule)) * self.rules[rule].n_images / 3 / N_TRAIN[self.task]
+        return len(self.losses(rule)) * self.rules[rule].n_images / 3 / stored_choices.N_TRAIN[self.task]
+
+    def passes(self, rule: str) -> float:
+        """Return a rule's epochs, which are equally many for all, and what choosing costs."""
+        return TODAY[self.at] + math.ceil(TODAY[self.at] / 9) + self.epochs_to_choose(rule)
 
 
 def read(path: Path) -> Candidates:
@@ -106,30 +112,50 @@ def load(store: Path) -> list[Run]:
     return [Run(*key, rules) for key, rules in found.items() if {"A", "C"} <= rules.keys()]
 
 
-def rivals(run: Run) -> dict[str, float]:
-    """Return the accuracy on ``test`` of each rival, after as many passes as A has with those of choosing."""
+class Reached(NamedTuple):
+    """The accuracy on ``test``, in percent, after so many passes, with those of choosing."""
+
+    test: float
+    passes: float
+
+
+def rivals(run: Run) -> dict[str, Reached]:
+    """Return what each rival reaches, after as many passes as A has with those of choosing, rounded up."""
     start, a = f"{run.task}_{run.seed}_", TODAY[run.at]
     found = {}
     for path in sorted([*CHOICES.glob(f"{start}*.npz"), *STORE.glob(f"{start}*.npz")]):
         place = stored_choices.FILE.fullmatch(path.name)
         if place and place["rival"] in RIVALS and a < int(place["at"]) <= 1.25 * a + 1:
-            found[place["rival"]] = float(stored_choices.read(path).test[0])
+            found[place["rival"]] = Reached(float(stored_choices.read(path).test[0]), int(place["at"]))
     return found
 
 
 class Cell(NamedTuple):
-    """A task and a budget: the accuracies of each rule and rival by seed."""
+    """A task and a budget: what each rule and rival reaches by seed."""
 
     task: str
     at: int
-    by_seed: dict[int, dict[str, float]]
+    by_seed: dict[int, dict[str, Reached]]
     runs: list[Run]
 
     def values(self, name: str, beside: str | None = None) -> np.ndarray:
         """Return the accuracies of a rule, or the differences to another one, over the seeds that have both."""
         needed = [name] if beside is None else [name, beside]
-        rows = [[row[one] for one in needed] for row in self.by_seed.values() if all(one in row for one in needed)]
+        rows = [[row[one].test for one in needed] for row in self.by_seed.values() if all(one in row for one in needed)]
         return np.array([row[0] - sum(row[1:]) for row in rows])
+
+    def compare(self, ours: str, theirs: str) -> Verdict:
+        """Compare two rules, or a rule and a rival, by the rule of admission, over the seeds that have both."""
+        both = [(row[ours], row[theirs]) for row in self.by_seed.values() if {ours, theirs} <= row.keys()]
+        if not both:
+            return Verdict.LEVEL
+        scores, passes = np.transpose(both, (2, 1, 0))
+        return judge(*scores, *passes.mean(1))
+
+    def compare_with_best_rival(self, rule: str) -> Verdict:
+        """Compare a rule and the best rival; that this one is ahead does not count, because ``test`` picked it."""
+        found = self.compare(rule, self.best_rival())
+        return Verdict.LEVEL if found is Verdict.BEHIND else found
 
     def best_rival(self) -> str:
         """Return the rival with the highest mean among those with the most seeds."""
@@ -143,7 +169,10 @@ def cells(runs: list[Run]) -> list[Cell]:
     for at in PASSES:
         for task in TASKS:
             group = sorted((run for run in runs if (run.task, run.at) == (task, at)), key=lambda run: run.seed)
-            of_rules = {run.seed: {rule: run.test(rule, run.chosen(rule)) for rule in run.rules} for run in group}
+            of_rules = {
+                run.seed: {rule: Reached(run.test(rule, run.chosen(rule)), run.passes(rule)) for rule in run.rules}
+                for run in group
+            }
             if group:
                 found.append(Cell(task, at, {run.seed: of_rules[run.seed] | rivals(run) for run in group}, group))
     return found
@@ -160,8 +189,8 @@ def table(found: list[Cell]) -> str:
     """Tabulate each rule and rival, mean ± standard deviation over the seeds, and the paired differences."""
     lines = [
         "| task | passes | seeds | A | B | C | plain | schedule-free | at rate 2 | beta annealed | B less A | C less A "
-        "| A less best rival | C less best rival |",
-        "|---|" + "---:|" * 13,
+        "| A less best rival | C less best rival | counts |",
+        "|---|" + "---:|" * 13 + "---|",
     ]
     for cell in found:
         rival = cell.best_rival()
@@ -169,17 +198,21 @@ def table(found: list[Cell]) -> str:
         row += [
             spread(cell.values(one, other), "+") for one, other in (("B", "A"), ("C", "A"), ("A", rival), ("C", rival))
         ]
-        lines.append(f"| {TASKS[cell.task]} | {PASSES[cell.at]} | {len(cell.runs)} | {' | '.join(row)} |")
+        verdicts = {"B beside A": cell.compare("B", "A"), "C beside A": cell.compare("C", "A")}
+        verdicts |= {f"{one} beside best rival": cell.compare_with_best_rival(one) for one in ("A", "C")}
+        place = f"{TASKS[cell.task]} | {PASSES[cell.at]} | {len(cell.runs)}"
+        lines.append(f"| {place} | {' | '.join(row)} | {in_words(verdicts)} |")
     return "\n".join(lines)
 
 
 def twice_table(found: list[Cell]) -> str:
     """Tabulate D where it was run, mean ± standard deviation over the seeds, and the paired differences."""
-    lines = ["| task | passes | seeds | D | D less A | D less B |", "|---|---:|---:|---:|---:|---:|"]
+    lines = ["| task | passes | seeds | D | D less A | D less B | counts |", "|---|---:|---:|---:|---:|---:|---|"]
     for cell in found:
         if n := len(cell.values("D")):
             row = [spread(cell.values("D")), *(spread(cell.values("D", other), "+") for other in ("A", "B"))]
-            lines.append(f"| {TASKS[cell.task]} | {PASSES[cell.at]} | {n} | {' | '.join(row)} |")
+            counts = in_words({f"D beside {other}": cell.compare("D", other) for other in ("A", "B")})
+            lines.append(f"| {TASKS[cell.task]} | {PASSES[cell.at]} | {n} | {' | '.join(row)} | {counts} |")
     return "\n".join(lines)
 
 

@@ -16,10 +16,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tests.studies.admission import Verdict, in_words, judge
+
 TITLES = {
     "fashion": "Fashion-MNIST", "letter": "letters", "satimage": "satellite", "source": "source code",
     "digits": "digits", "noisy": "wrong labels", "photos": "photographs",
 }  # fmt: skip
+SEARCH = "the search as published, 2 epochs"
 FILE = re.compile(r"(?P<task>[a-z]+)_(?P<seed>\d+)\.npz")
 _AVERAGE = re.compile(r"(uniform|linear) of \d+ snapshots.*")
 
@@ -52,7 +55,7 @@ class Stored(NamedTuple):
         last = {one.partition(" ")[0]: one for one in found if one.startswith(("search ", "cooldown "))}
         averages = [ends[0], *(one for one in self.networks if _AVERAGE.fullmatch(one.name))]
         rows = {f"plain training, epoch {one.passes:.0f}": one for one in ends[:1]}
-        rows["the search as published, 2 epochs"] = found[last["search"]]
+        rows[SEARCH] = found[last["search"]]
         if "cooldown" not in last:  # of ``claim_again``
             return rows
         rows["cooldown of 2 epochs"] = found[last["cooldown"]]
@@ -104,16 +107,25 @@ def score_table(runs: Sequence[Stored]) -> str:
 
 
 def difference_table(runs: Sequence[Stored]) -> str:
-    """Tabulate by how much the search is ahead of each other row, paired, ± standard error."""
+    """Tabulate by how much the search is ahead of each other row, paired, ± standard error, and what of it counts."""
     tasks, rows = list(dict.fromkeys(run.task for run in runs)), [run.table_rows() for run in runs]
-    ours = "the search as published, 2 epochs"
-    lines = ["| the search less | " + " | ".join(tasks) + " |", "|---|" + "---:|" * len(tasks)]
-    for title in (one for one in rows[0] if one != ours):
+    lines = ["| the search less | " + " | ".join(tasks) + " | counts |", "|---|" + "---:|" * len(tasks) + "---|"]
+    for title in (one for one in rows[0] if one != SEARCH):
         pairs = {task: _of_task(runs, rows, task, title) for task in tasks}
-        gains = {task: [of_run[ours].test - of_run[title].test for of_run in pairs[task]] for task in tasks}
+        gains = {task: [of_run[SEARCH].test - of_run[title].test for of_run in pairs[task]] for task in tasks}
         cells = [_text(gains[task], len(gains[task]) ** 0.5, "{:+.2f}") for task in tasks]
-        lines.append(f"| {title} | {' | '.join(cells)} |")
+        counts = in_words({task: compare_rows(pairs[task], SEARCH, title) for task in tasks})
+        lines.append(f"| {title} | {' | '.join(cells)} | {counts} |")
     return "\n".join(lines)
+
+
+def compare_rows(rows: Sequence[Rows], ours: str, theirs: str) -> Verdict:
+    """Compare two rows by the rule, over the runs that have both."""
+    both = [(of_run[ours], of_run[theirs]) for of_run in rows if ours in of_run and theirs in of_run]
+    if not both:
+        return Verdict.LEVEL
+    scores, passes = ([[getattr(one, what) for one in pair] for pair in both] for what in ("test", "passes"))
+    return judge(*np.transpose(scores), *np.mean(passes, axis=0))
 
 
 def _of_task(runs: Sequence[Stored], rows: Sequence[Rows], task: str, title: str) -> list[Rows]:
@@ -129,7 +141,7 @@ def run_table(runs: Sequence[Stored]) -> str:
     ]
     for run in runs:
         rows = run.table_rows()
-        first, search = next(iter(rows.values())), rows["the search as published, 2 epochs"]
+        first, search = next(iter(rows.values())), rows[SEARCH]
         moved = ", ".join(f"{one:.3g}" for one in search.moved)
         name = rows["best average of the snapshots"].name
         cells = f"{first.as_trained:.2f} | {search.as_trained:.2f} | {moved} | {name}"

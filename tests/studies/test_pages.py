@@ -17,7 +17,8 @@ HERE = Path(__file__).parent
         ("published_claim.md", "published_claim", "claims/constant", 3),
         ("published_claim.md", "published_claim", "claims/published --again claims/again/published", 1),
         ("published_claim.md", "published_claim", "claims/constant --again claims/again/constant", 1),
-        ("choice.md", "choice_rules", "choices", 3),
+        ("choice.md", "choice_rules", "choices", 4),
+        ("../../README.md", "readme_table", "", 1),
     ],
 )
 def test_every_table_that_is_printed_stands_in_the_page(page: str, module: str, store: str, least: int) -> None:

@@ -172,17 +172,21 @@ def test_the_rule_takes_the_lowest_trained_loss_of_what_is_stored(tmp_path: Path
 
     stored = np.stack([logits(8.0, 0, 1), logits(2.0, 0), logits(0.5, 1, 2)]).astype(np.float16)
     np.savez(
-        tmp_path / "task_1_40.npz",
+        tmp_path / "digits_1_40.npz",
         names=["last", "epoch 1", "uniform of 5 snapshots, steps 1 to 5"], n_images=50,
         val_logits=stored, test_logits=stored, val_labels=labels, test_labels=labels,
     )  # fmt: skip
-    one = stored_choices.read(tmp_path / "task_1_40.npz")
+    one = stored_choices.read(tmp_path / "digits_1_40.npz")
     np.testing.assert_allclose(one.test, [90, 95, 90])
     assert one.losses[0, 0] == pytest.approx(0.9 * np.log1p(np.exp(8)) + 0.1 * (4 + np.log1p(np.exp(-8))))
     assert stored_choices.choose(one, [0, 1, 2]) == 1
     [run] = choice_rules.results([one], [one._replace(rival="plain", at=46, test=np.array([89.0]))])
     assert run.values == {"last": 90, "average": 90, "stage 2": 95, "last epoch": 95, "plain": 89}
-    runs = [run, run._replace(values=run.values | {"stage 2": 97})]
-    assert choice_rules.causes_table(runs).splitlines()[2] == "| 40 | task | 2 | +6.00 | +1.00 |"
-    means = "| task, 40 | 2 | 90.00 | 90.00 | 96.00 | 89.00 | +7.00 ± 1.00 |"
+    assert run.passes == {"stage 2": pytest.approx(40 + 1 + 2 * 50 / 3 / 4788), "plain": 46}
+    runs = [run, run._replace(values=run.values | {"stage 2": 97}), run._replace(values=run.values | {"stage 2": 96})]
+    assert choice_rules.causes_table(runs).splitlines()[2] == "| 40 | digits | 3 | +6.00 | +1.00 |"
+    means = "| digits, 40 | 3 | 90.00 | 90.00 | 96.00 | 89.00 | +7.00 ± 0.58 | ahead: plain |"
     assert choice_rules.means_table(runs, ["plain"]).splitlines()[2] == means
+    fifths = [one._replace(values=one.values | {"fifth": 95}, passes=one.passes | {"fifth": 45}) for one in runs]
+    fifth = "| digits | 45 | 3 | -1.00 ± 0.58 | +6.00 ± 0.00 |  | ahead: plain |"
+    assert choice_rules.fifth_table(fifths).splitlines()[2] == fifth
