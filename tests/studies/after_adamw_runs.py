@@ -29,7 +29,7 @@ from dimred.data.batches import STAGE_2_EPOCHS_FROM, Batches, read_batches
 from dimred.distributed.ranks import ALONE
 from dimred.errors import NothingAcceptedError
 from dimred.evaluation.scores import means_of_samples, score_batches
-from dimred.io.stage_two_result import FORWARD
+from dimred.run_files.stage_two_result import FORWARD
 from dimred.runs.device import set_up
 from dimred.runs.steps import build_optimizer, join_step
 from dimred.runs.task import build_task
