@@ -193,7 +193,7 @@ class CifarFiles(PublishedFiles):
         path = data / self.names_file
         if not path.is_file():
             return super().class_names(data)
-        names = path.read_text(encoding="utf-8", errors="replace").split()
+        names = read_regular(path).decode(errors="replace").split()
         if len(names) != self.n_classes or len(set(names)) != len(names):
             raise DataError(
                 f"{str(path)!r} has {len(set(names))} different names, but {self.title} has {self.n_classes} classes; "

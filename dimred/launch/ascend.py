@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from dimred.errors import ConfigError, number_of
+from dimred.io.regular_file import read_regular
 from dimred.launch.device import CheckResult, Device, Found, Target
 from dimred.launch.environment import without_cluster
 
@@ -81,6 +82,7 @@ def _cann() -> CheckResult:
         return CheckResult("CANN", text, "install CANN, and source its set_env.sh")
     if not Path(home).is_dir():
         return CheckResult("CANN", f"{home}, which does not exist", "source the set_env.sh of a CANN that is installed")
-    lines = [line for path in Path(home).glob("version.*") for line in path.read_text(errors="replace").splitlines()]
+    texts = [read_regular(path).decode(errors="replace") for path in Path(home).glob("version.*")]
+    lines = [line for text in texts for line in text.splitlines()]
     version = next((line.strip() for line in lines if "ersion" in line), "no version found")
     return CheckResult("CANN", f"{home} ({version})")

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from dimred import __version__
 from dimred.checkpoints.stored_tensor import reading
 from dimred.errors import ConfigError, FaultError
 from dimred.io.atomic import atomic_write, describe_os_error
@@ -21,7 +22,7 @@ from dimred.merging.saved_network import SavedNetwork
 MERGE_FOLDER = ".merge"  # suffix of the folder that a merge works in
 CARD = "README.md"  # a model's card, named as hubs expect
 INPUT_CARD = "README.input.md"  # a copy of the last input's card
-_LIBRARIES = ("dimred", "numpy", "safetensors")
+_LIBRARIES = ("numpy", "safetensors")
 _REMEDY = (
     "re-estimate them on training data, for MindSpore by dimred eval with --save; with a metric, by a function "
     "reestimate(candidate) in its file"
@@ -119,7 +120,8 @@ def record_of(
         "all_else_from": str(template.path),
         "dtype": dtype or "as the checkpoints",
         "batch_norm": statistics if template.statistics else "there are no statistics",
-        "versions": {"python": platform.python_version()} | {name: version(name) for name in _LIBRARIES},
+        "versions": {"python": platform.python_version(), "dimred": __version__}
+        | {name: version(name) for name in _LIBRARIES},
     }
     return MERGE.marked(content)
 

@@ -225,6 +225,7 @@ READERS = {
 }
 ELSEWHERE = {
     "dimred/checkpoints/safetensors_format.py": {"safe_open(path": "open_checkpoint has opened it"},
+    "dimred/console.py": {"os.open(os.devnull": "of the kernel"},
     "dimred/data/image_folder.py": {"ds.ImageFolderDataset(": "read_image_tree has checked each image"},
     "dimred/data/image_tree.py": {"Image.open(content)": "open_regular has opened it"},
     "dimred/io/atomic.py": {
@@ -236,6 +237,7 @@ ELSEWHERE = {
     "dimred/io/regular_file.py": {"open(path, 'rb', opener=_open)": "the rule", "os.open(path, flags": "the rule"},
     "dimred/io/system.py": {"_BOOT_ID.read_bytes()": "of the kernel"},
     "dimred/io/tied.py": {"os.open(os.devnull": "of the kernel"},
+    "dimred/launch/nvidia.py": {"_KERNEL_VERSION.read_text(": "of the kernel"},
     "dimred/launch/processes.py": {"os.open(os.devnull": "of the kernel"},
     "dimred/merging/convert.py": {"torch.load(path": "open_regular has opened it"},
     "dimred/merging/output.py": {
@@ -243,6 +245,7 @@ ELSEWHERE = {
         "tensor.file.open('r+b')": "a candidate that the merge has written",
     },
     "dimred/merging/user_metric.py": {"importlib.util.spec_from_file_location(": "check_regular comes before"},
+    "dimred/models/products.py": {"file.read_bytes()": "MindSpore has written it for this process"},
     "dimred/report/page.py": {"files('dimred.report')": "of dimred's own installation"},
     "dimred/subspace/basis.py": {"np.lib.format.open_memmap(path": "check_regular comes before"},
     "dimred/subspace/fit.py": {"np.memmap(mean": "an unnamed file of this process"},
@@ -250,6 +253,7 @@ ELSEWHERE = {
         "h5py.File(path, 'r'": "open_regular has opened it",
         "np.memmap(path": "open_regular has opened it",
     },
+    "dimred/workarounds/cuda_backend.py": {"maps.read_text(": "of the kernel"},
     "dimred/workarounds/onednn_cap.py": {"Path('/proc/cpuinfo')": "of the kernel"},
 }
 """Where a call that begins like this opens a file for reading, and why it can't wait for another process."""

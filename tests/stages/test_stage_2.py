@@ -195,12 +195,12 @@ def test_the_program_goes_on_with_its_own_configuration_and_without_the_snapshot
 
 
 class Overflowing(Points):
-    """Points of which one is infinite in the second epoch of stage 1, as an overflow in half precision is."""
+    """Points of which one is so large in the second epoch of stage 1 that its loss overflows."""
 
     def __init__(self, data: Path, split: str, seed: int | None, epoch: int | None):
         super().__init__(data, split, seed)
         if epoch == 2:
-            self._points[5] = np.inf
+            self._points[5] = np.finfo(np.float32).max
 
 
 @pytest.mark.parametrize("drops", [True, False])

@@ -18,7 +18,7 @@ import sysconfig
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import mindspore as ms
 import numpy as np
@@ -28,12 +28,12 @@ from dimred.config import StageOneConfig, StageTwoConfig, load_config
 from dimred.data.batches import STAGE_2_EPOCHS_FROM, Batches, read_batches
 from dimred.distributed.ranks import ALONE
 from dimred.errors import NothingAcceptedError
-from dimred.evaluation.scores import means_of_samples, score_batches
+from dimred.evaluation.measures import MeanOfItems, MeansOfSamples, measure_batches
 from dimred.run_files.stage_two_result import FORWARD
 from dimred.runs.device import set_up
 from dimred.runs.steps import build_optimizer, join_step
 from dimred.runs.task import build_task
-from dimred.stages.subspace_train_step import build_search_step
+from dimred.stages.search import build_search_step
 from dimred.subspace.basis import SubspaceBasis, load_basis
 from dimred.subspace.fit import fit_basis
 from dimred.train_step.optimizer_state import is_rate
@@ -117,7 +117,7 @@ class StageOne(NamedTuple):
 
 
 class Kept:
-    """The batches of a split, in memory, as ``score_batches`` reads them."""
+    """The batches of a split, in memory, as ``measure_batches`` reads them."""
 
     def __init__(self, split: Batches) -> None:
         self._batches = list(read_batches(split.evaluation))
@@ -182,10 +182,11 @@ class Training:
         task, found = self._task, Measured()
         task.evaluator.put(weights)
         for split, batches in self._measured_on.items():
-            scores = task.scores.loss, task.scores.metrics[0]
-            losses, metrics = score_batches(task.network, batches, *scores)
-            found[f"{split}_losses"] = means_of_samples(losses)
-            found[f"{split}_metric"] = means_of_samples(metrics)
+            metric = cast(MeanOfItems, task.scores.metrics[0]).score
+            measures = [MeansOfSamples(task.scores.loss), MeansOfSamples(metric)]
+            losses, metrics = measure_batches(task.network, batches, measures)
+            found[f"{split}_losses"] = measures[0].of_split(losses)
+            found[f"{split}_metric"] = measures[1].of_split(metrics)
         return found
 
     @property
@@ -348,7 +349,7 @@ class Cell:
 
     def _measured(self, name: str, make: Callable[[], tuple[np.ndarray, Measured]]) -> Measured:
         """Return what is in the file of a row; make and measure the row's weights if there is none."""
-        file = self._folder / f"{name.replace(' ', '_').replace(',', '')}.npz"
+        file = self._folder / f"{'_'.join(name.replace(',', '').split())}.npz"
         if not file.exists():
             began = time.perf_counter()
             weights, told = make()
