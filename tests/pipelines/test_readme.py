@@ -118,12 +118,12 @@ def test_the_map_names_every_package_and_each_has_a_readme_that_is_named_right()
         assert (package / "README.md").exists()
 
 
-def test_no_readme_is_longer_than_60_lines_or_wider_than_120_signs() -> None:
+def test_no_readme_is_longer_than_90_lines_or_wider_than_120_signs() -> None:
     pages = [*(REPOSITORY / "dimred").glob("*/README.md"), *(REPOSITORY / "tests").rglob("README.md")]
     assert len(pages) > 15
     for page in pages:
         lines = page.read_text(encoding="utf-8").splitlines()
-        assert len(lines) <= 60, page
+        assert len(lines) <= 90, page
         assert [line for line in lines if len(line) > 120 and not line.startswith("|")] == [], page  # a row can't wrap
 
 
