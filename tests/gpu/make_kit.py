@@ -2,18 +2,23 @@
 
 OUT gets part-00, part-01 ..., each below 53 MB, of one tar.xz with the folder ``kit``: in ``kit/site``, for PYTHONPATH,
 MindSpore and the dependencies of dimred; in ``kit/cuda11``, for DIMRED_CUDA, CUDA 11.8. MindSpore's kernels are
-compiled for the GPU beforehand, see ``retarget.py``. cuSOLVER, cuSPARSE and cuFFT, which no step of dimred calls, are
-replaced by libraries whose functions end the program. It takes twenty minutes and 15 GB of disk on two idle cores.
+compiled for the GPU beforehand, and CUDA's code for other GPUs is blanked, see ``retarget.py``. Of cuSOLVER, cuSPARSE
+and cuFFT MindSpore makes a handle when it begins, and dimred calls nothing; so they are replaced by libraries that
+succeed in that alone. It takes twenty minutes and 15 GB of disk on two idle cores.
 """
 
 import argparse
+import mmap
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
+
+from tests.gpu.retarget import blank_others
 
 _PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
 _EXTRAS = _PROJECT["optional-dependencies"]
@@ -77,6 +82,8 @@ def main() -> None:
         shutil.copy(found[name], kit / "cuda11" / name)
     for name in _NEVER_CALLED:
         _make_empty(found[name], kit / "cuda11")
+    for name in _LIBRARIES:
+        _blank(kit / "cuda11" / name, given.arch)
     _compile_kernels(mindspore / "lib" / "plugin" / "gpu" / "libcuda_ops.so.11", wheels, tools, given)
     given.out.mkdir(parents=True, exist_ok=True)
     for old in given.out.glob("part-*"):
@@ -100,17 +107,24 @@ def _install(target: Path, python: str, requirements: Sequence[str], *options: s
 
 
 def _make_empty(real: Path, folder: Path) -> None:
-    """Compile a library that has the functions of the real one, each of which ends the program."""
+    """Compile a library with the functions of the real one: those of handles do nothing, all others return an error."""
     listed = subprocess.run(["nm", "-D", "--defined-only", str(real)], capture_output=True, text=True, check=True)
     symbols = [line.split() for line in listed.stdout.splitlines()]
     names = sorted({words[2].partition("@")[0] for words in symbols if len(words) == 3 and words[1] in "TW"})
     source, script = folder / "empty.c", folder / "empty.map"
-    source.write_text("void abort(void);\n" + "\n".join(f"void {name}(void) {{ abort(); }}" for name in names))
+    status = {name: int(re.search("Create|Destroy|SetStream", name) is None) for name in names}
+    source.write_text("\n".join(f"int {name}(void) {{ return {status[name]}; }}" for name in names))
     script.write_text(f"{real.name} {{ global: *; }};\n")
     options = ["-shared", "-fPIC", "-w", "-fno-builtin", f"-Wl,-soname,{real.name}", f"-Wl,--version-script={script}"]
     _run("cc", *options, "-o", folder / real.name, source)
     source.unlink()
     script.unlink()
+
+
+def _blank(library: Path, arch: int) -> None:
+    """Blank a library's code for other GPUs, so that the kit has less than half of the parts."""
+    with library.open("r+b") as file, mmap.mmap(file.fileno(), 0) as data:
+        print(f"{library.name}: {blank_others(data, arch) / 1e6:.0f} MB for other GPUs are blanked", flush=True)
 
 
 def _compile_kernels(library: Path, wheels: Path, tools: Path, given: argparse.Namespace) -> None:

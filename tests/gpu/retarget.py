@@ -20,8 +20,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-import lz4.block
-
 _CONTAINER = struct.pack("<I", 0xBA55ED50)
 _PTX, _MACHINE_CODE = 1, 2
 _COMPRESSED = 0x2000
@@ -73,7 +71,7 @@ def main() -> None:
     print(f"{total / 1e6:.0f} MB of code for {given.arch} in {time.perf_counter() - start:.0f} s")
 
 
-def containers(data: mmap.mmap) -> Iterator[Container]:
+def containers(data: mmap.mmap | bytearray) -> Iterator[Container]:
     """Yield the containers of a library."""
     place = data.find(_CONTAINER)
     while place >= 0:
@@ -86,7 +84,7 @@ def containers(data: mmap.mmap) -> Iterator[Container]:
         place = data.find(_CONTAINER, end)
 
 
-def _entries(data: mmap.mmap, place: int, end: int) -> Iterator[Entry]:
+def _entries(data: mmap.mmap | bytearray, place: int, end: int) -> Iterator[Entry]:
     while place + _HEADER <= end:
         kind, _, header, length = struct.unpack_from("<HHIQ", data, place)
         (arch,) = struct.unpack_from("<I", data, place + 28)
@@ -103,6 +101,8 @@ def ptx_of(data: mmap.mmap, container: Container, arch: int) -> bytes:
     if flags & _COMPRESSED:
         (packed,) = struct.unpack_from("<I", data, entry.place + 16)
         (whole,) = struct.unpack_from("<Q", data, entry.place + 56)
+        import lz4.block  # not needed for another kind of library, and not installed with dimred
+
         code = lz4.block.decompress(code[:packed], uncompressed_size=whole)
     return code.rstrip(b"\0")
 
@@ -119,20 +119,41 @@ def compile_ptx(text: bytes, path: Path, ptxas: str, arch: int) -> bytes:
     return code
 
 
-def put(data: mmap.mmap, container: Container, code: bytes, arch: int) -> int:
+def put(data: mmap.mmap | bytearray, container: Container, code: bytes, arch: int) -> int:
     """Make machine code the only entry of a container, and return its length; SystemExit if there is no room."""
     code += bytes(-len(code) % 8)
     first = next(entry for entry in container.entries if entry.kind == _MACHINE_CODE and entry.header == _HEADER)
     if _HEADER + len(code) > container.size:
         raise SystemExit(f"{len(code)} bytes of code for {container.size - _HEADER} bytes at {container.place}")
     header = bytearray(data[first.place : first.place + _HEADER])
-    header[8:16] = struct.pack("<Q", len(code))
-    header[28:32] = struct.pack("<I", arch)
+    struct.pack_into("<Q", header, 8, len(code))
+    struct.pack_into("<I", header, 16, 0)  # bytes of packed code
+    struct.pack_into("<I", header, 28, arch)
+    (flags,) = struct.unpack_from("<Q", header, 40)
+    struct.pack_into("<Q", header, 40, flags & ~_COMPRESSED)
+    struct.pack_into("<Q", header, 56, 0)  # bytes of the code that was packed
     data[container.place + 8 : container.place + 16] = struct.pack("<Q", _HEADER + len(code))
     begin = container.place + 16
     rest = bytes(container.size - _HEADER - len(code))
     data[begin : begin + container.size] = bytes(header) + code + rest
     return len(code)
+
+
+def blank_others(data: mmap.mmap | bytearray, arch: int) -> int:
+    """Fill with zeros what a library's containers hold for other GPUs, and return how many bytes these are.
+
+    A container keeps its PTX if it has no machine code for the GPU. The headers stay, so that the driver finds its way.
+    """
+    n_blanked = 0
+    for container in containers(data):
+        has_code = any(entry.kind == _MACHINE_CODE and entry.arch == arch for entry in container.entries)
+        for entry in container.entries:
+            is_other = entry.arch != arch if entry.kind == _MACHINE_CODE else entry.kind == _PTX and has_code
+            if is_other:
+                begin = entry.place + entry.header
+                data[begin : begin + entry.length] = bytes(entry.length)
+                n_blanked += entry.length
+    return n_blanked
 
 
 if __name__ == "__main__":
