@@ -25,7 +25,9 @@ from tests.gpu.runs import RUNS, empty
 _ROUNDING = 1e-5  # of sums of some hundred float32 numbers, as a fraction of the largest result
 _TEN_STEPS = 1e-3  # rounding, which ten steps carry on
 _HALF = 0.1  # rounding to 11 bits, which ten steps carry on
-_POINTS = 3.0  # percentage points: few epochs on few images, whose result varies by a few tenths with the processor
+# Percentage points with re-estimated statistics. "As trained", at a constant rate, the same run gave 57.65 on one
+# processor, 69.17 to 71.50 on another and 45.30 on an H200, so those figures are noted and not compared.
+_POINTS = 3.0
 
 
 class Part(NamedTuple):
@@ -34,10 +36,12 @@ class Part(NamedTuple):
     Attributes:
         tolerance: that fraction; None if the CPU is not asked.
         expected: values that single results must have, by name.
+        at_most: bounds of arrays by name, which are not compared with the CPU's.
     """
 
     tolerance: float | None
     expected: Mapping[str, float] = {}
+    at_most: Mapping[str, float] = {}
 
 
 RIGHT = {
@@ -50,7 +54,7 @@ RIGHT = {
     "dropout": Part(None, {"is finite": 1.0}),
     "search": Part(_TEN_STEPS),
     "search_forms": Part(_TEN_STEPS),
-    "twin": Part(_TEN_STEPS),
+    "twin": Part(_TEN_STEPS, at_most={"difference of weights": 1e-4}),
     "vectors": Part(_ROUNDING),
     "moved_values": Part(_TEN_STEPS),
     "statistics": Part(_ROUNDING),
@@ -161,14 +165,20 @@ class Card:
         for key, value in part.expected.items():
             if float(ours[key]) != value:
                 self._is_wrong(name, f"{key} is {float(ours[key])}, not {value}")
+        for key, bound in part.at_most.items():
+            if not (largest := float(ours[key].max())) <= bound:
+                self._is_wrong(name, f"{key} is {largest:.2g}, more than {bound:g}")
         if part.tolerance is not None:
-            self._compare(name, part.tolerance, ours, self._folder / "cpu" / f"{name}.npz")
+            compared = {key: values for key, values in ours.items() if key not in part.at_most}
+            self._compare(name, part.tolerance, compared, self._folder / "cpu" / f"{name}.npz")
 
     def _compare(self, name: str, tolerance: float, ours: Mapping[str, np.ndarray], file: Path) -> None:
         if not file.exists():
             self._is_wrong(name, f"the CPU gave no answer; {_end_of(file.with_name('CPU.log'))}")
             return
-        for key, expected in _read(file).items():
+        theirs = _read(file)
+        for key in ours:
+            expected = theirs[key]
             largest = float(np.abs(expected).max()) or 1.0
             difference = float(np.abs(ours[key].astype("f8") - expected).max()) / largest
             self._note(question=name, of=key, difference=difference, largest=largest)
@@ -195,10 +205,12 @@ class Card:
             else:
                 found[who] = json.loads(said.splitlines()[-1])
         self._note(question=name, **found)
+        if name == "killed_and_resumed" and "device" in found and not found["device"]["equal bytes"]:
+            self._is_wrong(name, f"the resumed run differs by {found['device']['difference']:.2g}")
         if len(found) == len(devices) == 2:
             for key, expected in found["cpu"].items():
                 difference = abs(found["device"][key] - expected)
-                if key != "seconds" and not self._small and not difference <= _POINTS:
+                if key.endswith("re-estimated") and not self._small and not difference <= _POINTS:
                     self._is_wrong(name, f"{key} is {found['device'][key]} %, and {expected} % on the CPU")
 
     def _start_run(self, name: str, device: str, folder: Path) -> subprocess.Popen[str]:

@@ -77,7 +77,7 @@ def bare_step(setting: Setting) -> Arrays:
     network = _network()
     step = nn.TrainOneStepCell(_loss_of(network), _momentum(network)).set_train()
     losses = [float(step(*batch).asnumpy()) for batch in _batches(N_STEPS)]
-    return {"losses": np.array(losses), "weights": weight_vector(network)}
+    return {"losses": np.array(losses), "weights": weight_vector(network), "statistics": _statistics(network)}
 
 
 def train_step(setting: Setting) -> Arrays:
@@ -238,8 +238,7 @@ def statistics(setting: Setting) -> Arrays:
     """BatchNorm's statistics, re-estimated over four batches."""
     network = _network()
     dimred.reestimate_batch_norm(network, _batches(4))
-    moving = [p.asnumpy().ravel() for name, p in _named(network) if "moving" in name]
-    return {"mean and variance": np.concatenate(moving)}
+    return {"mean and variance": _statistics(network)}
 
 
 def sink(setting: Setting) -> Arrays:
@@ -405,9 +404,14 @@ def _named(network: nn.Cell) -> Iterable[tuple[str, ms.Parameter]]:
     return [(p.name, p) for p in network.get_parameters()]
 
 
+def _statistics(network: nn.Cell) -> np.ndarray:
+    """Return the moving means and variances of all BatchNorms."""
+    return np.concatenate([p.asnumpy().ravel() for name, p in _named(network) if "moving" in name])
+
+
 def _trained(network: nn.Cell, step: nn.Cell) -> Arrays:
     losses = [float(step(*batch).loss.asnumpy()) for batch in _batches(N_STEPS)]
-    return {"losses": np.array(losses), "weights": weight_vector(network)}
+    return {"losses": np.array(losses), "weights": weight_vector(network), "statistics": _statistics(network)}
 
 
 def _searched(network: nn.Cell, step: nn.Cell, batches: Iterable[tuple[Tensor, Tensor]]) -> Arrays:

@@ -1,4 +1,4 @@
-"""Ask the card of this machine, and fail where an answer is wrong; see README.md. Not run yet: there was no card."""
+"""Ask the card of this machine, and fail where an answer is wrong; see README.md."""
 
 import os
 from pathlib import Path
