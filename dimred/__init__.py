@@ -61,18 +61,40 @@ _HOME = {
     "use_gpu": "dimred.runs.use_gpu",
     "with_precision": "dimred.train_step.precision",
 }
-__all__ = list(_HOME)
+__all__ = [  # in full, because type checkers read it, and run nothing
+    "EMA",
+    "AdamW",
+    "CheckpointSeries",
+    "Clipping",
+    "DynamicLossScale",
+    "ScheduleFree",
+    "SnapshotCallback",
+    "StaticLossScale",
+    "SubspaceBasis",
+    "SubspaceTrainStep",
+    "TrainStep",
+    "WeightLayout",
+    "compare",
+    "fit_basis",
+    "load_basis",
+    "merge",
+    "reestimate_batch_norm",
+    "use_gpu",
+    "with_precision",
+]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'dimred' has no attribute {name!r}")
-    try:
-        return getattr(import_module(_HOME[name]), name)
-    except ModuleNotFoundError as error:
-        if (missing := missing_package(error)) is None:
-            raise
-        raise missing from error
+if not TYPE_CHECKING:  # to whom a name that is not above is an error
+
+    def __getattr__(name: str) -> Any:
+        if name not in _HOME:
+            raise AttributeError(f"module 'dimred' has no attribute {name!r}")
+        try:
+            return getattr(import_module(_HOME[name]), name)
+        except ModuleNotFoundError as error:
+            if (missing := missing_package(error)) is None:
+                raise
+            raise missing from error
 
 
 def __dir__() -> list[str]:

@@ -6,7 +6,7 @@ Every message names the argument as the user typed it, the value received, what 
 import math
 import reprlib
 import signal
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from numbers import Integral, Real
 from typing import Any, TypeVar
 
@@ -188,6 +188,26 @@ def check_type(name: str, value: Any, kind: type | tuple[type, ...], wanted: str
     """
     if not isinstance(value, kind):
         raise ConfigError(f"{name} is {shown(value)}; it must be {wanted}")
+
+
+def checked_list(name: str, value: Any, kind: type | tuple[type, ...], wanted: str) -> list[Any]:
+    """Return an argument with several values as a list; a text is one value, and not several.
+
+    Args:
+        name, value: as for ``check_number``.
+        kind: the type, or the types, that each value must have.
+        wanted: what to give, in words.
+
+    Raises:
+        ConfigError: it is not iterable, or a value has a different type.
+    """
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        raise ConfigError(f"{name} is {shown(value)}; it must be {wanted}")
+    values = list(value)
+    for one in values:
+        if not isinstance(one, kind):
+            raise ConfigError(f"{name} has {shown(one)}; it must be {wanted}")
+    return values
 
 
 def check_choice(name: str, value: Any, choices: Collection[str]) -> None:

@@ -24,6 +24,7 @@ LONGER = (
     "train_step",
     "search_step/test_safety.py",
     "search_step/test_against_twin.py",
+    "search_step/test_attention.py",
     "search_step/test_use.py",
     "stages/test_reads.py",
     "stages/test_stage_1.py",

@@ -20,7 +20,7 @@ from dimred.errors import DISTRIBUTION, TRAINING_PACKAGES
 from tests.helpers.commands import REPOSITORY, run
 
 PIP = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
-NEEDED = ("pipelines/stage_1.py", "pipelines/stage_2.py", "report/style.css", "report/page.html")
+NEEDED = ("pipelines/stage_1.py", "pipelines/stage_2.py", "report/style.css", "report/page.html", "py.typed")
 
 
 @pytest.fixture(scope="module")
@@ -103,14 +103,45 @@ def test_an_installed_dimred_runs_its_commands(wheel: Path, tmp_path: Path) -> N
     assert dry.stdout.count("-m dimred.pipelines.stage_1 ") == 8
 
 
+PROGRAM = """
+import dimred
+from typing import Any, assert_type
+
+series = dimred.CheckpointSeries("run")
+assert_type(series.steps, list[int])
+assert_type(dimred.fit_basis(series, 3), dimred.SubspaceBasis)
+assert_type(dimred.merge("run", "out.safetensors"), dict[str, Any])
+assert_type(dimred.SnapshotCallback("run").series, dimred.CheckpointSeries | None)
+dimred.fit_basis(series, "3")
+dimred.no_such_name
+"""
+
+
+@pytest.mark.slow
+def test_type_checkers_see_the_types_of_an_installed_dimred(wheel: Path, tmp_path: Path) -> None:
+    run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv", status=0)
+    (site,) = (tmp_path / "venv").glob("lib/python3*/site-packages")
+    run(*PIP, "install", "--no-deps", "--target", site, wheel, status=0)
+    (site / "packages.pth").write_text(sysconfig.get_path("purelib"))  # NumPy's types
+    (tmp_path / "program.py").write_text(PROGRAM)
+    python = tmp_path / "venv" / "bin" / "python"
+    done = run(sys.executable, "-m", "mypy", "--strict", "--python-executable", python, "program.py", cwd=tmp_path)
+    lines = [line.partition("error: ")[2] for line in done.stdout.splitlines()]
+    assert lines == [
+        'Argument 2 to "fit_basis" has incompatible type "str"; expected "int | None"  [arg-type]',
+        'Module has no attribute "no_such_name"  [attr-defined]',
+        "",
+    ], done.stdout
+
+
 def test_a_clone_is_installed_once_and_again_where_it_was_moved_to(tmp_path: Path) -> None:
-    """Its Python only notes what it is called with, because pip would take minutes."""
+    """Its Python only notes what it is called with, because pip would take minutes; it finds no GPU."""
     clone, moved = tmp_path / "clone", tmp_path / "moved"
     (clone / ".venv" / "bin").mkdir(parents=True)
     shutil.copytree(REPOSITORY / "scripts", clone / "scripts")
     shutil.copy(REPOSITORY / "pyproject.toml", clone)
     python = clone / ".venv" / "bin" / "python"
-    python.write_text(f"#!/bin/sh\necho $* >> {tmp_path}/calls\n")
+    python.write_text(f'#!/bin/sh\n[ "$1" = -I ] || echo $* >> {tmp_path}/calls\n')
     python.chmod(0o755)
     for place in (clone, clone, moved):
         if place is moved:

@@ -1,6 +1,8 @@
 """``import dimred`` sets a cap for oneDNN in a user's script, and leaves no folder and no words at its end."""
 
+import ast
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -50,6 +52,9 @@ def test_on_windows_the_import_says_what_to_do() -> None:
 
 
 def test_dir_shows_the_public_names_and_no_others() -> None:
+    literal = re.search(r"^__all__ = (\[.*?\])", Path(dimred.__file__).read_text(), re.M | re.S)
+    assert literal is not None
+    assert ast.literal_eval(literal[1]) == dimred.__all__  # type checkers run nothing
     assert [name for name in dir(dimred) if not name.startswith("_")] == sorted(dimred.__all__)
     assert all(callable(getattr(dimred, name)) for name in dimred.__all__)
 

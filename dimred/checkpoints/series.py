@@ -40,6 +40,16 @@ class SnapshotEntry:
     digest: str = ""  # vector_digest of its weights; empty if the folder has no manifest
 
 
+def check_series_options(keep: Any, prefix: Any, format: Any) -> None:
+    """Check how many snapshots a series is to keep, and how their files are to be named; see ``CheckpointSeries``."""
+    if keep is not None:
+        check_number("keep", keep, at_least=1, whole=True, usual="None keeps all snapshots")
+    check_type("prefix", prefix, str, "a text, with which the file names begin")
+    if not prefix or any(sign in prefix for sign in "/\\\0"):
+        raise ConfigError(f"prefix is {prefix!r}; it begins the file names, so it can't be empty or have a slash.")
+    check_choice("format", format, [suffix[1:] for suffix in SUFFIXES])
+
+
 class CheckpointSeries:
     """The newest ``keep`` snapshots of a network's trainable weights, ordered by step.
 
@@ -73,12 +83,7 @@ class CheckpointSeries:
         resume: bool = False,
     ) -> None:
         check_type("directory", directory, (str, os.PathLike), "the path of a folder")
-        if keep is not None:
-            check_number("keep", keep, at_least=1, whole=True, usual="None keeps all snapshots")
-        check_type("prefix", prefix, str, "a text, with which the file names begin")
-        if not prefix or any(sign in prefix for sign in "/\\\0"):
-            raise ConfigError(f"prefix is {prefix!r}; it begins the file names, so it can't be empty or have a slash.")
-        check_choice("format", format, [suffix[1:] for suffix in SUFFIXES])
+        check_series_options(keep, prefix, format)
         self.directory = Path(directory)
         if self.directory.is_file():
             raise ConfigError(f"directory is {str(directory)!r}, which is a file; name a folder for the snapshots.")
@@ -172,9 +177,10 @@ class CheckpointSeries:
         for name, number in (("step", step), ("epoch", epoch), ("step_in_epoch", place)):
             check_number(name, number, at_least=0, whole=True)
         if self.entries and step <= self.entries[-1].step:
+            rewind = f"To go on from an earlier checkpoint call rewind({step - 1}) first; for another run use"
             raise SeriesError(
-                f"step is {step}, but {self.directory} has snapshots up to step {self.entries[-1].step}. To go on "
-                f"from an earlier checkpoint call rewind({step - 1}) first; for another run use another folder."
+                f"step is {step}, but {self.directory} has snapshots up to step {self.entries[-1].step}. "
+                f"{rewind if step > 0 else 'Use'} another folder."
             )
         arrays = {name: as_weight(name, value) for name, value in weights.items()}
         layout = WeightLayout.from_weights(arrays)
@@ -217,11 +223,13 @@ class CheckpointSeries:
         """Return the last ``last`` snapshots up to epoch ``until_epoch`` as a series for reading; None sets no limit.
 
         Raises:
-            ConfigError: ``last`` is not a whole number above 0.
+            ConfigError: ``last`` is not a whole number above 0, or ``until_epoch`` not one of at least 0.
             SeriesError: nothing is left.
         """
         if last is not None:
             check_number("last", last, at_least=1, whole=True)
+        if until_epoch is not None:
+            check_number("until_epoch", until_epoch, at_least=0, whole=True)
         entries = tuple(entry for entry in self.entries if until_epoch is None or entry.epoch <= until_epoch)
         if not entries:
             until = "" if until_epoch is None else f" up to epoch {until_epoch}"

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from dimred.comparison.comparison import SPLITS, STAGE_2, Comparison
 from dimred.comparison.methods import METHODS, ComparedMethod
@@ -21,7 +21,7 @@ from dimred.comparison.results import collect, markdown, write_comparison_page
 from dimred.comparison.rows import read_row
 from dimred.comparison.runs import DivergedRunError, checkpoint_of
 from dimred.config import StageOneConfig, StageTwoConfig, config_text, load_config
-from dimred.errors import ConfigError
+from dimred.errors import ConfigError, check_choice, check_type, checked_list
 from dimred.io.atomic import atomic_write, make_folder, remove_leftovers, writable
 from dimred.io.checksums import write_checksummed
 from dimred.io.file_format import COMPARED
@@ -43,6 +43,7 @@ from dimred.stages.disk import snapshots_in_the_end
 from dimred.stages.parent import StageOneRun
 
 _log = logging.getLogger(__name__)
+_PATH = (str, os.PathLike)
 
 
 def compare(
@@ -81,12 +82,21 @@ def compare(
         FaultError: stage 2 diverged, or a training run failed otherwise. A rival that diverges is left out of the
             tables, and a sentence says so.
     """
-    epochs = sorted(set(at))
+    check_type("data", data, _PATH, "the path of a folder")
+    check_type("config", config, (*_PATH, type(None)), "a YAML file, or the name of a recipe")
+    check_type("out", out, _PATH, "the path of a folder")
+    check_choice("device_target", device_target, get_args(Target))
+    epochs = sorted({*checked_list("at", at, int, "a list of epochs, such as [20, 30]")})
+    overrides = checked_list("overrides", overrides, str, "a list of texts, such as ['search.rho=0.5']")
+    if methods is not None:
+        methods = checked_list("methods", methods, str, "a list of names, such as ['stage_2', 'cooldown']")
     if strangers := [name for name in methods or () if name not in METHODS]:
         raise ConfigError(f"--methods has {strangers[0]!r}; allowed: {', '.join(METHODS)}")
     if epochs and epochs[0] < 1:
         raise ConfigError(f"--at has {epochs[0]}; give epochs from 1 on")
-    runs = [runs] if isinstance(runs, str | os.PathLike) else list(runs)
+    if isinstance(runs, _PATH):
+        runs = [runs]
+    runs = checked_list("runs", runs, _PATH, "a list of folders of finished stage 1 runs")
     if not runs:
         raise ConfigError("no RUN is given; give folders of finished stage 1 runs, one for each seed")
     first, *_ = [_config_of(Path(run)) for run in runs]

@@ -294,6 +294,14 @@ class CheckpointConfig(Strict):
     """Number of the newest full checkpoints to keep."""
 
 
+class PointConfig(Strict):
+    """The checkpoints of stage 2's epochs, which a report draws and nothing else reads."""
+
+    keep: Count | None = None
+    """Number of the newest epochs whose checkpoints stay; null keeps all. Those of the start, of the end, and of what
+    val chooses from stay in any case. A report draws a search's way only if all epochs are there."""
+
+
 class StopConfig(Strict):
     """End stage 1 when the average of its snapshots no longer improves on the val split."""
 

@@ -31,6 +31,7 @@ from dimred.config.parts import (
     MixingConfig,
     ModelConfig,
     OptimizerConfig,
+    PointConfig,
     PrecisionConfig,
     ProfileConfig,
     ScheduleConfig,
@@ -254,6 +255,7 @@ class StageTwoConfig(StageConfig):
     epochs: NumberOrFraction = SearchConfig.default_epochs
     """Passes over the training split: a number, or a fraction of the passes of both stages together, such as 10%. By
     default 2 for a search and 10% for a cooldown."""
+    checkpoints: PointConfig = PointConfig()
     search: SearchConfig = SearchConfig()
     cooldown: CooldownConfig = CooldownConfig()
 

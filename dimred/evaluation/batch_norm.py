@@ -82,6 +82,8 @@ def reestimate_batch_norm(network: nn.Cell, batches: Iterable[tuple[Tensor, ...]
             BatchNorm of ``mindspore.mint``.
     """
     check_type("network", network, nn.Cell, "a cell")
+    check_type("batches", batches, Iterable, "a data set or a list of tuples of the inputs and, last, the labels")
+    check_type("ranks", ranks, Ranks, "the ranks of a job; leave it out for one process")
     # MindSpore keeps 1 - momentum in ``momentum``.
     layers = [norm for norm in batch_norms(network) if norm.use_batch_statistics is not False and norm.momentum > 0]
     if not layers:

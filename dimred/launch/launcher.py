@@ -16,11 +16,11 @@ from typing import Any
 
 from dimred.console import LiveBar
 from dimred.errors import DimredError, DivergedError, FaultError
+from dimred.io.stop_signals import handled
 from dimred.launch.channel import StallDetector
 from dimred.launch.environment import without_cluster
 from dimred.launch.job import OF_SCHEDULER, Job
 from dimred.launch.processes import Child, LogTail, make_folders, remove_folders, show
-from dimred.launch.signals import handled
 from dimred.run_files.run_names import ENVIRONMENT_LOG, RANK_LOG, SCHEDULER_LOG
 
 _WAIT_SECONDS = 0.1

@@ -15,11 +15,11 @@ from typing import TextIO
 from dimred.errors import ConfigError, RunError
 from dimred.io.atomic import LOCK, FolderLock, make_folder, remove, writable
 from dimred.io.regular_file import open_regular
+from dimred.io.stop_signals import stop_signals
 from dimred.io.system import start_tied
 from dimred.launch.channel import LAUNCHER
 from dimred.launch.job import Job
 from dimred.launch.messages import Receiver
-from dimred.launch.signals import stop_signals
 from dimred.run_files.run_names import NOT_RESULTS, RANK_LOG
 
 _SECONDS_TO_DIE = 10.0

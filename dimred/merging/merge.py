@@ -10,16 +10,19 @@ import inspect
 import logging
 import os
 import shlex
+import signal
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
 
 from dimred.averaging.windows import gives_numbers, profile_coefficients
-from dimred.errors import ConfigError, SearchError, SeriesError, StoppedError, check_number, check_type
+from dimred.errors import ConfigError, SearchError, SeriesError, StoppedError, check_number, check_type, shown
 from dimred.io.atomic import FolderLock, discard, remove, remove_leftovers, rename
+from dimred.io.stop_signals import handled
 from dimred.merging.folder import is_name_of, read_one
 from dimred.merging.inputs import (
     Sources,
@@ -35,7 +38,7 @@ from dimred.merging.output import check_target, write_network
 from dimred.merging.record import check_is_new, describe, name_faults, record_of, sample_digests, work_folder
 from dimred.merging.saved_network import SavedNetwork
 from dimred.merging.score_log import Average, ScoreLog, choose_winner, score_candidates, table
-from dimred.merging.user_metric import FunctionMetric, ProcessMetric, Score
+from dimred.merging.user_metric import FunctionMetric, MetricError, ProcessMetric, Score
 
 _log = logging.getLogger(__name__)
 
@@ -96,7 +99,7 @@ def merge(
         RunError: another process is writing ``out``; ``OUT.merge`` has scores and ``resume`` is not set; or ``resume``
             is set, and the scores are damaged or belong to a different merge.
         FaultError: a file can't be written.
-        StoppedError: the user pressed ctrl-C while a metric was scoring.
+        StoppedError: a signal, such as that of ctrl-C or SIGTERM, ended the merge; see ``stop_signals``.
     """
     checkpoints = list_sources(checkpoints)
     command = _command(locals())
@@ -114,6 +117,8 @@ def merge(
         if number is not None:
             check_number(name, number, at_least=1, whole=True)
     check_number("timeout", timeout, above=0)
+    if callable(metric):
+        _check_function(metric)
     check_is_new(target)
     layout = None if names_from is None else layout_from(Path(names_from))
     inputs = open_checkpoints(checkpoints, order, last=last, from_step=from_step, to_step=to_step, layout=layout)
@@ -133,6 +138,7 @@ def merge(
         )
     work = work_folder(target)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(_stoppable())  # first, so that it ends last
         stack.enter_context(name_faults(target))
         lock = stack.enter_context(FolderLock(work, f"out is {str(target)!r}"))
         stack.callback(lock.remove)
@@ -171,6 +177,14 @@ def merge(
         describe(result, target, record)
         rename(result, target)  # last, so that a call that was killed before it can be repeated
     return record
+
+
+def _check_function(metric: Callable[..., Any]) -> None:
+    """Check that a metric that is a function can be called with a candidate."""
+    try:
+        FunctionMetric(metric)
+    except MetricError as error:
+        raise ConfigError(f"metric is {shown(metric)}, which can't be used: {error}") from None
 
 
 def _template_of(inputs: Sequence[SavedNetwork], rest: str | Path | None, lora_rank: int | None) -> SavedNetwork:
@@ -220,10 +234,10 @@ def _choose(
             rows = table(scores, winner, finalists, judge)
         except SearchError as error:
             raise SearchError(str(error) if callable(metric) else f"{error} (see {log})") from None
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as stop:
             n = len(scores)
             then = f"; resume=True goes on, and with budget={n} it chooses among these" if n else ""
-            raise StoppedError(2, f"{n} scores are in {work}{then}") from None
+            raise StoppedError(_number_of(stop), f"{n} scores are in {work}{then}") from None
         coefficients = np.array(winner.coefficients)
         result, notes = write(coefficients)
         notes |= {"metric": about["metric"], "better": about["better"]}
@@ -233,6 +247,25 @@ def _choose(
     notes |= {"kept": winner._asdict(), "why": why, "ended": why_ended}
     notes |= {"evaluations": len(scores), "table": rows}
     return coefficients, result, notes
+
+
+@contextlib.contextmanager
+def _stoppable() -> Iterator[None]:
+    """End the block by StoppedError after a signal, once all that was entered later is cleaned up."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt(number)  # no Exception, because a user's metric may catch any of those
+
+    try:
+        with handled(interrupt):
+            yield
+    except KeyboardInterrupt as stop:
+        raise StoppedError(_number_of(stop)) from None
+
+
+def _number_of(stop: KeyboardInterrupt) -> int:
+    """Return the number of the signal; one that a metric raised itself is ctrl-C."""
+    return int(stop.args[0]) if stop.args else signal.SIGINT
 
 
 def _command(arguments: Mapping[str, Any]) -> str:

@@ -64,6 +64,9 @@ class FunctionMetric:
         function: the function.
         hook: ``reestimate(candidate)``, which returns new statistics, name -> array, to write into the candidate.
 
+    Raises:
+        MetricError: the function can't be called like that.
+
     Attributes:
         has_splits: whether the function takes the split.
         reestimates: whether there is a hook.
@@ -71,9 +74,15 @@ class FunctionMetric:
 
     def __init__(self, function: Callable[..., Any], hook: Callable[[str], Any] | None = None) -> None:
         self._function, self._hook = function, hook
-        names = list(inspect.signature(function).parameters)
-        self._takes_tensors = names[:1] == ["tensors"]
-        self.has_splits, self.reestimates = "split" in names, hook is not None
+        self.reestimates = hook is not None
+        try:
+            signature = inspect.signature(function)
+            names = list(signature.parameters)
+            self._takes_tensors = names[:1] == ["tensors"]
+            self.has_splits = "split" in names
+            signature.bind("candidate", **({"split": "search"} if self.has_splits else {}))
+        except (TypeError, ValueError):  # a ValueError for a type that is built in, such as dict
+            raise MetricError("it must be a function of a candidate, or of a candidate and a split") from None
 
     def reestimate(self, candidate: Path) -> None:
         """Write the hook's statistics into the checkpoint; MetricError if the hook fails."""

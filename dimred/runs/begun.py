@@ -24,6 +24,7 @@ FREE_KEYS = frozenset(
         "data.workers",
         "evaluate_every_epochs",
         "checkpoints.every_epochs",
+        "checkpoints.keep",
         "save_every_steps",
         "read_every_steps",
         "profile",

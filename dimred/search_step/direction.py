@@ -5,9 +5,12 @@ They compute with k-vectors and k x k matrices on the host, in float64; k is a f
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+
+from dimred.errors import ConfigError, check_number
 
 _LARGEST_CONDITION = 1e12  # of H scaled to a unit diagonal; float64 keeps it positive definite up to here
 _SMALLEST_NORM = 1e-150  # of s and y; their squares must not underflow
@@ -223,6 +226,9 @@ class ProjectedSGD:
         learning_rate: a number; a function of n, the number of accepted steps so far; or a list with one rate for each
             accepted step, whose last one stays after that.
         momentum: 0 <= momentum < 1.
+
+    Raises:
+        ConfigError: a function fails for 0, or, in any step, returns no number of at least 0.
     """
 
     def __init__(
@@ -230,7 +236,20 @@ class ProjectedSGD:
     ):
         self.n_components = n_components
         self.rate = _schedule(learning_rate)
+        self._check_rate()
         self.momentum = momentum
+
+    def _check_rate(self) -> None:
+        """Ask for the first rate, so that a function that gives none is refused before training begins."""
+        try:
+            self.rate(0)
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise ConfigError(
+                "learning_rate is a function that can't be used: for 0, the number of accepted steps so far, it "
+                f"raises {type(error).__name__}: {error}"
+            ) from error
 
     def initial(self) -> MomentumState:
         """Return a velocity of 0."""
@@ -251,6 +270,13 @@ class ProjectedSGD:
 def _schedule(learning_rate: float | Sequence[float] | Callable[[int], float]) -> Callable[[int], float]:
     """Make a function that returns the rate of a step, by its number from 0."""
     if callable(learning_rate):
-        return learning_rate
+        return partial(_rate_of, learning_rate)
     rates = np.atleast_1d(learning_rate)
     return lambda n_steps: float(rates[min(n_steps, len(rates) - 1)])
+
+
+def _rate_of(function: Callable[[int], float], n_steps: int) -> float:
+    """Return the rate that a user's function gives; ConfigError if it is not a number of at least 0."""
+    rate = function(n_steps)
+    check_number(f"learning_rate({n_steps})", rate, at_least=0)
+    return float(rate)

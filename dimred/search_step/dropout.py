@@ -18,6 +18,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
+from dimred.search_step.attention import ReplayableAttention
 from dimred.train_step.places import places
 
 _GOLDEN = 0x9E3779B9
@@ -64,11 +65,15 @@ class ReplayableDropout(nn.Cell):
         return x * (kept.astype(x.dtype) * self.scale)
 
 
-def make_replayable(network: nn.Cell) -> None:
+def make_replayable(network: nn.Cell) -> bool:
     """Replace every dropout cell of the network, in place, by one whose masks ``draw_masks`` determines.
 
-    One cell in two places becomes two cells, each with its own masks. A user's class that inherits from ``nn.Dropout``
-    and has another ``construct`` stays as it is.
+    An ``nn.MultiheadAttention`` with dropout, which has no cell for it, is replaced, too. One cell in two places
+    becomes two cells, each with its own masks. A user's class that inherits from one of these and has another
+    ``construct`` stays as it is.
+
+    Returns:
+        Whether the network has any.
     """
     cells = places(network)
     replayable = [place.cell for place in cells if isinstance(place.cell, ReplayableDropout)]  # of an earlier search
@@ -78,8 +83,18 @@ def make_replayable(network: nn.Cell) -> None:
                 cell = ReplayableDropout(_drop_fraction(place.cell), n_joint, 0)
                 replayable.append(cell.set_train(place.cell.training))
                 place.put(cell)
+        if draws_masks_inside(place.cell):
+            replayable.append(ReplayableDropout(float(place.cell.dropout), 0, 0))
+            place.put(ReplayableAttention(place.cell, replayable[-1]))
     for site, cell in enumerate(replayable):
         cell.site = site
+    return bool(replayable)
+
+
+def draws_masks_inside(cell: nn.Cell) -> bool:
+    """Return whether a cell is MindSpore's attention with dropout."""
+    construct = nn.MultiheadAttention.construct
+    return isinstance(cell, nn.MultiheadAttention) and type(cell).construct is construct and cell.dropout > 0
 
 
 def draw_masks(seed: int, step: int, part: int) -> None:

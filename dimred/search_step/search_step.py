@@ -13,8 +13,9 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from dimred.distributed.ranks import ALONE, Ranks
-from dimred.errors import ConfigError, NothingAcceptedError, SearchError
+from dimred.errors import ConfigError, NothingAcceptedError, SearchError, check_type
 from dimred.search_step.direction import Direction
+from dimred.search_step.dropout import draw_masks, make_replayable
 from dimred.search_step.line_search import LineSearch
 from dimred.search_step.moves import Line, MoveOutside, UnitRate
 from dimred.search_step.objective import LineObjective, Objective
@@ -68,7 +69,7 @@ class SearchStep(TypedCell):
     statistics. A backtracking step never raises its batch's loss; the step outside the subspace, which follows, can.
 
     The step works in graph mode and PyNative, called or handed to ``mindspore.train.Model``, but not in sink mode. It
-    replaces every dropout cell of the network, in place, by one whose mask can be drawn again; see ``make_replayable``.
+    replaces every dropout of the network, in place, by one whose mask can be drawn again; see ``make_replayable``.
 
     Args:
         network: network and loss in one cell; returns the scalar mean loss of a batch, or (sum, count), see
@@ -123,6 +124,7 @@ class SearchStep(TypedCell):
         ranks: Ranks = ALONE,
     ):
         super().__init__(auto_prefix=False)
+        check_type("ranks", ranks, Ranks, "the ranks of a job; leave it out for one process")
         parts = collect_parts(network, loss_scale=loss_scale, clipping=clipping, ema=ema, parts=parts)
         trainable = network.trainable_params()
         check_dense(network)
@@ -268,12 +270,8 @@ class SearchStep(TypedCell):
 
     def _mask_drawer(self, network: nn.Cell, ranks: Ranks) -> Callable[[int], object]:
         """Return a function that draws a micro-batch's dropout masks, the same in all forward passes of a step."""
-        kinds = {kind.__name__ for _, cell in network.cells_and_names() for kind in type(cell).__mro__}
-        if not any("Dropout" in kind for kind in kinds):
+        if not make_replayable(network):
             return lambda number: None
-        from dimred.search_step.dropout import draw_masks, make_replayable
-
-        make_replayable(network)
         seed = int(ranks.gather([ms.get_seed() or 0])[0, 0])  # rank 0's
         return lambda number: draw_masks(seed, self.memory.n_steps, number * ranks.group_size + ranks.rank)
 
@@ -300,5 +298,6 @@ class SearchStep(TypedCell):
             raise SearchError(
                 f"the network gave the loss {loss:.6g}, then {again:.6g} for the same batch and weights: its forward "
                 "pass draws random numbers the search can't repeat, or keeps a state of its own, such as a counter. "
-                "Use nn.Dropout cells, which are made repeatable, not ops.dropout, and keep all state in parameters"
+                "Use MindSpore's cells, such as nn.Dropout and nn.MultiheadAttention, whose masks are made repeatable, "
+                "and not ops.dropout; and keep all state in parameters"
             )

@@ -146,6 +146,7 @@ class ChoosingCooldown(CooldownMethod):
             size, metric, file = state.values["candidates"][name]
             losses, source = state.arrays[VAL_LOSSES + name], self._files.folder / file
             choice.candidates.append(Candidate(name, size, losses, metric, source=source))
+            self._files.hold(source)
         choice.seconds = state.values["choosing_seconds"]
         choice.n_added = sum(one.name in (START, AVERAGE) for one in choice.candidates)
 
@@ -170,6 +171,7 @@ class ChoosingCooldown(CooldownMethod):
     def measure(self, point: str | int) -> None:
         """Measure the end, and add it to the candidates."""
         if point == self.run.settings.n_epochs:
+            self._files.hold(self._files.path(point))
             self._choice.measure(str(point), 1.0, self._evaluator.measure_val, self._files.path(point))
 
     def state(self) -> State:

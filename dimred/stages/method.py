@@ -162,7 +162,9 @@ class Plan(Generic[Section]):
         """Return about how many bytes a whole stage 2 takes on disk: checkpoints and states."""
         weights, everything = sizes(network)
         state = 2 * everything + self.vectors_in_state * weights
-        return FLOAT * ((self.config.n_epochs + 4) * 2 * everything + STATES * state)
+        keep = self.config.checkpoints.keep
+        n_epochs = self.config.n_epochs if keep is None else min(keep + 1, self.config.n_epochs)
+        return FLOAT * ((n_epochs + 4) * 2 * everything + STATES * state)
 
     def check(self, task: Task[StageTwoConfig], parent: StageOneRun, pca_mat: Path | None) -> None:
         """Add the problems with the inputs to those of the task, and note what ``build`` needs.

@@ -1,6 +1,7 @@
 """The checkpoints of the points of a stage 2."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from mindspore import Parameter
@@ -8,6 +9,7 @@ from mindspore import Parameter
 from dimred.checkpoints.checkpoint_io import write_checkpoint
 from dimred.distributed.ranks import Ranks
 from dimred.io.atomic import make_folder, remove_leftovers, retry
+from dimred.run_files.run_names import full_checkpoints
 from dimred.train_step.optimizer_state import state_parameters
 from dimred.train_step.protocol import Step, parameters_to_save
 from dimred.vectors.parameters import to_arrays
@@ -21,11 +23,14 @@ class PointFiles:
     Args:
         folder: folder of the checkpoints; made if missing.
         prefix, steps_per_epoch: parts of the files' names.
+        keep: how many of the newest epochs stay, beside those that are held; None keeps all.
         ranks: all of them call ``save``; rank 0 writes.
     """
 
-    def __init__(self, folder: Path, prefix: str, steps_per_epoch: int, ranks: Ranks) -> None:
+    def __init__(self, folder: Path, prefix: str, steps_per_epoch: int, keep: int | None, ranks: Ranks) -> None:
         self.folder = folder
+        self._keep = keep
+        self._held: set[str] = set()
         self._prefix, self._steps_per_epoch, self._ranks = prefix, steps_per_epoch, ranks
         if ranks.is_rank_zero and folder.is_dir():
             remove_leftovers(folder, is_only_writer=True)
@@ -35,15 +40,28 @@ class PointFiles:
         name = f"{point}_{self._steps_per_epoch}" if isinstance(point, int) else point
         return self.folder / f"{self._prefix}-{name}.ckpt"
 
+    def hold(self, path: Path) -> None:
+        """Keep the checkpoint of a point whose network may be chosen, however old it gets."""
+        self._held.add(path.name)
+
     def save(self, point: str | int, parameters: Sequence[Parameter]) -> None:
-        """Write the checkpoint of a point."""
+        """Write the checkpoint of a point; after an epoch's, remove those of older epochs beyond ``keep``."""
         arrays = to_arrays(parameters)
 
         def write() -> None:
             make_folder(self.folder)
             retry(lambda: write_checkpoint(self.path(point), arrays))
+            if isinstance(point, int):
+                self._remove_before(point)
 
         self._ranks.run_on_rank_zero(write)
+
+    def _remove_before(self, newest: int) -> None:
+        """Remove the checkpoints of the epochs before the ``keep`` newest ones, except those that are held."""
+        for epoch, path in full_checkpoints(self.folder).items():
+            if self._keep is not None and epoch <= newest - self._keep and path.name not in self._held:
+                with suppress(OSError):  # the training matters more, and the next epoch tries again
+                    path.unlink(missing_ok=True)
 
 
 def parameters_of_point(step: Step) -> list[Parameter]:

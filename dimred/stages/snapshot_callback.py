@@ -8,7 +8,7 @@ from mindspore import communication, nn
 from mindspore.communication import GlobalComm
 from mindspore.train import Callback
 
-from dimred.checkpoints.series import CheckpointSeries
+from dimred.checkpoints.series import CheckpointSeries, check_series_options
 from dimred.errors import ConfigError, check_number, check_type, shown
 from dimred.io.atomic import retry
 from dimred.train_step.optimizer_state import weights_to_use
@@ -53,6 +53,7 @@ class SnapshotCallback(Callback):
         check_type("folder", folder, (str, os.PathLike), "the path of a folder")
         if every is not None:
             check_number("every", every, at_least=1, whole=True, usual="None takes one snapshot an epoch")
+        check_series_options(keep, prefix, format)
         self.series: CheckpointSeries | None = None
         self._folder, self._every, self._keep = folder, every, keep
         self._prefix, self._format, self._resume = prefix, format, resume

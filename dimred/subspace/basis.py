@@ -122,6 +122,7 @@ class SubspaceBasis:
             BasisMismatchError: the columns are other weights, or the rows are not orthonormal; the message explains the
                 first difference.
         """
+        check_type("layout", layout, WeightLayout, "a dimred.WeightLayout")
         where = self.path or "The basis"
         remedy = (
             "Use the basis of this network's own snapshots: dimred pca --ckpt-dir DIR. If only the order differs, as "

@@ -7,6 +7,7 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from dimred.distributed.ranks import ALONE, Ranks
+from dimred.errors import check_type
 from dimred.train_step.finish import Finish, whole_batch
 from dimred.train_step.gradient import BatchGradient, VectorGradient
 from dimred.train_step.inputs import as_tensors
@@ -113,6 +114,7 @@ class TrainStep(VisitedOnce, TypedCell):
         ballot: "Ballot | None" = None,
     ):
         super().__init__(auto_prefix=False)
+        check_type("ranks", ranks, Ranks, "the ranks of a job; leave it out for one process")
         parts = collect_parts(network, loss_scale=loss_scale, clipping=clipping, ema=ema, parts=parts)
         check_optimizer(optimizer, network.trainable_params())
         loss_scales = parts_of(LossScale, parts)

@@ -16,11 +16,11 @@ from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from dimred.errors import ConfigError, MissingPackageError
+from dimred.errors import DISTRIBUTION, ConfigError, MissingPackageError
 
 CUDA_FOLDERS = "DIMRED_CUDA"  # environment variable with folders of CUDA 11's libraries, in place of NVIDIA's wheels
 DRIVER = "libcuda.so.1"  # comes with the system's driver, and is found by the system
-INSTALL_CUDA = "python -m pip install 'dimred[cuda]'"
+INSTALL_CUDA = f"python -m pip install '{DISTRIBUTION}[cuda]'"
 _BACKEND = "libmindspore_gpu.so.11.6"
 _KERNELS = "libcuda_ops.so.11"
 # Library -> its wheel; each stands after those that it needs. cuDNN finds its own parts beside itself.

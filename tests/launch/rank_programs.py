@@ -24,8 +24,8 @@ import sys
 import time
 from pathlib import Path
 
+from dimred.io.stop_signals import stop_signals
 from dimred.launch.channel import COMPUTING, READING, tell_alive, tell_position, tell_refusal
-from dimred.launch.signals import stop_signals
 
 _INHERITED = """
 import os

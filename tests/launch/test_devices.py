@@ -63,7 +63,7 @@ def test_a_gpu_without_cuda_is_left_out_and_the_first_line_says_how_to_get_it(
     assert choose_devices(None, None) == ("CPU", 1)
     assert caplog.messages == [
         "device: CPU, 1 rank (no Ascend device; 1 GPU, but CUDA 11's libraries are not installed: install them, 2.9 "
-        "GB, by python -m pip install 'dimred[cuda]'; --device-target and --devices change this)"
+        "GB, by python -m pip install 'dimred-mindspore[cuda]'; --device-target and --devices change this)"
     ]
 
 

@@ -213,9 +213,9 @@ def interrupted(tmp_path: Path, out: str, number: signal.Signals, after: str = "
     return subprocess.run([*program, tmp_path / "run", tmp_path / out], check=False, stderr=subprocess.PIPE).returncode
 
 
-@pytest.mark.parametrize("out", ["avg.safetensors", "avg"])
-def test_ctrl_c_leaves_nothing(tmp_path: Path, out: str) -> None:
-    assert interrupted(tmp_path, out, signal.SIGINT) == 130
+@pytest.mark.parametrize(("out", "number"), [("avg.safetensors", signal.SIGINT), ("avg", signal.SIGTERM)])
+def test_a_signal_leaves_nothing(tmp_path: Path, out: str, number: signal.Signals) -> None:
+    assert interrupted(tmp_path, out, number) == 128 + number
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 

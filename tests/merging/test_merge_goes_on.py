@@ -91,7 +91,10 @@ def test_ctrl_c_keeps_the_scores_and_says_how_to_go_on(workspace: Path) -> None:
     assert record["evaluations"] == 11 - error[0]
 
 
-def test_ctrl_c_in_a_terminal_reaches_only_us(workspace: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "name"), [(signal.SIGINT, "ctrl-C"), (signal.SIGTERM, "SIGTERM"), (signal.SIGUSR1, "SIGUSR1")]
+)
+def test_a_signal_keeps_the_scores_and_leaves_no_candidate(workspace: Path, number: signal.Signals, name: str) -> None:
     """The metric's process has a session of its own, so the same ctrl-C does not kill it; it ends with the merge."""
     out = workspace / "x.safetensors"
     scores = workspace / "x.safetensors.merge" / "scores.jsonl"
@@ -100,11 +103,12 @@ def test_ctrl_c_in_a_terminal_reaches_only_us(workspace: Path) -> None:
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         while not (scores.exists() and scores.read_bytes().count(b"\n") >= 5):
             time.sleep(0.01)
-        os.killpg(process.pid, signal.SIGINT)
+        os.killpg(process.pid, number)
         _, errors = process.communicate()
-    assert process.returncode == 130
-    assert errors.splitlines()[-1].startswith("error: stopped by ctrl-C; ")
+    assert process.returncode == 128 + number
+    assert errors.splitlines()[-1].startswith(f"error: stopped by {name}; ")
     assert '"score": {"value": ' in scores.read_text().splitlines()[-1]
+    assert not list(scores.parent.glob("candidate-*"))
 
 
 @pytest.mark.parametrize(

@@ -105,3 +105,28 @@ def test_a_job_that_is_killed_at_any_moment_is_resumed_to_the_same_bytes(
     again, log = started([*command, "--resume"], tmp_path, PYTHONPATH=str(REPOSITORY))
     assert again.wait(timeout=300) == 0, log.read_text()
     assert not differences(results_of(tmp_path, 2), stage_2.job.results)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage_2", ["search"], indirect=True)
+def test_ranks_that_were_suspended_end_with_advice_that_works(stage_2: Timed, tmp_path: Path) -> None:
+    """After 50 s, as of a laptop's lid or ``scontrol suspend``, MindSpore's scheduler has given the ranks up."""
+    command = [*stage_2.job.command, "--out", str(tmp_path)]
+    process, log = started(command, tmp_path, PYTHONPATH=str(REPOSITORY))
+    states = tmp_path / "device0_stage_2" / "resume"
+    while len(list(states.glob("state-*.ckpt"))) < 2:
+        assert process.poll() is None, log.read_text()
+        time.sleep(0.01)
+    ranks = [pid for victim in ("rank 0", "rank 1") for pid in victims_of(process, tmp_path, victim)]
+    for pid in ranks:
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(50)
+    for pid in ranks:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+    assert process.wait(timeout=120) == 1
+    assert "Once the cause is gone, run the same command with --resume." in log.read_text()
+    assert soon(lambda: nothing_is_left(tmp_path))
+    again, log = started([*command, "--resume"], tmp_path, PYTHONPATH=str(REPOSITORY))
+    assert again.wait(timeout=300) == 0, log.read_text()
+    assert not differences(results_of(tmp_path, 2), stage_2.job.results)

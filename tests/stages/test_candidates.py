@@ -31,8 +31,10 @@ def test_val_chooses_between_the_end_and_what_was_best_before_also_after_a_resum
     plan.check(task, parent, None)
     task.problems.check()
     with open_run(tmp_path / "two", task) as run:
-        files = PointFiles(tmp_path / "two" / "checkpoint_stage_2", "net", 7, task.ranks)
-        method, resumed = (plan.build(run, task, parent, files) for _ in range(2))
+        files, later = (
+            PointFiles(tmp_path / "two" / "checkpoint_stage_2", "net", 7, keep, task.ranks) for keep in (None, 1)
+        )
+        method, resumed = plan.build(run, task, parent, files), plan.build(run, task, parent, later)
         result, of_resumed = (StageTwoResult(5, {}, [MetricResult(one) for one in task.metrics]) for _ in range(2))
         saved, losses = {}, []
         for point in ("start", 5):
@@ -49,6 +51,11 @@ def test_val_chooses_between_the_end_and_what_was_best_before_also_after_a_resum
         kept = "5" if losses[1] < losses[0] - 1e-6 else "start"  # with a factor of 1 they differ by rounding
         assert result.choices["average"].name == "last"
         resumed.restore(RunState(*method.state(), tmp_path))
+        for epoch in (6, 7):
+            later.save(epoch, list(network.get_parameters()))
+        names = {path.name for path in later.folder.iterdir()}
+        of_choice = {"net-5_7.ckpt"} if np.isfinite(losses[1]) else set()
+        assert names == {"net-start.ckpt", "net-7_7.ckpt"} | of_choice  # what val chooses from stays
         for one, its_result in ((method, result), (resumed, of_resumed)):
             last.set_data(Tensor(np.zeros(last.shape, np.float32)))
             one.finish(its_result)

@@ -104,9 +104,12 @@ def test_a_search_that_was_made_longer_has_no_result_before_it_has_the_one_of_al
     out, weights, matrix = tmp_path / "two", checkpoints / "network-2_4.ckpt", tmp_path / "pca_mat.npy"
     dimred.fit_basis(CheckpointSeries.open(checkpoints / "checkpoint_pca"), 1, out=matrix)
     one, longer = (
-        stage_2_run(settings(method="search", search={"n_components": 1}, epochs=epochs), weights, matrix)
-        for epochs in (1, 2)
-    )
+        stage_2_run(
+            settings(method="search", search={"n_components": 1}, epochs=epochs, checkpoints={"keep": keep}),
+            weights, matrix,
+        )
+        for epochs, keep in ((1, None), (2, 1))
+    )  # fmt: skip
     one(out, False)
     with dying(StageTwo, "after_epoch"):
         longer(out, True)
@@ -115,6 +118,7 @@ def test_a_search_that_was_made_longer_has_no_result_before_it_has_the_one_of_al
     longer(out, True)
     result = StageTwoResult.read(out / "result.json")
     assert (result.epochs, list(result.by_epoch)) == (2, [1, 2])
+    assert set(points(out)) == {"start", "2_4", "final"}
     before = results(out)
     with pytest.raises(ConfigError, match="epochs is 1, but the run has done 2; --set epochs to that or more"):
         one(out, True)
