@@ -6,7 +6,7 @@ Every message names the argument as the user typed it, the value received, what 
 import math
 import reprlib
 import signal
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from numbers import Integral, Real
 from typing import Any, TypeVar
 
@@ -17,21 +17,47 @@ DISTRIBUTION = "dimred-mindspore"
 class DimredError(Exception):
     """Base of all errors that dimred raises on purpose; programs print them without a traceback.
 
-    The middle of a message longer than ``LONGEST`` characters is left out, because it may quote a file.
+    A message is written for a Python program. From the fields the command line knows which of its words to replace.
+
+    Args:
+        message: what is wrong, and what to do. The middle of a message longer than ``LONGEST`` characters is left out,
+            because it may quote a file.
+        argument: the name of the argument that is wrong, if there is one; the message begins with it.
+        settings: other arguments in the message, each as it is written there, such as ``overwrite=True``.
     """
 
     LONGEST = 4_000
     exit_status = 2  # of a program whose input is wrong
 
-    def __init__(self, message: str = "") -> None:
+    def __init__(self, message: str = "", *, argument: str = "", settings: Sequence[str] = ()) -> None:
         if len(message) > self.LONGEST:
             half = self.LONGEST // 2
             message = f"{message[:half]} [... {len(message) - 2 * half:,} characters ...] {message[-half:]}"
         super().__init__(message)
+        self.argument = argument
+        self.settings = tuple(settings)
 
 
 class ConfigError(DimredError, ValueError):
     """An argument, option or configuration key has a value that is not allowed."""
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Return each thing that is wrong: a single one unless the error says that it has several."""
+        return (str(self),)
+
+
+class ProblemsError(ConfigError):
+    """Several configuration keys are wrong; the message has a line for each."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("\n".join(problems))
+        self._problems = tuple(problems)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Return a message about each key."""
+        return self._problems
 
 
 class DataError(DimredError):
@@ -69,9 +95,9 @@ class DivergedError(FaultError):
 class StoppedError(DimredError):
     """A run was ended by signal n, such as SIGTERM, with exit status 128 + n; ``saved`` says what is kept."""
 
-    def __init__(self, number: int, saved: str = ""):
+    def __init__(self, number: int, saved: str = "", *, settings: Sequence[str] = ()):
         name = "ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
-        super().__init__(f"stopped by {name}" + (f"; {saved}" if saved else ""))
+        super().__init__(f"stopped by {name}" + (f"; {saved}" if saved else ""), settings=settings)
         self.number = number
         self.exit_status = 128 + number
 
@@ -175,7 +201,8 @@ def check_number(
         return
     number = "a whole number" if whole else "a number"
     limit = f"above {above}" if at_least is None else f"of at least {at_least}"
-    raise ConfigError(f"{name} is {shown(value)}; it must be {number} {limit}{f' ({usual})' if usual else ''}")
+    example = f" ({usual})" if usual else ""
+    raise ConfigError(f"{name} is {shown(value)}; it must be {number} {limit}{example}", argument=name)
 
 
 def check_type(name: str, value: Any, kind: type | tuple[type, ...], wanted: str) -> None:
@@ -187,7 +214,7 @@ def check_type(name: str, value: Any, kind: type | tuple[type, ...], wanted: str
         wanted: what to give, in words.
     """
     if not isinstance(value, kind):
-        raise ConfigError(f"{name} is {shown(value)}; it must be {wanted}")
+        raise ConfigError(f"{name} is {shown(value)}; it must be {wanted}", argument=name)
 
 
 def checked_list(name: str, value: Any, kind: type | tuple[type, ...], wanted: str) -> list[Any]:
@@ -202,15 +229,15 @@ def checked_list(name: str, value: Any, kind: type | tuple[type, ...], wanted: s
         ConfigError: it is not iterable, or a value has a different type.
     """
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
-        raise ConfigError(f"{name} is {shown(value)}; it must be {wanted}")
+        raise ConfigError(f"{name} is {shown(value)}; it must be {wanted}", argument=name)
     values = list(value)
     for one in values:
         if not isinstance(one, kind):
-            raise ConfigError(f"{name} has {shown(one)}; it must be {wanted}")
+            raise ConfigError(f"{name} has {shown(one)}; it must be {wanted}", argument=name)
     return values
 
 
 def check_choice(name: str, value: Any, choices: Collection[str]) -> None:
     """Check that the value of an argument is one of ``choices``; raise ConfigError that lists them if it is not."""
     if not (isinstance(value, str) and value in choices):
-        raise ConfigError(f"{name} is {shown(value)}; allowed: {', '.join(choices)}")
+        raise ConfigError(f"{name} is {shown(value)}; allowed: {', '.join(choices)}", argument=name)

@@ -56,7 +56,10 @@ def profile_coefficients(profile: str, steps: Sequence[int]) -> np.ndarray:
     if name == "merge-decay":
         curve = next((curve for key, curve in CURVES.items() if key == value), None)
         if curve is None:
-            raise ConfigError(f"profile is {profile!r}; give {' or '.join(f'merge-decay={key}' for key in CURVES)}")
+            raise ConfigError(
+                f"profile is {profile!r}; give {' or '.join(f'merge-decay={key}' for key in CURVES)}",
+                argument="profile",
+            )
         # Theorem of WSM (Tian et al., 2025, arXiv 2507.17634): c_0 = 1 - w_1, c_j = w_j - w_(j+1), c_k = w_k.
         return -np.diff([*curve(np.arange(n) / n), 0.0])
     return _explicit(profile, n)
@@ -86,14 +89,19 @@ def _explicit(profile: str, n: int) -> np.ndarray:
     try:
         coefficients = np.array([float(part) for part in profile.split(",")])
     except ValueError:
-        raise ConfigError(f"profile is {profile!r}; allowed: {PROFILES}") from None
+        raise ConfigError(f"profile is {profile!r}; allowed: {PROFILES}", argument="profile") from None
     if len(coefficients) != n:
         raise ConfigError(
-            f"profile is {profile!r}, which has {len(coefficients)} coefficients for {n} checkpoints; give one for each"
+            f"profile is {profile!r}, which has {len(coefficients)} coefficients for {n} checkpoints; give one for "
+            "each",
+            argument="profile",
         )
     total = float(coefficients.sum())
     if not math.isclose(total, 1, abs_tol=1e-6) or coefficients.min() < 0:
-        raise ConfigError(f"profile is {profile!r}; coefficients must be at least 0 and sum to 1, not to {total:g}")
+        raise ConfigError(
+            f"profile is {profile!r}; coefficients must be at least 0 and sum to 1, not to {total:g}",
+            argument="profile",
+        )
     return coefficients
 
 
@@ -103,7 +111,7 @@ def _number(profile: str, text: str, sentence: str, is_allowed: Callable[[float]
     except ValueError:
         number = math.nan
     if not is_allowed(number):
-        raise ConfigError(f"profile is {profile!r}; give {sentence}")
+        raise ConfigError(f"profile is {profile!r}; give {sentence}", argument="profile")
     return number
 
 

@@ -85,7 +85,9 @@ def _index(file: BinaryIO, path: Path, verify: bool) -> tuple[dict[str, StoredTe
 def check_ending(path: Path, argument: str) -> None:
     """Check that ``path`` ends as a checkpoint's name must; if not, raise a ConfigError that names ``argument``."""
     if path.suffix not in SUFFIXES:
-        raise ConfigError(f"{argument} is {str(path)!r}; a checkpoint's name must end in {' or '.join(SUFFIXES)}.")
+        raise ConfigError(
+            f"{argument} is {str(path)!r}; a checkpoint's name must end in {' or '.join(SUFFIXES)}.", argument=argument
+        )
 
 
 def write_checkpoint(
@@ -110,10 +112,10 @@ def write_checkpoint(
     values: dict[str, np.ndarray | str] = {name: _storable(name, as_array(v)) for name, v in weights.items()}
     for name, value in (extra or {}).items():
         if name in values:
-            raise ConfigError(f"extra has the name {name!r}, which is also a weight; rename it.")
+            raise ConfigError(f"extra has the name {name!r}, which is also a weight; rename it.", argument="extra")
         values[name] = value if isinstance(value, str) else _storable(name, np.asarray(value))
     if not any(isinstance(value, np.ndarray) for value in values.values()):
-        raise ConfigError("weights is empty; a checkpoint needs at least one array.")
+        raise ConfigError("weights is empty; a checkpoint needs at least one array.", argument="weights")
     for name in values:
         _check_name(name, target.suffix)
     write = write_ckpt
@@ -132,7 +134,8 @@ def _check_name(name: object, suffix: str) -> None:
     if not is_readable or (suffix == ".safetensors" and name == "__metadata__"):
         raise ConfigError(
             f"weights has the name {shown(name)}; a name is a text of up to {LONGEST_NAME:,} bytes in UTF-8, and not "
-            "__metadata__"
+            "__metadata__",
+            argument="weights",
         )
 
 

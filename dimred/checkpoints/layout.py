@@ -39,13 +39,16 @@ def as_weight(name: str, value: Any) -> np.ndarray:
     """
     array = as_array(value)
     if array.dtype.kind != "f":
-        raise ConfigError(f"weights has {name!r} as {shown(value)}; give an array, tensor or parameter of floats")
+        raise ConfigError(
+            f"weights has {name!r} as {shown(value)}; give an array, tensor or parameter of floats", argument="weights"
+        )
     with np.errstate(over="ignore"):
         is_finite = np.isfinite(array.astype(np.float32, copy=False)).all()
     if not is_finite:
         raise CheckpointError(
             f"weights has {name!r} with numbers that are not finite: the training diverged. Go on from an earlier "
-            "checkpoint, with a lower learning rate"
+            "checkpoint, with a lower learning rate",
+            argument="weights",
         )
     return array
 
@@ -82,7 +85,9 @@ class WeightLayout:
     def from_network(cls, network: Any) -> "WeightLayout":
         """Make the layout of the trainable parameters of a MindSpore cell; ConfigError for anything else."""
         if not hasattr(network, "trainable_params"):
-            raise ConfigError(f"network is {shown(network)}; it must be a cell of MindSpore, or give layout")
+            raise ConfigError(
+                f"network is {shown(network)}; it must be a cell of MindSpore, or give layout", argument="network"
+            )
         parameters = network.trainable_params()
         return cls(tuple(p.name for p in parameters), tuple(_plain(p.shape) for p in parameters))
 

@@ -46,7 +46,9 @@ def check_series_options(keep: Any, prefix: Any, format: Any) -> None:
         check_number("keep", keep, at_least=1, whole=True, usual="None keeps all snapshots")
     check_type("prefix", prefix, str, "a text, with which the file names begin")
     if not prefix or any(sign in prefix for sign in "/\\\0"):
-        raise ConfigError(f"prefix is {prefix!r}; it begins the file names, so it can't be empty or have a slash.")
+        raise ConfigError(
+            f"prefix is {prefix!r}; it begins the file names, so it can't be empty or have a slash.", argument="prefix"
+        )
     check_choice("format", format, [suffix[1:] for suffix in SUFFIXES])
 
 
@@ -86,7 +88,10 @@ class CheckpointSeries:
         check_series_options(keep, prefix, format)
         self.directory = Path(directory)
         if self.directory.is_file():
-            raise ConfigError(f"directory is {str(directory)!r}, which is a file; name a folder for the snapshots.")
+            raise ConfigError(
+                f"directory is {str(directory)!r}, which is a file; name a folder for the snapshots.",
+                argument="directory",
+            )
         self.keep = keep
         self.prefix, self._suffix = prefix, f".{format}"
         self._writable = True
@@ -127,8 +132,13 @@ class CheckpointSeries:
         folder = Path(directory)
         if not folder.is_dir():
             raise SeriesError(f"{folder} is not a folder; give the folder that stage 1 wrote its snapshots to.")
-        if where := snapshots_below(folder, ABOVE_SNAPSHOTS):
-            raise SeriesError(f"{argument} is {str(folder)!r}, which is not a folder of snapshots{where}.")
+        below = snapshots_below(folder, ABOVE_SNAPSHOTS)
+        if below is not None:
+            raise SeriesError(
+                f"{argument} is {str(folder)!r}, which is not a folder of snapshots; the snapshots of this run are in "
+                f"{str(below)!r}.",
+                argument=argument,
+            )
         series = cls.__new__(cls)
         series.directory, series.keep, series.prefix, series._writable = folder, None, "", False
         if (folder / MANIFEST).exists():
@@ -180,7 +190,8 @@ class CheckpointSeries:
             rewind = f"To go on from an earlier checkpoint call rewind({step - 1}) first; for another run use"
             raise SeriesError(
                 f"step is {step}, but {self.directory} has snapshots up to step {self.entries[-1].step}. "
-                f"{rewind if step > 0 else 'Use'} another folder."
+                f"{rewind if step > 0 else 'Use'} another folder.",
+                argument="step",
             )
         arrays = {name: as_weight(name, value) for name, value in weights.items()}
         layout = WeightLayout.from_weights(arrays)
@@ -292,14 +303,16 @@ def _without_manifest(folder: Path, argument: str) -> tuple[SnapshotEntry, ...]:
         raise SeriesError(
             f"{argument} is {str(folder)!r}, which has neither a {MANIFEST} nor files named NAME-EPOCH_STEP.ckpt or "
             ".safetensors, as MindSpore's ModelCheckpoint names them; rename its files like this, or add each network "
-            "to a new series in Python: dimred.CheckpointSeries(folder).append(weights, step=..., epoch=...)"
+            "to a new series in Python: dimred.CheckpointSeries(folder).append(weights, step=..., epoch=...)",
+            argument=argument,
         )
     keys = epochs_and_steps([path.stem for path in paths])
     others = [path for path in files if path not in paths]
     if unplaced := unplaced_in([path.stem for path in paths], [path.stem for path in others]):
         raise SeriesError(
             f"{argument} is {str(folder)!r}, where {unplaced!r} is not named NAME-EPOCH_STEP as the snapshots are, so "
-            "that its step is not known; rename it, or move it away"
+            "that its step is not known; rename it, or move it away",
+            argument=argument,
         )
     for path in others:
         _log.info(f"{path} is not named NAME-EPOCH_STEP, and is passed over")

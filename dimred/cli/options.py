@@ -1,39 +1,32 @@
-"""Replace the arguments of a Python function by the options of a command in the function's errors."""
+"""Show the arguments of a Python function as the options of a command in the function's errors."""
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from dimred.errors import DimredError
 
-_OTHER_NAMES = {"overwrite": "force", "kind": "basis"}  # argument -> option
-
 
 @contextmanager
-def options_in_errors(*arguments: str) -> Iterator[None]:
+def options_in_errors(*arguments: str, **other_names: str) -> Iterator[None]:
     """Rewrite errors from the block: ``lora_rank is 0`` as ``--lora-rank is 0``, ``order='name'`` as ``--order name``.
 
     Args:
-        arguments: the arguments that errors may name.
+        arguments: the function's arguments that are options of the same name.
+        other_names: argument -> its option, for options with another name.
 
     Raises:
-        DimredError: the error from the block, of the same type, with the options in its message.
+        DimredError: the error from the block, with the options in its message.
     """
+    options = {argument: f"--{argument.replace('_', '-')}" for argument in arguments} | other_names
     try:
         yield
     except DimredError as error:
-        names = "|".join(arguments)
-        value = r"(?=['\"\d-]|True|False|inf|nan)"  # a file or a folder may be called "last", too
-        pattern = rf"(?<![\w'/-])(?:another ({names})\b|({names})(?:( is ){value}|=(?:True\b|'([\w.-]*)'|(\d+))?))"
-        error.args = (re.sub(pattern, _as_option, str(error)),)
+        message = str(error)
+        if error.argument in options:
+            message = options[error.argument] + message.removeprefix(error.argument)
+        for setting in error.settings:
+            argument, _, value = setting.partition("=")
+            words = [options[argument], value.strip("'")]
+            message = message.replace(setting, " ".join(word for word in words if word not in ("", "True")))
+        error.args = (message,)
         raise
-
-
-def _as_option(match: re.Match[str]) -> str:
-    another, argument, verb, text, number = match.groups()
-    name = another or argument
-    option = f"--{_OTHER_NAMES.get(name, name).replace('_', '-')}"
-    if another:
-        return f"another {option}"
-    value = "''" if text == "" else text or number
-    return option + (verb or "") + (f" {value}" if value else "")

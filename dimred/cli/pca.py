@@ -52,7 +52,7 @@ def pca(
         series = CheckpointSeries.open(ckpt_dir, argument="--ckpt-dir").select(last)
     layout = None if names_from is None else _layout_from(names_from)
 
-    with options_in_errors("out", "n_components", "kind", "overwrite", "skip_bad"):
+    with options_in_errors("out", "n_components", "skip_bad", kind="--basis", overwrite="--force"):
         result = fit_basis(series, n_components, out=out, kind=basis, layout=layout, overwrite=force, skip_bad=skip_bad)
     facts = {"path": str(result.path)} | result.in_short(result.n_components)
     sentence = (

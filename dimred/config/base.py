@@ -18,8 +18,8 @@ from pydantic import (
     field_validator,
 )
 
-from dimred.config.messages import message_of
-from dimred.errors import ConfigError
+from dimred.config.messages import problems_of
+from dimred.errors import ConfigError, ProblemsError
 
 NO_DECAY_PATTERNS = ("*gamma", "*beta", "*bias")
 """Name patterns of the parameters without weight decay: normalisation's gamma and beta, and biases."""
@@ -110,7 +110,7 @@ class Strict(BaseModel):
         try:
             return cls.model_validate(values, strict=exact or None)
         except ValidationError as error:
-            raise ConfigError(message_of(cls, values, error, other_keys)) from error
+            raise ProblemsError(problems_of(cls, values, error, other_keys)) from error
 
     @classmethod
     def check_arguments(cls, **values: Any) -> None:
@@ -124,7 +124,7 @@ class Strict(BaseModel):
         values = {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
         for name, value in values.items():
             if value is None:
-                raise ConfigError(f"{name} is None; give a value, or leave it out")
+                raise ConfigError(f"{name} is None; give a value, or leave it out", argument=name)
         cls.checked(values, exact=True)
         floats = {name: c_float(value).value for name, value in values.items() if isinstance(value, float)}
         try:

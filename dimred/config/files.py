@@ -10,7 +10,7 @@ import yaml
 from dimred.config.messages import keys_of, lines_of_unknown
 from dimred.config.search import N_COMPONENTS_NAMES
 from dimred.config.stages import StageConfig, StageOneConfig, StageTwoConfig, lay_over
-from dimred.errors import ConfigError
+from dimred.errors import ConfigError, ProblemsError
 from dimred.io.regular_file import open_regular
 
 Stage = TypeVar("Stage", bound=StageConfig)
@@ -45,27 +45,29 @@ def load_config(stage: type[Stage], path: Path | None, overrides: Sequence[str] 
     problems = _problems(stage, whole, overrides)
     if not problems:
         return stage.checked(_values(stage, whole, overrides))
-    where = f"\n(in {str(path)!r})" if path is not None and _problems(stage, whole) else ""
-    raise ConfigError("\n".join(problems) + where)
+    if path is not None and _problems(stage, whole):
+        problems.append(f"(in {str(path)!r})")
+    raise ProblemsError(problems)
 
 
 def _problems(stage: type[StageConfig], whole: Mapping[str, Any], overrides: Sequence[str] = ()) -> list[str]:
     """List the problems of a file and overrides: misplaced keys, faults of the stage, and of the stage 2 after it."""
-    values, lines = _values(stage, whole, overrides), [*_misplaced(whole)]
-    lines += _lines_of(stage, values)
-    if stage is StageOneConfig and isinstance(following := values.get("stage_2", {}), Mapping):
+    values = _values(stage, whole, overrides)
+    problems = [*_misplaced(whole), *_problems_of(stage, values)]
+    following = values.get("stage_2", {})
+    if stage is StageOneConfig and isinstance(following, Mapping):
         shared = {key: value for key, value in values.items() if key in StageConfig.model_fields}
-        of_stage_2 = _lines_of(StageTwoConfig, lay_over(shared, following))
-        lines += [f"stage_2: {line}" for line in of_stage_2 if line not in lines]
-    return lines
+        of_stage_2 = _problems_of(StageTwoConfig, lay_over(shared, following))
+        problems += [f"stage_2: {problem}" for problem in of_stage_2 if problem not in problems]
+    return problems
 
 
-def _lines_of(stage: type[StageConfig], values: Mapping[str, Any]) -> list[str]:
+def _problems_of(stage: type[StageConfig], values: Mapping[str, Any]) -> Sequence[str]:
     try:
         stage.checked(values)
     except ConfigError as error:
-        return str(error).splitlines()
-    return []
+        return error.problems
+    return ()
 
 
 def _misplaced(whole: Mapping[str, Any]) -> Iterator[str]:

@@ -9,41 +9,56 @@ from pydantic import BaseModel, ValidationError
 from dimred.errors import shown
 
 
-def message_of(model: type[BaseModel], values: Any, error: ValidationError, other_keys: Collection[str]) -> str:
-    """Return a line for each problem that the values of a model have."""
+def problems_of(
+    model: type[BaseModel], values: Any, error: ValidationError, other_keys: Collection[str]
+) -> tuple[str, ...]:
+    """Return a message about each problem that the values of a model have."""
     keys = [*keys_of(model), *other_keys]
-    lines: dict[str, list[str]] = {}  # what is wrong -> what is allowed; a union has one entry for each type
+    problems: dict[str, list[str]] = {}  # what is wrong -> what is allowed; a union has one entry for each type
     for problem in error.errors():
-        line, alternatives = _in_words(model, keys, values, problem)
-        lines[line] = list(dict.fromkeys([*lines.get(line, []), *alternatives]))
-    return "\n".join(line + " or ".join(alternatives) for line, alternatives in lines.items())
+        for wrong, allowed in _in_words(model, keys, values, problem):
+            alternatives = problems.setdefault(wrong, [])
+            if allowed and allowed not in alternatives:
+                alternatives.append(allowed)
+    return tuple(wrong + " or ".join(alternatives) for wrong, alternatives in problems.items())
 
 
-def _in_words(model: type[BaseModel], keys: Sequence[str], values: Any, problem: Any) -> tuple[str, list[str]]:
-    """Return the beginning of a problem's line, and what is allowed unless the line already says so.
+def _in_words(model: type[BaseModel], keys: Sequence[str], values: Any, problem: Any) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong, and what is allowed unless that is said already.
 
     Where pydantic's message names its own types, ours replaces it.
     """
-    kind, message = problem["type"], problem["msg"]
+    kind = problem["type"]
     if kind == "extra_forbidden":
         unknown = ".".join(str(part) for part in problem["loc"])
-        return "\n".join(lines_of_unknown(unknown, problem["input"], keys, getattr(model, "NEW_KEYS", {}))), []
-    # The location may go on below the key, for example to an element of a list.
-    parts = [str(part) for part in problem["loc"]]
-    key = next((key for n in range(len(parts), 0, -1) if (key := ".".join(parts[:n])) in keys), "")
+        for line in lines_of_unknown(unknown, problem["input"], keys, getattr(model, "NEW_KEYS", {})):
+            yield line, ""
+        return
+    key = _key_at(problem["loc"], keys)
     for name in filter(None, key.split(".")):
         values = values.get(name, problem["input"]) if isinstance(values, Mapping) else problem["input"]
     start = f"{key or 'the configuration'} is {shown(values)}; "
-    if kind == "value_error":
-        message, is_section = message.removeprefix("Value error, "), any(one.startswith(f"{key}.") for one in keys)
-        return (start + message if key and not is_section else message), []
-    if kind == "missing":
-        is_key = isinstance(problem["loc"][-1], str)  # not a part of a list
-        return (f"{key} is missing" if is_key else f"{start}the list must be longer"), []
-    if kind == "model_type":
-        return f"{start}it must be a section of keys and values", []
-    message = message.replace("Tuple should have", "Input should be a list of").partition(", unable to ")[0]
-    return f"{start}it must be ", [message.removeprefix("Input should be ")]
+    if kind == "value_error":  # raised by a validator of dimred's, with a message for each problem
+        is_value = key and not any(one.startswith(f"{key}.") for one in keys)
+        for message in problem["ctx"]["error"].args:
+            yield (start + message if is_value else message), ""
+    elif kind == "missing" and isinstance(problem["loc"][-1], str):
+        yield f"{key} is missing", ""
+    elif kind == "missing":
+        yield f"{start}the list must be longer", ""
+    elif kind == "model_type":
+        yield f"{start}it must be a section of keys and values", ""
+    else:
+        message = problem["msg"].replace("Tuple should have", "Input should be a list of")
+        message = message.partition(", unable to ")[0]
+        yield f"{start}it must be ", message.removeprefix("Input should be ")
+
+
+def _key_at(location: Sequence[int | str], keys: Collection[str]) -> str:
+    """Return the key at a location, which may be inside its value, such as an element of a list; "" for none."""
+    parts = [str(part) for part in location]
+    beginnings = (".".join(parts[:n]) for n in range(len(parts), 0, -1))
+    return next((key for key in beginnings if key in keys), "")
 
 
 def lines_of_unknown(unknown: str, value: Any, keys: Sequence[str], new_keys: Mapping[str, str]) -> Iterator[str]:

@@ -208,7 +208,7 @@ class StageOneConfig(StageConfig):
     def _sections_fit(self) -> "StageOneConfig":
         problems = list(self._problems())
         if problems:
-            raise ValueError("\n".join(problems))
+            raise ValueError(*problems)
         return self
 
     def _problems(self) -> Iterator[str]:

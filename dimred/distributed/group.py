@@ -50,7 +50,8 @@ class Group(Ranks):
         if any(split >= following for split, following in pairwise((*self._splits, n_gradients))):
             raise ConfigError(
                 f"all_reduce_split is {list(self._splits)}; its numbers must increase, and the network has gradients 0 "
-                f"to {n_gradients - 1}; give numbers of these, or [] to fuse none"
+                f"to {n_gradients - 1}; give numbers of these, or [] to fuse none",
+                argument="all_reduce_split",
             )
         return FusedAllReduce(factor, self._splits)
 

@@ -136,7 +136,9 @@ def _record(
 def _inputs_of(batch: Any) -> list[Any]:
     """Return the network's inputs in a batch: everything but the labels."""
     if not isinstance(batch, tuple | list) or len(batch) < 2:
-        raise ConfigError(f"batches has {shown(batch)}; each must be a tuple of the inputs and, last, the labels")
+        raise ConfigError(
+            f"batches has {shown(batch)}; each must be a tuple of the inputs and, last, the labels", argument="batches"
+        )
     return [Tensor(value) if isinstance(value, np.ndarray) else value for value in batch[:-1]]
 
 

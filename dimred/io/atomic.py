@@ -231,7 +231,8 @@ def writable(argument: str, path: Path) -> Iterator[None]:
     except OSError as error:
         raise ConfigError(
             f"{argument} is {str(path)!r}, which can't be made or written to ({error.strerror}); make it writable, or "
-            "name another folder"
+            "name another folder",
+            argument=argument,
         ) from error
 
 
@@ -246,15 +247,19 @@ class FolderLock:
 
     Args:
         folder: the folder to lock.
-        what: the argument and its value, for the message: ``--out is '/a/b'``.
+        argument: the argument by which the user named the folder, for the message.
+        value: its value, if it is not the folder itself.
 
     Raises:
         RunError: another process holds the lock, and the message names it; or the file system has no locks.
         OSError: the folder can't be made or written to.
     """
 
-    def __init__(self, folder: Path, what: str) -> None:
-        self._path, self._what, self._stack = folder / LOCK, what, ExitStack()
+    def __init__(self, folder: Path, argument: str, value: Path | None = None) -> None:
+        self._path = folder / LOCK
+        self._argument = argument
+        self._value = str(value or folder)
+        self._stack = ExitStack()
 
     def __enter__(self) -> Self:
         while not self._try_to_lock():
@@ -293,13 +298,17 @@ class FolderLock:
         if isinstance(error, BlockingIOError):
             note = os.pread(descriptor, 200, 0).decode(errors="replace")
             holder = note if note.startswith("process ") and note.isprintable() else "another process"
-            raise RunError(f"{self._what}, where {holder} is at work; wait for it, end it, or name another") from None
+            raise RunError(
+                f"{self._argument} is {self._value!r}, where {holder} is at work; wait for it, end it, or name another",
+                argument=self._argument,
+            ) from None
         if error.errno in {errno.ENOLCK, *WITHOUT_SUPPORT}:
             self.remove()
             raise RunError(
-                f"{self._what}, but files can't be locked there ({error.strerror}), so two processes could write the "
-                "same files; name a folder on a local disk, or mount that disk with locks (for NFS, start its lock "
-                "daemon or use the option local_lock=flock; for Lustre, flock)"
+                f"{self._argument} is {self._value!r}, but files can't be locked there ({error.strerror}), so two "
+                "processes could write the same files; name a folder on a local disk, or mount that disk with locks "
+                "(for NFS, start its lock daemon or use the option local_lock=flock; for Lustre, flock)",
+                argument=self._argument,
             ) from error
 
 

@@ -164,7 +164,7 @@ def remove_folders(folders: Iterable[Path]) -> None:
             continue
         with suppress(RunError, OSError), ExitStack() as stack:
             if LOCK in names:
-                stack.enter_context(FolderLock(folder, f"--out is {str(folder)!r}"))
+                stack.enter_context(FolderLock(folder, "--out"))
             for entry in list(folder.iterdir()):
                 remove(entry)
             folder.rmdir()

@@ -61,9 +61,9 @@ def convert(
     source = Path(file)
     target = converted_path(source) if out is None else Path(out)
     if target.suffix != ".safetensors":
-        raise ConfigError(f"out is {str(out)!r}; its name must end in .safetensors")
+        raise ConfigError(f"out is {str(out)!r}; its name must end in .safetensors", argument="out")
     if target.exists():
-        raise ConfigError(f"out is {str(target)!r}, which exists already; name another, or remove it")
+        raise ConfigError(f"out is {str(target)!r}, which exists already; name another, or remove it", argument="out")
     torch = _torch()
     weights = _choose(source, dict(_weights_in(torch, _load(torch, source), ())), keys)
     types = {}
@@ -134,10 +134,14 @@ def _choose(path: Path, candidates: Mapping[str, dict[str, Any]], keys: Sequence
         for key, tensors in candidates.items()
     )
     if absent := [key for key in keys if key not in candidates]:
-        raise CheckpointError(f"key is {absent[0]!r}, which has no weights in {path}; there are {choices}")
+        raise CheckpointError(
+            f"key is {absent[0]!r}, which has no weights in {path}; there are {choices}", argument="key"
+        )
     if not keys and len(candidates) > 1:
         first = next(iter(candidates))
-        raise CheckpointError(f"{path} has several sets of weights: {choices}; say which, such as key={first}")
+        raise CheckpointError(
+            f"{path} has several sets of weights: {choices}; say which, such as key={first}", settings=[f"key={first}"]
+        )
     if len(keys) < 2:
         return candidates[keys[0]] if keys else next(iter(candidates.values()))
     return {f"{key}.{name}": tensor for key in keys for name, tensor in candidates[key].items()}

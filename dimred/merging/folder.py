@@ -6,7 +6,7 @@ import os
 import re
 import stat
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from glob import escape
 from itertools import chain
@@ -16,6 +16,7 @@ from dimred.checkpoints.checkpoint_io import SUFFIXES, Stamps, read_index, stamp
 from dimred.checkpoints.stored_tensor import StoredTensor, reading
 from dimred.errors import CheckpointError, ConfigError, shown
 from dimred.io.regular_file import read_regular
+from dimred.merging.order import BY_NAME, BY_TIME
 from dimred.merging.pickles import PICKLES, converted_path, is_pickle, refusal
 from dimred.merging.record import MERGE_FOLDER, has_record
 from dimred.merging.saved_network import SavedNetwork
@@ -46,39 +47,75 @@ def checkpoints_in(folder: Path, order: str, argument: str) -> list[Path]:
             folder, whose snapshots are below.
         CheckpointError: one of them is a pickle that was not converted.
     """
-    if where := snapshots_below(folder):
-        raise ConfigError(f"{argument} is {str(folder)!r}, the folder of a run{where}")
-    paths = sorted(path for path in folder.iterdir() if not path.name.startswith(".") and not has_record(path))
-    entries = [path for path in paths if path.suffix != MERGE_FOLDER and _has_weights(path)]
-    entries = [path for path in entries if path.is_dir() or not is_pickle(path) or not converted_path(path).exists()]
-    if not entries:
-        raise ConfigError(f"{argument} is {str(folder)!r}, a folder without a .safetensors or .ckpt file; name another")
-    groups: defaultdict[tuple[bool, str], list[Path]] = defaultdict(list)
-    for path in entries:
-        groups[path.is_dir(), _pattern(path) if order == "step" else ""].append(path)
-    series = [group for group in groups.values() if len(group) > 1 or order != "step"]
-    if len(series) == 1:
-        chosen = series[0]
-    elif len(groups) == 1:
-        chosen = entries
-    else:
-        names = {NUMBER.sub("*", group[0].name) for group in series or groups.values()}
-        globs = [f"{escape(str(folder))}/{name}" for name in names]
-        some = " or ".join(map(repr, sorted(globs)[:_MOST_GLOBS]))
-        what = "several series or kinds of checkpoints" if series else "none whose names differ in numbers alone"
-        remedy = "" if series else ", or use order='name' or order='mtime'"
-        raise ConfigError(f"{argument} is {str(folder)!r}, which has {what}; give the ones you mean, {some}{remedy}")
-    others = [path for path in entries if path not in chosen]
+    below = snapshots_below(folder)
+    if below is not None:
+        raise ConfigError(
+            f"{argument} is {str(folder)!r}, the folder of a run; the snapshots of this run are in {str(below)!r}",
+            argument=argument,
+        )
+    found = _checkpoints_or_pickles(folder)
+    if not found:
+        raise ConfigError(
+            f"{argument} is {str(folder)!r}, a folder without a .safetensors or .ckpt file; name another",
+            argument=argument,
+        )
+    chosen = _only_series(folder, found, order, argument)
+    others = [path for path in found if path not in chosen]
     if unplaced := unplaced_in(_stems(chosen), _stems(others)):
         raise ConfigError(
             f"{argument} is {str(folder)!r}, where numbers don't tell the place of {unplaced!r} among the checkpoints "
-            f"named like {_stems(chosen)[0]!r}; give the ones you mean, or use order='name' or order='mtime'"
+            f"named like {_stems(chosen)[0]!r}; give the ones you mean, or use {BY_NAME} or {BY_TIME}",
+            argument=argument,
+            settings=[BY_NAME, BY_TIME],
         )
     for path in others:
         _log.info(f"{path} is not named like the other checkpoints, and is passed over")
     if pickles := [path for path in chosen if not path.is_dir() and is_pickle(path)]:
         raise refusal(pickles)
     return distinct(chosen)
+
+
+def _checkpoints_or_pickles(folder: Path) -> list[Path]:
+    """List what is in a folder and has weights, sorted by name, without results of merges and converted pickles."""
+    found = []
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith(".") or path.suffix == MERGE_FOLDER or has_record(path) or not _has_weights(path):
+            continue
+        is_converted = path.is_file() and is_pickle(path) and converted_path(path).exists()
+        if not is_converted:
+            found.append(path)
+    return found
+
+
+def _only_series(folder: Path, paths: Sequence[Path], order: str, argument: str) -> list[Path]:
+    """Return those of the paths that are one series; ConfigError if there are several series or kinds, or none."""
+    groups: defaultdict[tuple[bool, str], list[Path]] = defaultdict(list)
+    for path in paths:
+        groups[path.is_dir(), _pattern(path) if order == "step" else ""].append(path)
+    if len(groups) == 1:
+        return list(paths)
+    series = [group for group in groups.values() if len(group) > 1 or order != "step"]
+    if len(series) == 1:
+        return series[0]
+    if series:
+        raise ConfigError(
+            f"{argument} is {str(folder)!r}, which has several series or kinds of checkpoints; give the ones you mean, "
+            f"{_globs_of(folder, series)}",
+            argument=argument,
+        )
+    raise ConfigError(
+        f"{argument} is {str(folder)!r}, which has none whose names differ in numbers alone; give the ones you mean, "
+        f"{_globs_of(folder, groups.values())}, or use {BY_NAME} or {BY_TIME}",
+        argument=argument,
+        settings=[BY_NAME, BY_TIME],
+    )
+
+
+def _globs_of(folder: Path, groups: Iterable[Sequence[Path]]) -> str:
+    """Return globs for some groups of paths in a folder, for a message."""
+    names = {NUMBER.sub("*", group[0].name) for group in groups}
+    globs = sorted(f"{escape(str(folder))}/{name}" for name in names)
+    return " or ".join(map(repr, globs[:_MOST_GLOBS]))
 
 
 def _has_weights(path: Path) -> bool:

@@ -103,7 +103,8 @@ def as_named(checkpoints: Sequence[SavedNetwork], sources: Sequence[str]) -> lis
         if len(paths) > 1:
             raise ConfigError(
                 f"profile gives a coefficient for each checkpoint, but {source!r} stands for {len(paths)} of them "
-                "beside others; name each checkpoint, in the order of the coefficients"
+                "beside others; name each checkpoint, in the order of the coefficients",
+                argument="profile",
             )
         named += paths
     in_order = sorted(checkpoints, key=lambda checkpoint: named.index(checkpoint.path))
@@ -132,7 +133,8 @@ def _select(
     if not in_range:
         raise SeriesError(
             f"from_step={low} and to_step={high} leave none of the {len(in_order)} checkpoints, whose steps are "
-            f"{first} to {newest}"
+            f"{first} to {newest}",
+            settings=[f"from_step={low}", f"to_step={high}"],
         )
     if last is not None and last > len(in_range):
         _log.info(f"there are only {len(in_range)} checkpoints, not {last}; all of them are taken")

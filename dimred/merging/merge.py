@@ -108,11 +108,18 @@ def merge(
         check_type(name, path, (str, os.PathLike, type(None)), "the path of a checkpoint")
     target = Path(out)
     if metric is None and (minimize or maximize or resume or budget is not None):
-        raise ConfigError("minimize=, maximize=, budget= and resume= need metric=")
+        raise ConfigError(
+            "minimize=, maximize=, budget= and resume= need metric=",
+            settings=["minimize=", "maximize=", "budget=", "resume=", "metric="],
+        )
     if metric is not None and profile is not None:
-        raise ConfigError(f"profile is {profile!r}, but the metric chooses windows and profiles; leave it out")
+        raise ConfigError(
+            f"profile is {profile!r}, but the metric chooses windows and profiles; leave it out", argument="profile"
+        )
     if metric is not None and minimize == maximize:
-        raise ConfigError("say which is better: either minimize=True or maximize=True")
+        raise ConfigError(
+            "say which is better: either minimize=True or maximize=True", settings=["minimize=True", "maximize=True"]
+        )
     for name, number in {"budget": budget, "lora_rank": lora_rank}.items():
         if number is not None:
             check_number(name, number, at_least=1, whole=True)
@@ -140,7 +147,7 @@ def merge(
     with contextlib.ExitStack() as stack:
         stack.enter_context(_stoppable())  # first, so that it ends last
         stack.enter_context(name_faults(target))
-        lock = stack.enter_context(FolderLock(work, f"out is {str(target)!r}"))
+        lock = stack.enter_context(FolderLock(work, "out", target))
         stack.callback(lock.remove)
         remove_leftovers(target.parent)
         remove_leftovers(work, is_only_writer=True)
@@ -192,12 +199,16 @@ def _template_of(inputs: Sequence[SavedNetwork], rest: str | Path | None, lora_r
     check_integers(inputs)
     is_lora = adapter_config(inputs[-1]) is not None
     if rest is not None and is_lora:
-        raise ConfigError(f"rest is {str(rest)!r}, but LoRA adapters have nothing else to copy; leave it out")
+        raise ConfigError(
+            f"rest is {str(rest)!r}, but LoRA adapters have nothing else to copy; leave it out", argument="rest"
+        )
     if lora_rank is not None and not is_lora:
-        raise ConfigError(f"lora_rank is {lora_rank}, but the checkpoints are not LoRA adapters; leave it out")
+        raise ConfigError(
+            f"lora_rank is {lora_rank}, but the checkpoints are not LoRA adapters; leave it out", argument="lora_rank"
+        )
     template = inputs[-1] if rest is None else _open_rest(Path(rest), inputs)
     if misfit := template.misfit(inputs[-1].layout):
-        raise ConfigError(f"rest is {str(rest)!r}, which is not of the checkpoints' network: {misfit}")
+        raise ConfigError(f"rest is {str(rest)!r}, which is not of the checkpoints' network: {misfit}", argument="rest")
     return template
 
 
@@ -233,11 +244,17 @@ def _choose(
             winner, finalists, why = choose_winner(scores, steps, judge.has_splits)
             rows = table(scores, winner, finalists, judge)
         except SearchError as error:
-            raise SearchError(str(error) if callable(metric) else f"{error} (see {log})") from None
+            message = str(error) if callable(metric) else f"{error} (see {log})"
+            raise SearchError(message, settings=error.settings) from None
         except KeyboardInterrupt as stop:
             n = len(scores)
-            then = f"; resume=True goes on, and with budget={n} it chooses among these" if n else ""
-            raise StoppedError(_number_of(stop), f"{n} scores are in {work}{then}") from None
+            if n == 0:
+                raise StoppedError(_number_of(stop), f"0 scores are in {work}") from None
+            raise StoppedError(
+                _number_of(stop),
+                f"{n} scores are in {work}; resume=True goes on, and with budget={n} it chooses among these",
+                settings=["resume=True", f"budget={n}"],
+            ) from None
         coefficients = np.array(winner.coefficients)
         result, notes = write(coefficients)
         notes |= {"metric": about["metric"], "better": about["better"]}

@@ -10,8 +10,22 @@ from dimred.errors import ConfigError
 from dimred.run_files.run_names import NUMBER, epochs_and_steps, network_of
 
 ORDERS = ("step", "name", "mtime")
+BY_NAME = "order='name'"  # settings, as a message gives them
+BY_TIME = "order='mtime'"
 # A number behind one of these words counts the slices or layers of one network, which can't be averaged.
 _SLICE = re.compile(r"(?<![a-z])(?:rank|mp|tp|pp|shard|part|slice|layer|consolidated)[=_.-]?$", re.IGNORECASE)
+
+
+class UnclearOrderError(ConfigError):
+    """The names of checkpoints don't tell which is older; ``problem`` is a sentence that says why."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(
+            f"order is 'step', but {problem}; leave out those of other runs, use {BY_NAME} or {BY_TIME}, or rename "
+            "them, so that one whole number grows",
+            argument="order",
+            settings=[BY_NAME, BY_TIME],
+        )
 
 
 def steps_of(files: Mapping[Path, Sequence[Path]], order: str = "step") -> list[int]:
@@ -38,7 +52,9 @@ def steps_of(files: Mapping[Path, Sequence[Path]], order: str = "step") -> list[
             if times[path] == times[other]:
                 raise ConfigError(
                     f"order is 'mtime', but {path} and {other} were written at the same time; use order='step' or "
-                    "order='name'"
+                    f"{BY_NAME}",
+                    argument="order",
+                    settings=["order='step'", BY_NAME],
                 )
     return [paths.index(path) + 1 for path in files]
 
@@ -67,26 +83,35 @@ def _steps_in(names: Sequence[str]) -> list[int]:
 
     No other whole number may fall; decimals, such as a loss, are no steps.
     """
-    if odd := next((name for name in names if NUMBER.sub("#", name) != NUMBER.sub("#", names[0])), None):
-        raise _doubt(f"{odd!r} is not named like {names[0]!r}", names)
-    matches = [[*NUMBER.finditer(name)] for name in names]
-    whole = [column for column in zip(*matches, strict=True) if not any("." in match[0] for match in column)]
-    varying = [column for column in whole if len({int(match[0]) for match in column}) > 1]
-    if any(_SLICE.search(column[0].string[: column[0].start()]) for column in varying):
-        raise _doubt("a number that varies counts the slices or layers of one network", names)
-    columns = [[int(match[0]) for match in column] for column in varying]
-    for column in zip(*sorted(zip(*columns, strict=True)), strict=True):
-        if any(before > after for before, after in pairwise(column)):
-            raise _doubt("the numbers in the names don't grow together", names)
-    growing = [column for column in columns if len({*column}) == len(column)]
+    columns = _varying_numbers(names)
+    by_size = zip(*sorted(zip(*columns, strict=True)), strict=True)
+    if any(before > after for column in by_size for before, after in pairwise(column)):
+        raise UnclearOrderError(f"the numbers in the names don't grow together ({_few(names)})")
+    growing = [column for column in columns if len(set(column)) == len(column)]
     if not growing:
-        raise _doubt("no whole number grows from each name to the next", names)
+        raise UnclearOrderError(f"no whole number grows from each name to the next ({_few(names)})")
     return growing[-1]
 
 
-def _doubt(why: str, names: Sequence[str]) -> ConfigError:
-    few = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-    return ConfigError(
-        f"order is 'step', but {why} ({few}); leave out those of other runs, use order='name' or order='mtime', or "
-        "rename them, so that one whole number grows"
-    )
+def _varying_numbers(names: Sequence[str]) -> list[list[int]]:
+    """Return the whole numbers at each place where paths differ: for each place a list with one number a path."""
+    patterns = [NUMBER.sub("#", name) for name in names]
+    for name, pattern in zip(names, patterns, strict=True):
+        if pattern != patterns[0]:
+            raise UnclearOrderError(f"{name!r} is not named like {names[0]!r} ({_few(names)})")
+    columns = []
+    for matches in zip(*map(NUMBER.finditer, names), strict=True):
+        texts = [match[0] for match in matches]
+        if any("." in text for text in texts):
+            continue
+        numbers = [int(text) for text in texts]
+        if len(set(numbers)) == 1:
+            continue
+        if _SLICE.search(names[0][: matches[0].start()]):
+            raise UnclearOrderError(f"a number that varies counts the slices or layers of one network ({_few(names)})")
+        columns.append(numbers)
+    return columns
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")

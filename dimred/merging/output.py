@@ -41,16 +41,20 @@ def check_target(out: Path, template: SavedNetwork, dtype: str | None) -> None:
     if dtype is not None:
         check_choice("dtype", dtype, DTYPES)
     if not out.parent.is_dir():
-        raise ConfigError(f"out is {str(out)!r}, in a folder that does not exist; make it first")
+        raise ConfigError(f"out is {str(out)!r}, in a folder that does not exist; make it first", argument="out")
     kind = "LoRA adapters" if adapter_config(template) else "in several files" if len(template.files) > 1 else ""
     is_folder = kind or template.path.is_dir()
     if kind and out.suffix:
-        raise ConfigError(f"out is {str(out)!r}, but the checkpoints are {kind}; name a folder, without an ending")
+        raise ConfigError(
+            f"out is {str(out)!r}, but the checkpoints are {kind}; name a folder, without an ending", argument="out"
+        )
     if out.suffix not in (".safetensors", suffix, *([""] if is_folder else [])):
         endings = " or ".join(dict.fromkeys([suffix, ".safetensors"]))
-        raise ConfigError(f"out is {str(out)!r}; its name must end in {endings}, for checkpoints in {suffix}")
+        raise ConfigError(
+            f"out is {str(out)!r}; its name must end in {endings}, for checkpoints in {suffix}", argument="out"
+        )
     if dtype is not None and (out.suffix or suffix) != ".safetensors":
-        raise ConfigError(f"dtype is {dtype!r}, which needs a .safetensors file; out is {str(out)!r}")
+        raise ConfigError(f"dtype is {dtype!r}, which needs a .safetensors file; out is {str(out)!r}", argument="dtype")
 
 
 def write_network(

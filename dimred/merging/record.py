@@ -66,7 +66,9 @@ def name_faults(out: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise FaultError(f"out is {str(out)!r}, which can't be written ({describe_os_error(error)})") from error
+        raise FaultError(
+            f"out is {str(out)!r}, which can't be written ({describe_os_error(error)})", argument="out"
+        ) from error
 
 
 def check_is_new(out: Path) -> None:
@@ -78,7 +80,7 @@ def check_is_new(out: Path) -> None:
         with name_faults(out):
             exists = path.exists()
         if exists and (path == out or not has_record(out)):
-            raise ConfigError(f"out is {str(out)!r}, but {str(path)!r} exists already; name another")
+            raise ConfigError(f"out is {str(out)!r}, but {str(path)!r} exists already; name another", argument="out")
 
 
 def record_of(

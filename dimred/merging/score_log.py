@@ -93,7 +93,8 @@ class ScoreLog:
         *lines, half = read_regular(path).split(b"\n") if path.exists() else [b""]
         if not resume and len(lines) > 1:
             raise RunError(
-                f"{path} has {len(lines) - 1} scores of an earlier call; go on with resume=True, or remove it"
+                f"{path} has {len(lines) - 1} scores of an earlier call; go on with resume=True, or remove it",
+                settings=["resume=True"],
             )
         self._header = SCORES.marked(about)
         if resume and lines:
@@ -118,7 +119,7 @@ class ScoreLog:
         if other is not None:
             raise RunError(
                 f"{self._path} is of a merge with a different {other}: {shown(earlier.get(other))}, not "
-                f"{shown(header[other])}; name another out, or remove it"
+                f"{shown(header[other])}; write to another file, or remove these scores"
             )
 
     def __len__(self) -> int:
@@ -152,8 +153,12 @@ class ScoreLog:
         try:
             score = self._evaluate(average, split, reestimate)
         except MetricError as error:
-            kept = f"; {len(self)} scores are kept, and resume=True goes on with them" if len(self) else ""
-            raise SearchError(f"the metric failed for {average.name} on {split!r}: {error}{kept}") from None
+            message = f"the metric failed for {average.name} on {split!r}: {error}"
+            if not self._trials:
+                raise SearchError(message) from None
+            raise SearchError(
+                f"{message}; {len(self)} scores are kept, and resume=True goes on with them", settings=["resume=True"]
+            ) from None
         self._check_samples(score, split)
         trial = Trial(average, split, reestimate, score)
         self._append(trial._asdict() | {"average": average._asdict(), "score": score._asdict()})

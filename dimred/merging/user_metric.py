@@ -120,18 +120,21 @@ class ProcessMetric:
         self._process: subprocess.Popen[bytes] | None = None
         file, _, name = str(source).rpartition(":")  # a caller may have given something else
         if not (file and name):
-            raise ConfigError(f"metric is {source!r}; {_WHAT_TO_GIVE}")
+            raise ConfigError(f"metric is {source!r}; {_WHAT_TO_GIVE}", argument="metric")
         try:
             check_regular(file)
         except OSError as error:
             raise ConfigError(
-                f"metric is {source!r}, but {file!r} can't be read ({error.strerror}); {_WHAT_TO_GIVE}"
+                f"metric is {source!r}, but {file!r} can't be read ({error.strerror}); {_WHAT_TO_GIVE}",
+                argument="metric",
             ) from None
         try:
             self.has_splits, self.reestimates = self._start(file, name)
         except MetricError as error:
             self.close()
-            raise ConfigError(f"metric is {source!r}, which can't be used: {error} (see {log})") from None
+            raise ConfigError(
+                f"metric is {source!r}, which can't be used: {error} (see {log})", argument="metric"
+            ) from None
 
     def reestimate(self, candidate: Path) -> None:
         """Do the same as ``FunctionMetric.reestimate``; MetricError also if the process hangs or has died."""

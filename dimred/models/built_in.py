@@ -51,7 +51,7 @@ def make_named(name: str, n_classes: int, initialisation: str = "xavier_uniform"
     if name not in BUILT_IN:
         return make_network(name, n_classes)
     if n_classes < 2:
-        raise ConfigError(f"n_classes is {n_classes}; a classifier needs at least 2")
+        raise ConfigError(f"n_classes is {n_classes}; a classifier needs at least 2", argument="n_classes")
     return BUILT_IN[name].make(n_classes, initialisation)
 
 

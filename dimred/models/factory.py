@@ -49,5 +49,7 @@ def make_network(name: str, n_classes: int) -> nn.Cell:
     classes: dict[str, Any] = {one.name: n_classes for one in by_name if one.name in _CLASSES}
     without_value = [one.name for one in by_name if one.default is one.empty and one.name not in classes]
     if without_value:
-        raise ConfigError(f"model is {name!r}, which needs a value for {', '.join(without_value)}; {CLASSES_REMEDY}")
+        raise ConfigError(
+            f"model is {name!r}, which needs a value for {', '.join(without_value)}; {CLASSES_REMEDY}", argument="model"
+        )
     return make_cell(name, **classes)

@@ -168,12 +168,12 @@ def named_weights(argument: str, path: Path) -> str:
     return f"{argument} is {str(path)!r}, {kinds.get(path.parent.name, '')}which"
 
 
-def snapshots_below(folder: Path, patterns: Sequence[str] = (f"{STAGE_1_CHECKPOINTS}/{SNAPSHOTS}",)) -> str:
-    """Return the end of a message that says where the snapshots of a run's folder are; empty for other folders.
+def snapshots_below(folder: Path, patterns: Sequence[str] = (f"{STAGE_1_CHECKPOINTS}/{SNAPSHOTS}",)) -> Path | None:
+    """Return the folder with the snapshots of a run's folder; None for other folders.
 
     Args:
         folder: the folder that the user gave.
         patterns: globs below it that may match folders of snapshots.
     """
     places = sorted(place for pattern in patterns for place in folder.glob(pattern) if place.is_dir())
-    return f"; the snapshots of this run are in {str(places[0])!r}" if places else ""
+    return next(iter(places), None)

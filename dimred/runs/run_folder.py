@@ -28,7 +28,7 @@ def run_folder(out: Path) -> Iterator[Path]:
     """
     with ExitStack() as stack:
         with writable("--out", out):
-            lock = stack.enter_context(FolderLock(out, f"--out is {str(out)!r}"))
+            lock = stack.enter_context(FolderLock(out, "--out"))
         try:
             remove_leftovers(out, is_only_writer=True)
             yield out

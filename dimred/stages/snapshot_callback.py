@@ -90,7 +90,8 @@ class SnapshotCallback(Callback):
             raise ConfigError(
                 f"folder is {shown(str(self._folder))}, which has snapshots up to step {newest}, and this training "
                 f"begins after step {self._step(arguments)}; name another folder, or go on with "
-                "Model.train(initial_epoch=...)"
+                "Model.train(initial_epoch=...)",
+                argument="folder",
             )
         self._taken_at = self._step(arguments)
 

@@ -59,7 +59,8 @@ class SubspaceTrainStep(SearchStep):
         if optimizer is not None or isinstance(basis, nn.Optimizer):
             raise ConfigError(
                 "optimizer is given, but a search applies its steps by itself. The SGD(learning_rate=1) of boost's "
-                "tutorial adds the update as it is, and so does this step: leave optimizer out"
+                "tutorial adds the update as it is, and so does this step: leave optimizer out",
+                argument="optimizer",
             )
         of_step = {name: options.pop(name) for name in _OF_STEP if name in options}
         search = SearchOptions.checked(options, exact=True, other_keys=_OF_STEP)
@@ -67,12 +68,15 @@ class SubspaceTrainStep(SearchStep):
             basis = load_basis(basis, network=network)
         if not isinstance(basis, SubspaceBasis):
             raise ConfigError(
-                f"basis is {type(basis).__name__}; give the result of dimred.fit_basis or load_basis, or its path"
+                f"basis is {type(basis).__name__}; give the result of dimred.fit_basis or load_basis, or its path",
+                argument="basis",
             )
         basis.check(WeightLayout.from_network(network))
         k, n_components = basis.n_components, search.n_components
         if n_components is not None and n_components > k:
-            raise ConfigError(f"n_components is {n_components}; the basis has {k}, so 1 to {k} are allowed")
+            raise ConfigError(
+                f"n_components is {n_components}; the basis has {k}, so 1 to {k} are allowed", argument="n_components"
+            )
         rows = np.ascontiguousarray(basis.components[:n_components], dtype=np.float32)  # a view wherever it can be
         direction, line_search = build_rule(search, len(rows))
         outside: MoveOutside | None = ResidualMomentum(search.gamma, search.alpha) if search.alpha > 0 else None

@@ -91,7 +91,8 @@ class SubspaceBasis:
         weight_vector = np.asarray(weight_vector)
         if weight_vector.shape != (self.n_weights,):
             raise BasisMismatchError(
-                f"weight_vector has shape {weight_vector.shape}; this basis needs ({self.n_weights},)."
+                f"weight_vector has shape {weight_vector.shape}; this basis needs ({self.n_weights},).",
+                argument="weight_vector",
             )
         coordinates = np.zeros(self.n_components)
         for start in range(0, self.n_weights, CHUNK):
@@ -104,7 +105,8 @@ class SubspaceBasis:
         coordinates = np.asarray(coordinates)
         if coordinates.shape != (self.n_components,):
             raise BasisMismatchError(
-                f"coordinates has shape {coordinates.shape}; this basis needs ({self.n_components},)."
+                f"coordinates has shape {coordinates.shape}; this basis needs ({self.n_components},).",
+                argument="coordinates",
             )
         vector = np.empty(self.n_weights, np.float32)
         for start in range(0, self.n_weights, CHUNK):
@@ -148,9 +150,11 @@ def check_out(path: Path, *, overwrite: bool) -> None:
         ConfigError: it does not end in ``.npy``, its folder does not exist, or a result would be replaced.
     """
     if path.suffix != ".npy":
-        raise ConfigError(f"out is {str(path)!r}; the name of a basis must end in .npy.")
+        raise ConfigError(f"out is {str(path)!r}; the name of a basis must end in .npy.", argument="out")
     if not path.parent.is_dir():
-        raise ConfigError(f"out is {str(path)!r}, but there is no folder {str(path.parent)!r}; make it first.")
+        raise ConfigError(
+            f"out is {str(path)!r}, but there is no folder {str(path.parent)!r}; make it first.", argument="out"
+        )
     beside = metadata_path(path)
     there = next((file for file in (path, beside) if file.exists()), None)
     if there is None or overwrite:
@@ -160,7 +164,9 @@ def check_out(path: Path, *, overwrite: bool) -> None:
             read_metadata(beside)
             return  # metadata of a basis, which a killed run left without rows
     raise ConfigError(
-        f"out is {str(path)!r}, but {str(there)!r} exists already; give another out, or overwrite=True to replace it"
+        f"out is {str(path)!r}, but {str(there)!r} exists already; give another name, or overwrite=True to replace it",
+        argument="out",
+        settings=["overwrite=True"],
     )
 
 

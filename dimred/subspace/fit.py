@@ -21,6 +21,7 @@ from dimred.subspace.gram_and_rows import gram_pass, rows_pass
 from dimred.subspace.metadata import KINDS, Source, metadata_path, write_metadata
 from dimred.subspace.spectrum import (
     TOLERANCE,
+    TooFewDirectionsError,
     centre_gram,
     check_enough,
     deviation,
@@ -28,7 +29,6 @@ from dimred.subspace.spectrum import (
     repair_transform,
     snapshot_directions,
     spread_along,
-    too_few_directions,
 )
 
 _log = logging.getLogger(__name__)
@@ -98,7 +98,9 @@ def fit_basis(
                 return replace(basis, path=None) if out is None else basis  # the mappings keep its files alive
             except BadSnapshotError as bad:
                 if matrix is None or not skip_bad:
-                    raise CheckpointError(f"{bad} Restore it, or leave it out with skip_bad=True.") from None
+                    raise CheckpointError(
+                        f"{bad} Restore it, or leave it out with skip_bad=True.", settings=["skip_bad=True"]
+                    ) from None
                 _log.warning(f"left out: {bad}")
                 matrix.leave_out(bad.row)
             except OSError as error:
@@ -169,5 +171,4 @@ def _write_rows(
             break
         coefficients = transform @ coefficients
     rank = int(np.linalg.matrix_rank(row_gram, tol=0.5, hermitian=True))
-    k = len(coefficients)
-    raise too_few_directions(f"n_components is {k}, but the snapshots span only about {rank} directions", rank)
+    raise TooFewDirectionsError(rank, n_components=len(coefficients), n_snapshots=coefficients.shape[1])

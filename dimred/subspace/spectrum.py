@@ -14,6 +14,20 @@ _NOISE = 10 * np.finfo(np.float64).eps
 TOLERANCE = 1e-6
 
 
+class TooFewDirectionsError(SeriesError):
+    """Some snapshots are repeated or nearly collinear, so they span fewer directions than a basis should have."""
+
+    def __init__(self, rank: int, n_components: int, n_snapshots: int) -> None:
+        remedy = f"Ask for n_components = {rank} or fewer, or take more and different snapshots."
+        if rank == 0:
+            remedy = "Take more and different snapshots."
+        super().__init__(
+            f"n_components is {n_components}, but the {n_snapshots} snapshots span only {rank} directions above "
+            f"rounding (some are repeated or nearly collinear). {remedy}",
+            argument="n_components",
+        )
+
+
 def check_enough(n_snapshots: int, n_components: int, kind: str, folder: Path) -> None:
     """Check that there are at least k snapshots, or k + 1 for kind "pca", which subtracts their mean.
 
@@ -32,7 +46,8 @@ def check_enough(n_snapshots: int, n_components: int, kind: str, folder: Path) -
         fewer = f", or ask for n_components = {most} or fewer" if most else ""
         raise SeriesError(
             f"n_components is {n_components}, which needs at least {least} snapshots; {folder} gives {n_snapshots}. "
-            f"Save more snapshots in stage 1{fewer}."
+            f"Save more snapshots in stage 1{fewer}.",
+            argument="n_components",
         )
 
 
@@ -77,9 +92,7 @@ def principal_directions(gram: np.ndarray, n_components: int) -> np.ndarray:
     rank = min(effective_rank(values), len(gram) - 1)
     k = n_components
     if k > rank:
-        raise too_few_directions(
-            f"n_components is {k}, but the {len(gram)} snapshots span only {rank} directions", rank
-        )
+        raise TooFewDirectionsError(rank, n_components=k, n_snapshots=len(gram))
     scores = vectors[:, :k]
     large = np.abs(scores) >= 0.99 * np.abs(scores).max(axis=0)
     signs = np.sign(scores[large.argmax(axis=0), np.arange(k)])
@@ -107,18 +120,10 @@ def snapshot_directions(gram: np.ndarray, n_components: int) -> np.ndarray:
     part = gram[-n_components:, -n_components:]
     rank = effective_rank(np.linalg.eigvalsh(part))
     if rank < n_components:
-        raise too_few_directions(f"The last {n_components} snapshots span only {rank} directions", rank)
+        raise TooFewDirectionsError(rank, n_components=n_components, n_snapshots=n_components)
     coefficients = np.zeros((n_components, len(gram)))
     coefficients[:, -n_components:] = np.linalg.inv(np.linalg.cholesky(part))
     return coefficients
-
-
-def too_few_directions(what: str, rank: int) -> SeriesError:
-    """Return the error for snapshots that span only ``rank`` directions; ``what`` begins its message."""
-    fewer = f"Ask for n_components = {rank} or fewer, or take" if rank else "Take"
-    return SeriesError(
-        f"{what} above rounding (some are repeated or nearly collinear). {fewer} more and different snapshots."
-    )
 
 
 def spread_along(gram: np.ndarray, coefficients: np.ndarray) -> np.ndarray:

@@ -108,7 +108,8 @@ def check_groups(optimizer: nn.Optimizer) -> None:
     """Check that no parameter group asks for centred gradients, which dimred's optimizers do not support."""
     if optimizer.is_group and any(optimizer.grad_centralization_flags):
         raise ConfigError(
-            f"params has groups with grad_centralization, which {type(optimizer).__name__} lacks; leave it out"
+            f"params has groups with grad_centralization, which {type(optimizer).__name__} lacks; leave it out",
+            argument="params",
         )
 
 

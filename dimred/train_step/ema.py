@@ -126,7 +126,9 @@ class _OfHalfLife(nn.Cell):
     def __init__(self, half_life: float | str, decay: float):
         super().__init__(auto_prefix=False)
         if decay != _USUAL_DECAY:
-            raise ConfigError(f"half_life is {half_life!r}, and decay is {decay!r}; give one of them")
+            raise ConfigError(
+                f"half_life is {half_life!r}, and decay is {decay!r}; give one of them", argument="half_life"
+            )
         EmaConfig.check_arguments(half_life=half_life)
         fraction = cast(float, EmaConfig.checked({"half_life": half_life}).half_life)  # a text becomes a number
         self.half_rate = math.log(2.0) / fraction / 2

@@ -41,7 +41,9 @@ def convert(
     for pattern, name in casts.items():
         fitting = [place for place in places(network) if fnmatch(place.path, pattern)]
         if not fitting:
-            raise ConfigError(f"casts has {pattern!r}, which matches no cell of the network; see dimred summary")
+            raise ConfigError(
+                f"casts has {pattern!r}, which matches no cell of the network; see dimred summary", argument="casts"
+            )
         _convert(fitting, name)
     return network
 

@@ -107,7 +107,8 @@ def _cut(inputs: Sequence[Tensor], rows: int) -> list[tuple[tuple[Tensor, ...], 
         given = " and ".join(str(value.shape) if isinstance(value, Tensor) else shown(value) for value in inputs)
         raise ConfigError(
             f"micro_batch_size is {rows}, but the step's inputs are {given or 'none'}; to be cut into micro-batches "
-            "they must be tensors with the same number of rows: pass anything else when the network is made"
+            "they must be tensors with the same number of rows: pass anything else when the network is made",
+            argument="micro_batch_size",
         )
     [n_rows] = rows_of_inputs
     return [

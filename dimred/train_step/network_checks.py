@@ -68,11 +68,15 @@ def check_optimizer(optimizer: nn.Optimizer, trainable: Sequence[Parameter]) -> 
             the network, not float32, or named like one of the optimizer's own.
     """
     if not isinstance(optimizer, nn.Optimizer):
-        raise ConfigError(f"optimizer is {shown(optimizer)}; give one of mindspore.nn, over the trainable parameters")
+        raise ConfigError(
+            f"optimizer is {shown(optimizer)}; give one of mindspore.nn, over the trainable parameters",
+            argument="optimizer",
+        )
     if optimizer.loss_scale != 1:
         raise ConfigError(
             f"optimizer has a loss_scale of {optimizer.loss_scale:g}, by which it would divide a gradient that the "
-            "step has unscaled; make it without one, and give the loss scale to the step"
+            "step has unscaled; make it without one, and give the loss scale to the step",
+            argument="optimizer",
         )
     check_weight_names(optimizer.parameters)
     trainable_ids = {id(weight) for weight in trainable}
@@ -80,7 +84,8 @@ def check_optimizer(optimizer: nn.Optimizer, trainable: Sequence[Parameter]) -> 
         if id(weight) not in trainable_ids:
             raise ConfigError(
                 f"optimizer has {weight.name!r}, which is not a trainable parameter of the network that the step "
-                "trains; make it from network.trainable_params()"
+                "trains; make it from network.trainable_params()",
+                argument="optimizer",
             )
     check_float32(optimizer.parameters)
 

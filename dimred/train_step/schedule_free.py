@@ -54,7 +54,10 @@ class ScheduleFree(nn.Optimizer):
         super().__init__(learning_rate, params, weight_decay)
         check_groups(self)
         if self.is_group_lr:
-            raise ConfigError("params has groups with a lr of their own; ScheduleFree has one learning_rate for all")
+            raise ConfigError(
+                "params has groups with a lr of their own; ScheduleFree has one learning_rate for all",
+                argument="params",
+            )
         self.beta = float(beta)
         self.base = self.parameters.clone(prefix="schedule_free_z", init="same")
         self.rates_squared = Parameter(Tensor(0.0, ms.float32), name=RATES_SQUARED)

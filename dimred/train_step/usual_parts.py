@@ -60,7 +60,9 @@ def _usual_part(name: str, value: Any, network: nn.Cell) -> StepPart:
     except ConfigError as error:  # it names the argument of the part
         raise ConfigError(f"{name}: {error}") from None
     of_mindspore = ", a scaler or a loss-scale manager of mindspore.amp" if kind is LossScale else ""
-    raise ConfigError(f"{name} is {shown(value)}; give a number{of_mindspore}, or dimred's part of that name")
+    raise ConfigError(
+        f"{name} is {shown(value)}; give a number{of_mindspore}, or dimred's part of that name", argument=name
+    )
 
 
 def _static_scaler(scaler: amp.StaticLossScaler) -> LossScale:
@@ -99,10 +101,11 @@ def _check_parts(parts: Sequence[StepPart], network: nn.Cell) -> None:
         if not isinstance(part, LossScale | GradientPart | WeightsPart) or not part.name:
             raise ConfigError(
                 f"parts has {shown(part)}; each must be dimred.Clipping, EMA, StaticLossScale or DynamicLossScale, or "
-                "a GradientPart or WeightsPart of your own with a name"
+                "a GradientPart or WeightsPart of your own with a name",
+                argument="parts",
             )
         if part.name in known:
-            raise ConfigError(f"parts has two named {part.name!r}; give one")
+            raise ConfigError(f"parts has two named {part.name!r}; give one", argument="parts")
         known.add(part.name)
         for value in part.values if isinstance(part, WeightsPart) else ():
             if id(value) not in of_network:

@@ -150,7 +150,7 @@ def test_a_folder_that_is_there_is_not_replaced(tmp_path: Path) -> None:
 
 
 def test_the_holder_and_what_it_holds_are_named_and_a_killed_holder_holds_nothing(tmp_path: Path) -> None:
-    lock = FolderLock(tmp_path, "--out is 'here'")
+    lock = FolderLock(tmp_path, "--out", Path("here"))
     with (
         held("with FolderLock(target, 'FOLDER'):\n    wait()", tmp_path) as holder,
         pytest.raises(RunError, match=rf"^--out is 'here', where process {holder.pid} on .* is at work"),

@@ -121,7 +121,9 @@ def test_a_metric_chooses_among_adapters(tmp_path: Path, rank: int | None) -> No
     shutil.rmtree(tmp_path / "best")
     (tmp_path / "best.json").unlink()
     options = {"metric": distance, "minimize": True, "lora_rank": 2, "resume": True}
-    with pytest.raises(RunError, match=f"is of a merge with a different lora_rank: {rank}, not 2; name another out"):
+    with pytest.raises(
+        RunError, match=f"is of a merge with a different lora_rank: {rank}, not 2; write to another file"
+    ):
         dimred.merge(tmp_path / "run", tmp_path / "best", **options)
 
 

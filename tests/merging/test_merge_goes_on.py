@@ -138,7 +138,7 @@ def test_scores_of_another_merge_or_damaged_ones_are_not_mixed_in(
 def test_two_processes_do_not_write_the_same_scores(workspace: Path) -> None:
     out = workspace / "x.safetensors"
     with (
-        FolderLock(workspace / "x.safetensors.merge", "--out is x"),
+        FolderLock(workspace / "x.safetensors.merge", "--out"),
         pytest.raises(RunError, match=rf"^out is '.*x\.safetensors', where process {os.getpid()} on .* is at work"),
     ):
         dimred.merge(workspace / "run", out, metric=f"{METRICS}:distance", minimize=True)

@@ -51,8 +51,8 @@ def test_a_message_about_weights_says_what_they_are() -> None:
 def test_the_snapshots_of_a_run_are_found_below_its_folder(tmp_path: Path) -> None:
     snapshots = tmp_path / "run" / "checkpoint_stage_1" / "checkpoint_pca"
     snapshots.mkdir(parents=True)
-    assert snapshots_below(tmp_path / "run") == f"; the snapshots of this run are in {str(snapshots)!r}"
-    assert snapshots_below(snapshots.parent) == ""
+    assert snapshots_below(tmp_path / "run") == snapshots
+    assert snapshots_below(snapshots.parent) is None
 
 
 def test_dots_are_those_of_the_file_system_and_other_links_stay(tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def test_a_basis_that_exists_is_replaced_only_if_that_is_asked_for(walk, tmp_pat
     fit_basis(series, 3, out=out)
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     for n_components in (2, 3):
-        with pytest.raises(ConfigError, match="exists already; give another out, or overwrite=True to replace it"):
+        with pytest.raises(ConfigError, match="exists already; give another name, or overwrite=True to replace it"):
             fit_basis(series, n_components, out=out)
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
     assert fit_basis(series, 2, out=out, overwrite=True).n_components == len(load_basis(out).components) == 2
