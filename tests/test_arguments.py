@@ -17,7 +17,7 @@ WHERE = ("data", ["run"])
 
 def series() -> dimred.CheckpointSeries:
     """Return a series of two snapshots in the current folder."""
-    snapshots = dimred.CheckpointSeries("run", resume=True)
+    snapshots = dimred.CheckpointSeries.resume("run")
     for step in range(len(snapshots), 2):
         snapshots.append({"w": np.full(3, step, np.float32)}, step=step, epoch=step)
     return snapshots
@@ -87,7 +87,7 @@ def test_a_rate_is_checked_in_each_step_of_a_search() -> None:
 
 
 def test_no_snapshot_before_step_0_is_advised(tmp_path: Path) -> None:
-    snapshots = dimred.CheckpointSeries(tmp_path)
+    snapshots = dimred.CheckpointSeries.create(tmp_path)
     for step, advice in [(1, r"call rewind\(0\) first; for another run use another folder"), (0, "Use another folder")]:
         snapshots.rewind(0)
         snapshots.append({"w": np.zeros(3, np.float32)}, step=step + 1, epoch=1)

@@ -107,7 +107,7 @@ PROGRAM = """
 import dimred
 from typing import Any, assert_type
 
-series = dimred.CheckpointSeries("run")
+series = dimred.CheckpointSeries.create("run")
 assert_type(series.steps, list[int])
 assert_type(dimred.fit_basis(series, 3), dimred.SubspaceBasis)
 assert_type(dimred.merge("run", "out.safetensors"), dict[str, Any])
@@ -181,7 +181,7 @@ def snapshots(tmp_path: Path) -> Path:
     """Write a series without MindSpore, in both formats."""
     rng = np.random.default_rng(0)
     for step in range(1, 6):
-        series = CheckpointSeries(tmp_path / "snapshots", format="ckpt" if step < 3 else "safetensors", resume=True)
+        series = CheckpointSeries.resume(tmp_path / "snapshots", format="ckpt" if step < 3 else "safetensors")
         series.append({"w": rng.normal(size=(3, 4)).astype(np.float32)}, step=step, epoch=step)
     return series.directory
 

@@ -4,7 +4,6 @@ import logging
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from copy import copy
 from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
 from pathlib import Path
@@ -53,69 +52,24 @@ def check_series_options(keep: Any, prefix: Any, format: Any) -> None:
 
 
 class CheckpointSeries:
-    """The newest ``keep`` snapshots of a network's trainable weights, ordered by step.
+    """The snapshots of a network's trainable weights in a folder, ordered by step.
 
-    One process at a time writes a series. To read one, use ``open``.
-
-    Args:
-        directory: the folder, made if missing.
-        keep: how many snapshots stay; None keeps all.
-        prefix: files are named ``{prefix}-{epoch}_{step}.{format}``.
-        format: format of new snapshots, ``ckpt`` or ``safetensors``.
-        resume: whether to go on with the series in the folder where it ended, if there is one.
+    ``open`` reads a series; ``create`` and ``resume`` return a ``SeriesWriter``, which adds to it.
 
     Attributes:
-        entries: the snapshots, oldest first.
+        directory: the folder.
         layout: layout of every snapshot; None before the first one, and for a folder without a manifest.
-
-    Raises:
-        ConfigError: ``directory`` is a file or not a path, ``keep`` is not a whole number above 0, ``prefix`` is not a
-            file name, or ``format`` is unknown.
-        SeriesError: the folder has snapshots, and ``resume`` is not set; or it has a damaged manifest, or several
-            snapshots of this prefix and no manifest.
+        entries: the snapshots, oldest first.
     """
 
-    def __init__(
-        self,
-        directory: str | os.PathLike[str],
-        keep: int | None = 40,
-        *,
-        prefix: str = "weights",
-        format: str = "ckpt",
-        resume: bool = False,
-    ) -> None:
-        check_type("directory", directory, (str, os.PathLike), "the path of a folder")
-        check_series_options(keep, prefix, format)
-        self.directory = Path(directory)
-        if self.directory.is_file():
-            raise ConfigError(
-                f"directory is {str(directory)!r}, which is a file; name a folder for the snapshots.",
-                argument="directory",
-            )
-        self.keep = keep
-        self.prefix, self._suffix = prefix, f".{format}"
-        self._writable = True
-        make_folder(self.directory)
-        remove_leftovers(self.directory, is_only_writer=True)
-        self.layout: WeightLayout | None = None
-        self.entries: tuple[SnapshotEntry, ...] = ()
-        if (self.directory / MANIFEST).exists():
-            self.layout, self.entries = read_manifest(self.directory / MANIFEST)
-        if not resume and (self.entries or self._unlisted()):
-            raise SeriesError(
-                f"{self.directory} has snapshots of an earlier training. Name another folder, remove this one, or give "
-                "resume=True to go on with them."
-            )
-        # A single snapshot may be left by a writer that was killed before its first manifest.
-        if self.layout is None and len(self._unlisted()) > 1:
-            raise SeriesError(
-                f"{self.directory} has snapshots, but no {MANIFEST} that lists them; restore it, or move them away to "
-                "begin a new series there."
-            )
+    def __init__(self, directory: Path, layout: WeightLayout | None, entries: tuple[SnapshotEntry, ...]) -> None:
+        self.directory = directory
+        self.layout = layout
+        self.entries = entries
 
     @classmethod
     def open(cls, directory: str | os.PathLike[str], *, argument: str = "directory") -> "CheckpointSeries":
-        """Open the series in a folder for reading.
+        """Open the series in a folder to read it.
 
         Args:
             directory: a folder with a manifest; or with files of one network named NAME-EPOCH_STEP, as MindSpore's
@@ -139,14 +93,67 @@ class CheckpointSeries:
                 f"{str(below)!r}.",
                 argument=argument,
             )
-        series = cls.__new__(cls)
-        series.directory, series.keep, series.prefix, series._writable = folder, None, "", False
         if (folder / MANIFEST).exists():
-            series.layout, series.entries = read_manifest(folder / MANIFEST)
-        else:
-            with reading(folder):
-                series.layout, series.entries = None, _without_manifest(folder, argument)
-        return series
+            return cls(folder, *read_manifest(folder / MANIFEST))
+        with reading(folder):
+            return cls(folder, None, _without_manifest(folder, argument))
+
+    @classmethod
+    def create(
+        cls,
+        directory: str | os.PathLike[str],
+        keep: int | None = 40,
+        *,
+        prefix: str = "weights",
+        format: str = "ckpt",
+    ) -> "SeriesWriter":
+        """Begin a series in a folder that has none.
+
+        Args:
+            directory: the folder, made if missing.
+            keep: how many snapshots stay, the newest; None keeps all.
+            prefix: files are named ``{prefix}-{epoch}_{step}.{format}``.
+            format: format of new snapshots, ``ckpt`` or ``safetensors``.
+
+        Raises:
+            ConfigError: ``directory`` is a file or not a path, ``keep`` is not a whole number above 0, ``prefix`` is
+                not a file name, or ``format`` is unknown.
+            SeriesError: the folder has snapshots, or a damaged manifest.
+        """
+        writer = SeriesWriter(directory, keep, prefix, format)
+        if writer.entries or writer.unlisted():
+            raise SeriesError(
+                f"{writer.directory} has snapshots of an earlier training. Name another folder, remove this one, or go "
+                "on with them, by CheckpointSeries.resume or by SnapshotCallback's argument resume."
+            )
+        return writer
+
+    @classmethod
+    def resume(
+        cls,
+        directory: str | os.PathLike[str],
+        keep: int | None = 40,
+        *,
+        prefix: str = "weights",
+        format: str = "ckpt",
+    ) -> "SeriesWriter":
+        """Continue the series in a folder where it ended, or begin one if there is none.
+
+        Args:
+            directory, keep, prefix, format: as for ``create``.
+
+        Raises:
+            ConfigError: as for ``create``.
+            SeriesError: the manifest is damaged, or there are several snapshots of this prefix and no manifest.
+        """
+        writer = SeriesWriter(directory, keep, prefix, format)
+        # A single snapshot may be left by a writer that was killed before its first manifest.
+        if writer.layout is None and len(writer.unlisted()) > 1:
+            raise SeriesError(
+                f"{writer.directory} has snapshots, but no {MANIFEST} that lists them; restore it, or move them away "
+                "to begin a new series there."
+            )
+        return writer
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -160,6 +167,49 @@ class CheckpointSeries:
 
     def __len__(self) -> int:
         return len(self.entries)
+
+    def select(self, last: int | None = None, until_epoch: int | None = None) -> "CheckpointSeries":
+        """Return the last ``last`` snapshots up to epoch ``until_epoch`` as a series; None sets no limit.
+
+        Raises:
+            ConfigError: ``last`` is not a whole number above 0, or ``until_epoch`` not one of at least 0.
+            SeriesError: nothing is left.
+        """
+        if last is not None:
+            check_number("last", last, at_least=1, whole=True)
+        if until_epoch is not None:
+            check_number("until_epoch", until_epoch, at_least=0, whole=True)
+        entries = tuple(entry for entry in self.entries if until_epoch is None or entry.epoch <= until_epoch)
+        if not entries:
+            until = "" if until_epoch is None else f" up to epoch {until_epoch}"
+            raise SeriesError(f"{self.directory} has no snapshots{until}.")
+        return CheckpointSeries(self.directory, self.layout, entries[-(last or 0) :])
+
+
+class SeriesWriter(CheckpointSeries):
+    """A series that grows and keeps its newest snapshots; one process at a time may write one.
+
+    ``CheckpointSeries.create`` and ``CheckpointSeries.resume`` make it, and describe the arguments.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], keep: int | None, prefix: str, format: str) -> None:
+        check_type("directory", directory, (str, os.PathLike), "the path of a folder")
+        check_series_options(keep, prefix, format)
+        folder = Path(directory)
+        if folder.is_file():
+            raise ConfigError(
+                f"directory is {str(directory)!r}, which is a file; name a folder for the snapshots.",
+                argument="directory",
+            )
+        make_folder(folder)
+        remove_leftovers(folder, is_only_writer=True)
+        if (folder / MANIFEST).exists():
+            super().__init__(folder, *read_manifest(folder / MANIFEST))
+        else:
+            super().__init__(folder, None, ())
+        self.keep = keep
+        self.prefix = prefix
+        self._suffix = f".{format}"
 
     def append(self, weights: Mapping[str, Any], step: int, epoch: int, *, step_in_epoch: int | None = None) -> Path:
         """Add a snapshot and return its path: write its file, then the manifest, then remove snapshots beyond ``keep``.
@@ -177,11 +227,10 @@ class CheckpointSeries:
             ConfigError: a step or ``epoch`` is not a whole number of at least 0, or the weights are not float arrays
                 by name.
             CheckpointError: a weight is not finite; nothing is written.
-            SeriesError: the series was opened for reading, or the step, the layout or the file's name does not fit it.
+            SeriesError: the step, the layout or the file's name does not fit the series.
             BasisMismatchError: there are no weights.
             OSError: the folder is not writable, or is full.
         """
-        self._check_writable()
         check_type("weights", weights, Mapping, "a mapping: name -> array, tensor or parameter")
         place = step if step_in_epoch is None else step_in_epoch
         for name, number in (("step", step), ("epoch", epoch), ("step_in_epoch", place)):
@@ -197,7 +246,7 @@ class CheckpointSeries:
         layout = WeightLayout.from_weights(arrays)
         if self.layout is not None and self.layout != layout:
             raise SeriesError(
-                f"The weights do not fit the snapshots in {self.directory} (here) any more: "
+                f"The weights no longer match the snapshots in {self.directory} (here): "
                 f"{self.layout.first_difference(layout)}. Use another folder for another network."
             )
         path = self.directory / f"{self.prefix}-{epoch}_{place}{self._suffix}"
@@ -214,14 +263,12 @@ class CheckpointSeries:
         """Remove the snapshots taken after ``step``, to resume training there, and files that a killed writer left.
 
         Raises:
-            SeriesError: the series was opened for reading.
             ConfigError: ``step`` is not a whole number of at least 0.
         """
-        self._check_writable()
         check_number("step", step, at_least=0, whole=True)
         if self.layout is not None:
             self._replace(self.layout, tuple(entry for entry in self.entries if entry.step <= step))
-        for path in self._unlisted():
+        for path in self.unlisted():
             path.unlink(missing_ok=True)
 
     def _unlisted(self) -> list[Path]:
@@ -230,36 +277,18 @@ class CheckpointSeries:
         paths = [path for path in self.directory.iterdir() if path.suffix in SUFFIXES and path.name not in names]
         return [path for path in paths if network_of(path.stem) == self.prefix]
 
-    def select(self, last: int | None = None, until_epoch: int | None = None) -> "CheckpointSeries":
-        """Return the last ``last`` snapshots up to epoch ``until_epoch`` as a series for reading; None sets no limit.
-
-        Raises:
-            ConfigError: ``last`` is not a whole number above 0, or ``until_epoch`` not one of at least 0.
-            SeriesError: nothing is left.
-        """
-        if last is not None:
-            check_number("last", last, at_least=1, whole=True)
-        if until_epoch is not None:
-            check_number("until_epoch", until_epoch, at_least=0, whole=True)
-        entries = tuple(entry for entry in self.entries if until_epoch is None or entry.epoch <= until_epoch)
-        if not entries:
-            until = "" if until_epoch is None else f" up to epoch {until_epoch}"
-            raise SeriesError(f"{self.directory} has no snapshots{until}.")
-        part = copy(self)
-        part.entries, part._writable = entries[-(last or 0) :], False
-        return part
-
-    def _check_writable(self) -> None:
-        if not self._writable:
-            raise SeriesError(
-                f"The series in {self.directory} was opened for reading; use CheckpointSeries(directory)."
-            )
+    def unlisted(self) -> list[Path]:
+        """List files that are named like snapshots of this series but are not among its entries."""
+        names = {entry.file for entry in self.entries}
+        paths = [path for path in self.directory.iterdir() if path.suffix in SUFFIXES and path.name not in names]
+        return [path for path in paths if network_of(path.stem) == self.prefix]
 
     def _replace(self, layout: WeightLayout, entries: tuple[SnapshotEntry, ...]) -> None:
         items = [asdict(entry) for entry in entries]
         write_checksummed(self.directory / MANIFEST, SERIES, {"layout": layout.to_json(), "entries": items})
         old_names = {entry.file for entry in self.entries} - {entry.file for entry in entries}
-        self.layout, self.entries = layout, entries
+        self.layout = layout
+        self.entries = entries
         for name in old_names:
             with suppress(OSError):  # as on a network disk; the new snapshot matters more, and rewind removes the file
                 (self.directory / name).unlink(missing_ok=True)
@@ -303,7 +332,7 @@ def _without_manifest(folder: Path, argument: str) -> tuple[SnapshotEntry, ...]:
         raise SeriesError(
             f"{argument} is {str(folder)!r}, which has neither a {MANIFEST} nor files named NAME-EPOCH_STEP.ckpt or "
             ".safetensors, as MindSpore's ModelCheckpoint names them; rename its files like this, or add each network "
-            "to a new series in Python: dimred.CheckpointSeries(folder).append(weights, step=..., epoch=...)",
+            "to a new series in Python: dimred.CheckpointSeries.create(folder).append(weights, step=..., epoch=...)",
             argument=argument,
         )
     keys = epochs_and_steps([path.stem for path in paths])

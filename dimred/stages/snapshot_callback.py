@@ -8,7 +8,7 @@ from mindspore import communication, nn
 from mindspore.communication import GlobalComm
 from mindspore.train import Callback
 
-from dimred.checkpoints.series import CheckpointSeries, check_series_options
+from dimred.checkpoints.series import CheckpointSeries, SeriesWriter, check_series_options
 from dimred.errors import ConfigError, check_number, check_type, shown
 from dimred.io.atomic import retry
 from dimred.train_step.optimizer_state import weights_to_use
@@ -30,7 +30,7 @@ class SnapshotCallback(Callback):
         resume: whether to go on with the series in the folder, if it holds the earlier part of the same training.
 
     Attributes:
-        series: the ``CheckpointSeries`` that is written, on rank 0 once training has begun; None elsewhere.
+        series: the ``SeriesWriter`` that is written, on rank 0 once training has begun; None elsewhere.
 
     Raises:
         ConfigError: an option is not allowed; or, when training begins, the network has no trainable weights, or the
@@ -54,7 +54,7 @@ class SnapshotCallback(Callback):
         if every is not None:
             check_number("every", every, at_least=1, whole=True, usual="None takes one snapshot an epoch")
         check_series_options(keep, prefix, format)
-        self.series: CheckpointSeries | None = None
+        self.series: SeriesWriter | None = None
         self._folder, self._every, self._keep = folder, every, keep
         self._prefix, self._format, self._resume = prefix, format, resume
         self._weights: list[Any] = []
@@ -72,9 +72,8 @@ class SnapshotCallback(Callback):
         self._weights = _trained_weights(arguments.network, self._optimizers)
         if not self._weights:
             raise ConfigError("the network has no trainable weights, so there is nothing to keep snapshots of")
-        self.series = CheckpointSeries(
-            self._folder, self._keep, prefix=self._prefix, format=self._format, resume=self._resume
-        )
+        open_series = CheckpointSeries.resume if self._resume else CheckpointSeries.create
+        self.series = open_series(self._folder, self._keep, prefix=self._prefix, format=self._format)
         self._resume = True  # a further call of Model.train goes on
         self._before = None
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from dimred.checkpoints.checkpoint_io import write_checkpoint
-from dimred.checkpoints.series import CheckpointSeries
+from dimred.checkpoints.series import CheckpointSeries, SeriesWriter
 from dimred.checkpoints.states import FullCheckpoints, check_finite
 from dimred.config import StageOneConfig
 from dimred.io.atomic import retry
@@ -44,7 +44,7 @@ class StageOne:
         self._per_epoch = run.task.steps_per_epoch
         if weights is not None:
             run.pins["model.weights"] = Pin(weights.digest, str(weights.path.resolve()))
-        self._snapshots: CheckpointSeries | None = None  # on rank 0
+        self._snapshots: SeriesWriter | None = None  # on rank 0
         n_snapshots = self._settings.snapshots.per_epoch
         # The steps, from 1, after which a snapshot is taken in each epoch that has snapshots.
         self._snapshot_steps = {round(self._per_epoch * part / n_snapshots) for part in range(1, n_snapshots + 1)}
@@ -114,13 +114,13 @@ class StageOne:
         """Return whether ``stop`` ends the training after this epoch."""
         return self.stop is not None and self.stop.reason is not None
 
-    def _rewind(self) -> CheckpointSeries:
+    def _rewind(self) -> SeriesWriter:
         """Remove files written after the step that the run goes on from, and return the remaining snapshots."""
         prefix, options = self._settings.model.file_prefix, self._settings.snapshots
         self.checkpoints = FullCheckpoints(self._folder, prefix, self._settings.checkpoints.keep)
         self.checkpoints.forget_after(self.run.finished_epochs)
-        snapshots = CheckpointSeries(
-            self._folder / SNAPSHOTS, options.keep, prefix=prefix, format=options.format, resume=True
+        snapshots = CheckpointSeries.resume(
+            self._folder / SNAPSHOTS, options.keep, prefix=prefix, format=options.format
         )
         snapshots.rewind(self.run.n_steps)
         self.run.states.forget_after(self.run.n_steps)

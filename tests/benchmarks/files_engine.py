@@ -39,7 +39,7 @@ def median_of(work: Callable[[int], object]) -> Cost:
 
 
 def append(folder: Path, point: Point) -> Cost:
-    weights, series = arrays(point), CheckpointSeries(folder / "snapshots", keep=2)
+    weights, series = arrays(point), CheckpointSeries.create(folder / "snapshots", keep=2)
     cost = median_of(lambda number: series.append(weights, step=number + 1, epoch=number + 1))
     shutil.rmtree(series.directory)
     return cost

@@ -23,7 +23,7 @@ def prepare(folder: Path, point: Point) -> Cost:
 
     sizes = [min(_LAYER, point["weights"] - first) for first in range(0, point["weights"], _LAYER)]
     weights = {f"layer{number}": noise(size).copy() for number, size in enumerate(sizes)}
-    series = CheckpointSeries(folder / "snapshots", keep=None)
+    series = CheckpointSeries.create(folder / "snapshots", keep=None)
     for step in range(1, point["snapshots"] + 1):
         for weight in weights.values():
             weight += np.float32(0.01) * noise(weight.size)

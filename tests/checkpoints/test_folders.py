@@ -69,11 +69,11 @@ def test_any_other_folder_is_refused_and_the_way_round_leads_on(tmp_path, kind):
         for number, tensors in enumerate(arrays if kind == "odd names" else (), start=9):
             write_file(tmp_path / f"epoch_{number}.safetensors", tensors)
     with pytest.raises(
-        SeriesError, match=r"NAME-EPOCH_STEP.*CheckpointSeries\(folder\)\.append\(weights, step="
+        SeriesError, match=r"NAME-EPOCH_STEP.*CheckpointSeries\.create\(folder\)\.append\(weights, step="
     ) as error:
         fit_basis(tmp_path, 2)
     assert f"series is {str(tmp_path)!r}" in str(error.value)
-    series = CheckpointSeries(tmp_path / "series")
+    series = CheckpointSeries.create(tmp_path / "series")
     for step, tensors in enumerate(arrays, start=1):
         weights = {name: tensors[name] for name in ("conv.weight", "fc.weight")}
         series.append(weights, step=step, epoch=step)

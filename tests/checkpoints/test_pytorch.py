@@ -17,7 +17,7 @@ def test_a_pytorch_loop_keeps_snapshots_and_loads_their_mean(tmp_path: Path) -> 
     network = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
     inputs = torch.randn(32, 4)
-    series, history = dimred.CheckpointSeries(tmp_path / "snapshots", keep=3), []
+    series, history = dimred.CheckpointSeries.create(tmp_path / "snapshots", keep=3), []
     for step in range(1, 6):
         optimizer.zero_grad()
         (network(inputs) - inputs.sum(1, keepdim=True)).square().mean().backward()

@@ -19,7 +19,7 @@ def weights(value: float) -> dict[str, np.ndarray]:
 
 
 def fill(directory, steps, keep=3, format="ckpt", **options):
-    series = CheckpointSeries(directory, keep, prefix="resnet", format=format, resume=True)
+    series = CheckpointSeries.resume(directory, keep, prefix="resnet", format=format)
     for step in steps:
         series.append(weights(step), step=step, epoch=step, **options)
     return series
@@ -51,7 +51,7 @@ def test_an_old_snapshot_that_can_not_be_removed_does_not_end_the_run(tmp_path):
 def test_bfloat16_is_appended_as_float32(tmp_path):
     values = np.array([1.5, -0.25, 3e38], np.float32)
     parameter = Parameter(Tensor(values, ms.bfloat16), name="w")
-    path = CheckpointSeries(tmp_path).append({"w": parameter}, step=1, epoch=1)
+    path = CheckpointSeries.create(tmp_path).append({"w": parameter}, step=1, epoch=1)
     values_read = read_checkpoint(path)["w"]
     assert values_read.dtype == np.float32
     np.testing.assert_allclose(values_read, values, rtol=2**-8)
@@ -64,7 +64,7 @@ def test_another_format_goes_on_with_the_series_and_rewinds_both(tmp_path):
     assert [path.name for path in CheckpointSeries.open(tmp_path).paths] == names
     assert list(read_checkpoint(series.paths[2])) == ["a", "b"]
     assert read_checkpoint(series.paths[2])["a"][0, 0] == 3
-    CheckpointSeries(tmp_path, prefix="resnet", resume=True).rewind(1)
+    CheckpointSeries.resume(tmp_path, prefix="resnet").rewind(1)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["manifest.json", names[0]]
 
 
@@ -117,17 +117,15 @@ def test_wrong_arguments_are_refused(tmp_path):
         ({"directory": __file__}, r"test_series\.py', which is a file; name a folder"),
     ):
         with pytest.raises(ConfigError, match=words):
-            CheckpointSeries(**{"directory": tmp_path} | arguments)
+            CheckpointSeries.create(**{"directory": tmp_path} | arguments)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_series_opened_for_reading_can_not_be_written(tmp_path):
-    fill(tmp_path, [1])
-    series = CheckpointSeries.open(tmp_path)
-    with pytest.raises(SeriesError, match="opened for reading"):
-        series.append(weights(2), step=2, epoch=2)
-    with pytest.raises(SeriesError, match="opened for reading"):
-        series.rewind(0)
+def test_a_series_that_was_opened_or_selected_does_not_write(tmp_path):
+    writer = fill(tmp_path, [1])
+    for series in (CheckpointSeries.open(tmp_path), writer.select(last=1)):
+        assert type(series) is CheckpointSeries
+        assert not hasattr(series, "append")
 
 
 def test_snapshots_that_no_manifest_lists_are_not_removed(tmp_path):
@@ -135,7 +133,7 @@ def test_snapshots_that_no_manifest_lists_are_not_removed(tmp_path):
     fill(tmp_path, [1, 2, 3])
     (tmp_path / "manifest.json").unlink()
     with pytest.raises(SeriesError, match=r"has snapshots, but no manifest\.json that lists them; restore it"):
-        CheckpointSeries(tmp_path, prefix="resnet", resume=True)
+        CheckpointSeries.resume(tmp_path, prefix="resnet")
     assert len(CheckpointSeries.open(tmp_path)) == 3
 
 
@@ -198,7 +196,7 @@ def test_a_damaged_manifest_is_explained(tmp_path, change, words):
     content = read_checksummed(tmp_path / "manifest.json", SERIES)
     change(content)
     write_checksummed(tmp_path / "manifest.json", SERIES, content)
-    for open_series in (CheckpointSeries.open, CheckpointSeries):
+    for open_series in (CheckpointSeries.open, CheckpointSeries.create, CheckpointSeries.resume):
         with pytest.raises(SeriesError, match=words):
             open_series(tmp_path)
 
@@ -206,13 +204,15 @@ def test_a_damaged_manifest_is_explained(tmp_path, change, words):
 def test_a_used_folder_is_refused_when_it_is_opened_and_nothing_changes(tmp_path):
     fill(tmp_path, [1, 2])
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    with pytest.raises(SeriesError, match=r"has snapshots of an earlier training\. Name another folder.*resume=True"):
-        CheckpointSeries(tmp_path, prefix="other")
+    with pytest.raises(
+        SeriesError, match=r"has snapshots of an earlier training\. Name another folder.*CheckpointSeries\.resume"
+    ):
+        CheckpointSeries.create(tmp_path, prefix="other")
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     (tmp_path / "killed").mkdir()  # before its first manifest
     write_checkpoint(tmp_path / "killed" / "resnet-1_1.ckpt", weights(1))
     with pytest.raises(SeriesError, match="snapshots of an earlier training"):
-        CheckpointSeries(tmp_path / "killed", prefix="resnet")
+        CheckpointSeries.create(tmp_path / "killed", prefix="resnet")
     assert fill(tmp_path / "killed", [1]).steps == [1]
 
 
@@ -220,7 +220,7 @@ def test_what_a_killed_writer_left_is_removed_by_the_next(tmp_path):
     with slow_writer(tmp_path / "net-1_1.ckpt"):
         pass
     assert len(list(tmp_path.iterdir())) == 1
-    CheckpointSeries(tmp_path)
+    CheckpointSeries.create(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -233,7 +233,7 @@ def test_what_a_killed_writer_left_is_removed_by_the_next(tmp_path):
     ids=lambda value: str(value)[:9].encode(errors="replace").decode(),
 )
 def test_a_name_that_no_reader_takes_is_refused_before_anything_is_written(tmp_path, name, format):
-    series = CheckpointSeries(tmp_path, format=format)
+    series = CheckpointSeries.create(tmp_path, format=format)
     with pytest.raises(ConfigError, match=r"weights has the name .*; a name is a text of up to 65,536 bytes"):
         series.append({**weights(2), name: np.ones(2, np.float32)}, 2, 2)
     assert list(tmp_path.iterdir()) == []

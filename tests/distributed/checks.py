@@ -172,7 +172,7 @@ def averages(ranks: Ranks) -> dict:
     rows = np.random.default_rng(2).standard_normal((5, 101)).astype(np.float32)
     layout = WeightLayout.from_weights({"w": rows[0]})
     with tempfile.TemporaryDirectory() as own:
-        series = CheckpointSeries(own) if ranks.is_rank_zero else None
+        series = CheckpointSeries.create(own) if ranks.is_rank_zero else None
         for step, row in enumerate(rows, start=1) if series is not None else ():
             series.append({"w": row}, step, step)
         of_snapshots = SnapshotAverages(series, layout, ranks)

@@ -22,7 +22,7 @@ LAYOUT = WeightLayout.from_weights({"w": np.zeros((M, 1), np.float32)})
 
 
 def write(folder: Path, snapshots: Iterable[dict[str, Any]], keep: int = N) -> CheckpointSeries:
-    series = CheckpointSeries(folder, keep=keep)
+    series = CheckpointSeries.create(folder, keep=keep)
     for number, weights in enumerate(snapshots, start=1):
         series.append(weights, step=10 * number, epoch=number)
     return series

@@ -45,7 +45,7 @@ def make(to: Path) -> None:
     _run_twice(stage_1_run(StageOneConfig.model_validate(TASK | STAGE_1)), to / "stage_1")
     weights = to / "stage_1" / "checkpoint_stage_1" / "network-2_4.ckpt"
     snapshots = CheckpointSeries.open(weights.parent / "checkpoint_pca")
-    series = CheckpointSeries(to / "series", format="safetensors")
+    series = CheckpointSeries.create(to / "series", format="safetensors")
     for path, entry in zip(snapshots.paths, snapshots.entries, strict=True):
         series.append(read_checkpoint(path), entry.step, entry.epoch)
     matrix = to / "pca_mat.npy"

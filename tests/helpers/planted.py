@@ -56,7 +56,7 @@ def as_weights(vector: np.ndarray) -> dict[str, np.ndarray]:
 
 def write_series(directory: Path, snapshots: np.ndarray, first_step: int = 1) -> CheckpointSeries:
     """Append the rows as snapshots, the first at ``first_step``, and return the series, opened for reading."""
-    series = CheckpointSeries(directory, keep=None, prefix="net")
+    series = CheckpointSeries.create(directory, keep=None, prefix="net")
     for step, vector in enumerate(snapshots, first_step):
         series.append(as_weights(vector), step=step, epoch=step)
     return CheckpointSeries.open(directory)

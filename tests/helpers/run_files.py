@@ -41,7 +41,7 @@ def write_run(folder: Path, epochs: int, per_epoch: int, first_epoch: int) -> Ru
     """
     files = RunFiles(folder / "stage_1", folder / "stage_2")
     rng = np.random.default_rng(0)
-    series = CheckpointSeries(files.stage_1 / "checkpoint_stage_1" / "checkpoint_pca", keep=None)
+    series = CheckpointSeries.create(files.stage_1 / "checkpoint_stage_1" / "checkpoint_pca", keep=None)
     for epoch in range(first_epoch, epochs + 1):
         for part in range(1, per_epoch + 1):
             vector = rng.normal(size=N_WEIGHTS).astype(np.float32)

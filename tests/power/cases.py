@@ -55,7 +55,7 @@ class Case(NamedTuple):
 
 def write_series(folder: Path) -> Path:
     """Write six snapshots of a small network."""
-    rng, series = np.random.default_rng(0), CheckpointSeries(folder, keep=None)
+    rng, series = np.random.default_rng(0), CheckpointSeries.create(folder, keep=None)
     for number in range(1, 7):
         arrays = {"weight": rng.normal(size=(40, 5)), "bias": rng.normal(size=7)}
         series.append({name: value.astype(np.float32) for name, value in arrays.items()}, number, number)

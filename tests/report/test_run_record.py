@@ -50,7 +50,7 @@ def test_the_spectrum_is_left_out_if_a_run_at_work_has_removed_a_snapshot(
 ) -> None:
     checkpoints = write_run(tmp_path, epochs=9, per_epoch=1, first_epoch=1).stage_1 / "checkpoint_stage_1"
     record = read_stage_1(checkpoints)
-    at_work = CheckpointSeries(checkpoints / "checkpoint_pca", keep=4, resume=True)
+    at_work = CheckpointSeries.resume(checkpoints / "checkpoint_pca", keep=4)
     at_work.append({"weight": np.ones(6, np.float32)}, 10, 10)
     assert record.variance_fractions() is None
     assert f"The spectrum of the snapshots is left out: {record.snapshots.paths[0]} is not found." in caplog.messages

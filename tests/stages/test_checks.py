@@ -56,7 +56,7 @@ def network() -> nn.Cell:
 def weights(network: nn.Cell, tmp_path: Path) -> Path:
     """Write every parameter of the network, and one snapshot beside it."""
     folder = tmp_path / "checkpoint_stage_1"
-    CheckpointSeries(folder / "checkpoint_pca", keep=9).append(to_arrays(network.trainable_params()), 1, 1)
+    CheckpointSeries.create(folder / "checkpoint_pca", keep=9).append(to_arrays(network.trainable_params()), 1, 1)
     write_checkpoint(folder / "resnet_small-1_74.ckpt", to_arrays(network.get_parameters()))
     return folder / "resnet_small-1_74.ckpt"
 
@@ -182,7 +182,7 @@ def test_a_stage_2_that_goes_on_takes_the_basis_it_began_with_whatever_became_of
     out, folder = data.parent / "out", data.parent / "series"
     (weights.parent / "checkpoint_pca" / "manifest.json").write_text("{")
     out.mkdir()
-    series, rng = CheckpointSeries(folder), np.random.default_rng(0)
+    series, rng = CheckpointSeries.create(folder), np.random.default_rng(0)
     for step in range(1, 34):
         noise = {weight.name: rng.normal(size=weight.shape).astype(np.float32) for weight in network.trainable_params()}
         series.append(noise, step, step)

@@ -38,7 +38,7 @@ def commands(folder: Path, n_snapshots: int) -> list[list[str]]:
     """Return the commands after a stage 1 that kept so many snapshots, and whose recipe searches in 32 directions."""
     run_folder = folder / "a run" / "device0_stage_1"
     weights = run_folder / "checkpoint_stage_1" / "network-4_4.ckpt"
-    series = CheckpointSeries(weights.parent / "checkpoint_pca", 40)
+    series = CheckpointSeries.create(weights.parent / "checkpoint_pca", 40)
     for step in range(n_snapshots):
         series.append({"w": np.float32([step])}, step, 1)
     settings = StageOneConfig.checked(TASK | {"stage_2": {"data": {"batch_size": 256}}})

@@ -61,7 +61,7 @@ def test_it_is_resumed_to_the_same_bytes_and_with_the_same_snapshots_alone(check
     assert not differences(results(out), results(tmp_path / "whole"))
     stage_2(**arguments, overrides=[OWN], out=tmp_path / "trial", fast_dev_run=True)
     assert StageTwoResult.read(tmp_path / "trial" / "result.json").epochs == 0
-    series = CheckpointSeries(weights.parent / "checkpoint_pca", resume=True)
+    series = CheckpointSeries.resume(weights.parent / "checkpoint_pca")
     series.rewind(4)
     other = {name: value + 1 for name, value in read_checkpoint(series.paths[0]).items()}
     series.append(other, 8, 2)

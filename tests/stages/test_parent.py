@@ -188,7 +188,7 @@ def test_a_checkpoint_is_paired_with_the_snapshots_up_to_its_epoch(tmp_path: Pat
     assert not of_epoch(2).has_snapshots
     (tmp_path / "checkpoint_pca").mkdir()
     assert not of_epoch(2).has_snapshots
-    series = CheckpointSeries(tmp_path / "checkpoint_pca", keep=9)
+    series = CheckpointSeries.create(tmp_path / "checkpoint_pca", keep=9)
     for epoch in range(1, 5):
         series.append({"weight": np.full(3, epoch, np.float32)}, step=5 * epoch, epoch=epoch)
     for last, steps in ((2, [5, 10]), (4, [5, 10, 15, 20]), (None, [5, 10, 15, 20])):

@@ -252,7 +252,7 @@ def search(
 def fit(points: np.ndarray, training: Training, folder: Path) -> SubspaceBasis:
     """Fit the directions of snapshots (n, M) up to epoch ``END``, by the files that a run would have."""
     if not (folder / "manifest.json").exists():
-        series = CheckpointSeries(folder, keep=None)
+        series = CheckpointSeries.create(folder, keep=None)
         for epoch, point in enumerate(points[: END - FIRST_SNAPSHOT + 1], FIRST_SNAPSHOT):
             series.append(training.layout.unflatten(point), step=epoch, epoch=epoch)
     return fit_basis(folder, N_COMPONENTS, layout=training.layout)

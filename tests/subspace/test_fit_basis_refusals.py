@@ -54,7 +54,7 @@ def test_a_network_that_no_snapshot_fits_is_what_is_wrong_and_not_a_snapshot(tmp
     """Such as one with a layer that was frozen when the snapshots were taken."""
     network = nn.SequentialCell(nn.Dense(3, 2), nn.Dense(2, 2))
     network[0].weight.requires_grad = False
-    series = CheckpointSeries(tmp_path / "s")
+    series = CheckpointSeries.create(tmp_path / "s")
     for step in range(4):
         series.append({p.name: p + 1.0 * step for p in network.trainable_params()}, step=step, epoch=step)
     assert fit_basis(series, 1, network=network).n_weights == 8
