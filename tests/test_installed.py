@@ -111,7 +111,7 @@ series = dimred.CheckpointSeries.create("run")
 assert_type(series.steps, list[int])
 assert_type(dimred.fit_basis(series, 3), dimred.SubspaceBasis)
 assert_type(dimred.merge("run", "out.safetensors"), dict[str, Any])
-assert_type(dimred.SnapshotCallback("run").series, dimred.CheckpointSeries | None)
+snapshots: dimred.CheckpointSeries | None = dimred.SnapshotCallback("run").series
 dimred.fit_basis(series, "3")
 dimred.no_such_name
 """

@@ -4,6 +4,7 @@ import secrets
 import shutil
 import sys
 import time
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -109,25 +110,22 @@ def train(
     from dimred.launch.job import make_job
     from dimred.launch.launcher import launch
 
-    if stage == "stage-2" and weights is None:
-        raise ConfigError("WEIGHTS is missing; stage-2 begins with stage 1's last full checkpoint")
     if fast_dev_run and resume:
-        why = "begins in a folder of its own, which has nothing to resume"
-        raise ConfigError(f"--fast-dev-run {why}; leave --resume out")
+        raise ConfigError(
+            "--fast-dev-run begins in a folder of its own, which has nothing to resume; leave --resume out"
+        )
+    _check_stage(stage, weights, go_on_from)
     name = stage.replace("-", "_")
-    settings = StageOneConfig if stage == "stage-1" else StageTwoConfig
+    model_of_config = StageOneConfig if stage == "stage-1" else StageTwoConfig
     goes_on = resume and any(out.glob(f"device*_{name}/{PINS}"))  # a run has begun, with a configuration of its own
     is_for_imagenet = stage == "stage-1" and config is None and not goes_on
-    if config is not None or is_for_imagenet:
-        config = config_file(config or Path("imagenet"))
-    parts = {"model.name": model, "data.dataset": dataset, "loss": loss, "metric": metric}
-    overrides = [*(overrides or []), *(f"{key}={value}" for key, value in parts.items() if value)]
+    if is_for_imagenet:
+        config = Path("imagenet")
+    settings = overrides or []
+    settings += _settings_of({"model.name": model, "data.dataset": dataset, "loss": loss, "metric": metric})
     if config is not None:  # otherwise the ranks find it in the run of stage 1, or in their own
-        load_config(settings, config, overrides)
-    if stage == "stage-1" and weights is not None:
-        raise ConfigError(f"WEIGHTS is {str(weights)!r}, but stage-1 takes DATA alone; leave it out")
-    if stage == "stage-2" and go_on_from is not None:
-        raise ConfigError(f"--from is {str(go_on_from)!r}, but stage-2 begins with WEIGHTS; leave --from out")
+        config = config_file(config)
+        load_config(model_of_config, config, settings)
     # The other hosts read WEIGHTS and PCA_MAT under host 0's paths.
     _check_paths(data, go_on_from, None if node_rank else weights, None if node_rank else pca_mat)
     if is_for_imagenet:
@@ -139,21 +137,57 @@ def train(
     else:
         device_target = device_target or "Ascend"  # only Ascend's devices have a table
     arguments = [str(without_dots(path)) for path in (data, weights, pca_mat) if path is not None]
-    arguments += [] if config is None else ["--config", str(config.absolute())]
-    arguments += [] if go_on_from is None else ["--from", str(go_on_from.absolute())]
-    arguments += ["--device-target", device_target, *(f"--set={override}" for override in overrides)]
-    arguments += [option for option, is_given in (("--resume", resume), ("--fast-dev-run", fast_dev_run)) if is_given]
+    arguments += _options_of_files({"--config": config, "--from": go_on_from})
+    arguments += ["--device-target", device_target]
+    arguments += [f"--set={setting}" for setting in settings]
+    arguments += _flags({"--resume": resume, "--fast-dev-run": fast_dev_run})
     job = make_job(
-        f"dimred.pipelines.{name}", name, arguments,
-        out=out, devices=devices, device_target=device_target, rank_table=rank_table,
-        nodes=nodes, node_rank=node_rank, master_addr=master_addr, master_port=master_port,
-    )  # fmt: skip
+        f"dimred.pipelines.{name}",
+        name,
+        arguments,
+        out=out,
+        devices=devices,
+        device_target=device_target,
+        rank_table=rank_table,
+        nodes=nodes,
+        node_rank=node_rank,
+        master_addr=master_addr,
+        master_port=master_port,
+    )
     if dry_run:
         print("\n".join(job.describe()))
     elif fast_dev_run:
         raise typer.Exit(_try_out(job, stall_timeout))
     else:
         raise typer.Exit(launch(job, resume=resume, stall_timeout_seconds=stall_timeout))
+
+
+def _settings_of(values: Mapping[str, str | None]) -> Iterator[str]:
+    """Yield ``key=value`` for each key that is given."""
+    for key, value in values.items():
+        if value:
+            yield f"{key}={value}"
+
+
+def _options_of_files(files: Mapping[str, Path | None]) -> Iterator[str]:
+    """Yield each option that is given, and the absolute path of its file."""
+    for option, path in files.items():
+        if path is not None:
+            yield from (option, str(path.absolute()))
+
+
+def _flags(options: Mapping[str, bool]) -> list[str]:
+    return [option for option, is_given in options.items() if is_given]
+
+
+def _check_stage(stage: str, weights: Path | None, go_on_from: Path | None) -> None:
+    """Raise ConfigError if WEIGHTS or --from does not go with the stage."""
+    if stage == "stage-2" and weights is None:
+        raise ConfigError("WEIGHTS is missing; stage-2 begins with stage 1's last full checkpoint")
+    if stage == "stage-2" and go_on_from is not None:
+        raise ConfigError(f"--from is {str(go_on_from)!r}, but stage-2 begins with WEIGHTS; leave --from out")
+    if stage == "stage-1" and weights is not None:
+        raise ConfigError(f"WEIGHTS is {str(weights)!r}, but stage-1 takes DATA alone; leave it out")
 
 
 def _check_paths(data: Path, go_on_from: Path | None, weights: Path | None, pca_mat: Path | None) -> None:

@@ -13,6 +13,8 @@ import shlex
 import signal
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -41,6 +43,7 @@ from dimred.merging.score_log import Average, ScoreLog, choose_winner, score_can
 from dimred.merging.user_metric import FunctionMetric, MetricError, ProcessMetric, Score
 
 _log = logging.getLogger(__name__)
+_CANDIDATE = "candidate-"  # how the names of averages begin until one is the result
 
 
 def merge(
@@ -99,71 +102,52 @@ def merge(
         RunError: another process is writing ``out``; ``OUT.merge`` has scores and ``resume`` is not set; or ``resume``
             is set, and the scores are damaged or belong to a different merge.
         FaultError: a file can't be written.
-        StoppedError: a signal, such as that of ctrl-C or SIGTERM, ended the merge; see ``stop_signals``.
+        StoppedError: a signal, such as ctrl-C's or SIGTERM, ended the merge; see ``stop_signals``.
     """
-    checkpoints = list_sources(checkpoints)
-    command = _command(locals())
+    named = list_sources(checkpoints)
     check_type("out", out, (str, os.PathLike), "the path of the new file or folder")
-    for name, path in {"rest": rest, "names_from": names_from}.items():
-        check_type(name, path, (str, os.PathLike, type(None)), "the path of a checkpoint")
     target = Path(out)
-    if metric is None and (minimize or maximize or resume or budget is not None):
-        raise ConfigError(
-            "minimize=, maximize=, budget= and resume= need metric=",
-            settings=["minimize=", "maximize=", "budget=", "resume=", "metric="],
-        )
-    if metric is not None and profile is not None:
-        raise ConfigError(
-            f"profile is {profile!r}, but the metric chooses windows and profiles; leave it out", argument="profile"
-        )
-    if metric is not None and minimize == maximize:
-        raise ConfigError(
-            "say which is better: either minimize=True or maximize=True", settings=["minimize=True", "maximize=True"]
-        )
-    for name, number in {"budget": budget, "lora_rank": lora_rank}.items():
-        if number is not None:
-            check_number(name, number, at_least=1, whole=True)
-    check_number("timeout", timeout, above=0)
+    _check_paths(names_from=names_from, rest=rest)
+    _check_metric(metric, profile, minimize=minimize, maximize=maximize, budget=budget, resume=resume)
+    _check_numbers(budget=budget, lora_rank=lora_rank, timeout=timeout)
     if callable(metric):
         _check_function(metric)
     check_is_new(target)
+    command = _command(
+        named,
+        {
+            "out": out,
+            "metric": metric,
+            "minimize": minimize,
+            "maximize": maximize,
+            "budget": budget,
+            "timeout": timeout,
+            "resume": resume,
+            "profile": profile,
+            "last": last,
+            "from_step": from_step,
+            "to_step": to_step,
+            "order": order,
+            "names_from": names_from,
+            "dtype": dtype,
+            "rest": rest,
+            "lora_rank": lora_rank,
+        },
+    )
     layout = None if names_from is None else layout_from(Path(names_from))
-    inputs = open_checkpoints(checkpoints, order, last=last, from_step=from_step, to_step=to_step, layout=layout)
+    inputs = open_checkpoints(named, order, last=last, from_step=from_step, to_step=to_step, layout=layout)
     template = _template_of(inputs, rest, lora_rank)
     check_target(target, template, dtype)
     log_copied(template, inputs[-1].layout.names)
     if metric is None:
         profile = "uniform" if profile is None else profile
-        coefficients = profile_coefficients(profile, [checkpoint.step for checkpoint in inputs])
-        if gives_numbers(profile):
-            coefficients = coefficients[as_named(inputs, checkpoints)]
-            pairs = [f"{c:g} {one.path}" for c, one in zip(coefficients, inputs, strict=True)]
-            _log.info(f"coefficients of the checkpoints, the oldest first: {', '.join(pairs)}")
+        coefficients = _coefficients_of(profile, inputs, named)
     elif len(inputs) < 2:
         raise SeriesError(
             f"{inputs[0].path} is the only checkpoint that is left; to choose, a metric needs two or more"
         )
-    work = work_folder(target)
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(_stoppable())  # first, so that it ends last
-        stack.enter_context(name_faults(target))
-        lock = stack.enter_context(FolderLock(work, "out", target))
-        stack.callback(lock.remove)
-        remove_leftovers(target.parent)
-        remove_leftovers(work, is_only_writer=True)
-        for leftover in work.glob("candidate-*"):
-            remove(leftover)
-
-        def write(coefficients: np.ndarray) -> tuple[Path, dict[str, Any]]:
-            """Write an average under a new name, and return its path and entries to add to the record.
-
-            The path is absolute and new each time, because a metric may change the current folder, and may cache
-            results by path.
-            """
-            candidate = work.absolute() / f"candidate-{uuid.uuid4().hex[:8]}{target.suffix}"
-            stack.callback(discard, candidate)
-            return candidate, write_network(inputs, coefficients, candidate, template, dtype, lora_rank=lora_rank)
-
+    with _stoppable(), _folder_to_work_in(target) as work:
+        write = _AverageWriter(inputs, template, work.absolute(), target.suffix, dtype, lora_rank)
         if metric is None:
             result, notes = write(coefficients)
             notes |= {"profile": profile}
@@ -186,12 +170,87 @@ def merge(
     return record
 
 
-def _check_function(metric: Callable[..., Any]) -> None:
-    """Check that a metric that is a function can be called with a candidate."""
-    try:
-        FunctionMetric(metric)
-    except MetricError as error:
-        raise ConfigError(f"metric is {shown(metric)}, which can't be used: {error}") from None
+def _check_paths(**paths: object) -> None:
+    for name, path in paths.items():
+        check_type(name, path, (str, os.PathLike, type(None)), "the path of a checkpoint")
+
+
+def _check_metric(
+    metric: object, profile: str | None, *, minimize: bool, maximize: bool, budget: int | None, resume: bool
+) -> None:
+    """Check that the arguments that go with a metric are there if there is one, and not otherwise."""
+    if metric is None:
+        if minimize or maximize or resume or budget is not None:
+            raise ConfigError(
+                "minimize=, maximize=, budget= and resume= need metric=",
+                settings=["minimize=", "maximize=", "budget=", "resume=", "metric="],
+            )
+        return
+    if profile is not None:
+        raise ConfigError(
+            f"profile is {profile!r}, but the metric chooses windows and profiles; leave it out", argument="profile"
+        )
+    if minimize == maximize:
+        raise ConfigError(
+            "say which is better: either minimize=True or maximize=True", settings=["minimize=True", "maximize=True"]
+        )
+
+
+def _check_numbers(*, budget: int | None, lora_rank: int | None, timeout: float) -> None:
+    for name, number in {"budget": budget, "lora_rank": lora_rank}.items():
+        if number is not None:
+            check_number(name, number, at_least=1, whole=True)
+    check_number("timeout", timeout, above=0)
+
+
+def _coefficients_of(profile: str, inputs: Sequence[SavedNetwork], named: Sequence[str]) -> np.ndarray:
+    """Return the coefficients of the checkpoints, the oldest first; if the user gave numbers, log whose each is."""
+    coefficients = profile_coefficients(profile, [checkpoint.step for checkpoint in inputs])
+    if gives_numbers(profile):
+        coefficients = coefficients[as_named(inputs, named)]
+        pairs = [f"{c:g} {one.path}" for c, one in zip(coefficients, inputs, strict=True)]
+        _log.info(f"coefficients of the checkpoints, the oldest first: {', '.join(pairs)}")
+    return coefficients
+
+
+@contextlib.contextmanager
+def _folder_to_work_in(target: Path) -> Iterator[Path]:
+    """Lock the folder beside the target inside the block, and leave no candidate in it before and after."""
+    work = work_folder(target)
+    candidates = partial(work.absolute().glob, f"{_CANDIDATE}*")
+    with name_faults(target), FolderLock(work, "out", target) as lock:
+        try:
+            remove_leftovers(target.parent)
+            remove_leftovers(work, is_only_writer=True)
+            for leftover in candidates():
+                remove(leftover)
+            yield work
+        finally:
+            for candidate in candidates():
+                discard(candidate)
+            lock.remove()
+
+
+@dataclass(frozen=True)
+class _AverageWriter:
+    """Writes averages of the inputs into a folder."""
+
+    inputs: Sequence[SavedNetwork]
+    template: SavedNetwork
+    folder: Path
+    suffix: str  # of the file; empty for a folder
+    dtype: str | None
+    lora_rank: int | None
+
+    def __call__(self, coefficients: np.ndarray) -> tuple[Path, dict[str, Any]]:
+        """Write an average under a new name, and return its path and entries to add to the record.
+
+        The path is absolute and new each time, because a metric may change the current folder, and may cache results
+        by path.
+        """
+        path = self.folder / f"{_CANDIDATE}{uuid.uuid4().hex[:8]}{self.suffix}"
+        notes = write_network(self.inputs, coefficients, path, self.template, self.dtype, lora_rank=self.lora_rank)
+        return path, notes
 
 
 def _template_of(inputs: Sequence[SavedNetwork], rest: str | Path | None, lora_rank: int | None) -> SavedNetwork:
@@ -209,6 +268,28 @@ def _template_of(inputs: Sequence[SavedNetwork], rest: str | Path | None, lora_r
     template = inputs[-1] if rest is None else _open_rest(Path(rest), inputs)
     if misfit := template.misfit(inputs[-1].layout):
         raise ConfigError(f"rest is {str(rest)!r}, which is not of the checkpoints' network: {misfit}", argument="rest")
+    return template
+
+
+def _check_function(metric: Callable[..., Any]) -> None:
+    """Check that a metric that is a function can be called with a candidate."""
+    try:
+        FunctionMetric(metric)
+    except MetricError as error:
+        raise ConfigError(f"metric is {shown(metric)}, which can't be used: {error}", argument="metric") from None
+
+
+def _template_of(inputs: Sequence[SavedNetwork], rest: str | Path | None, lora_rank: int | None) -> SavedNetwork:
+    """Return the checkpoint to copy everything but the weights from, after checking that it and the inputs fit."""
+    check_integers(inputs)
+    is_lora = adapter_config(inputs[-1]) is not None
+    if rest is not None and is_lora:
+        raise ConfigError(f"rest is {str(rest)!r}, but LoRA adapters have nothing else to copy; leave it out")
+    if lora_rank is not None and not is_lora:
+        raise ConfigError(f"lora_rank is {lora_rank}, but the checkpoints are not LoRA adapters; leave it out")
+    template = inputs[-1] if rest is None else _open_rest(Path(rest), inputs)
+    if misfit := template.misfit(inputs[-1].layout):
+        raise ConfigError(f"rest is {str(rest)!r}, which is not of the checkpoints' network: {misfit}")
     return template
 
 
@@ -285,13 +366,16 @@ def _number_of(stop: KeyboardInterrupt) -> int:
     return int(stop.args[0]) if stop.args else signal.SIGINT
 
 
-def _command(arguments: Mapping[str, Any]) -> str:
+def _command(checkpoints: Sequence[str], options: Mapping[str, Any]) -> str:
     """Return the command line for a call of ``merge`` with these arguments."""
-    words = ["dimred", "merge", *arguments["checkpoints"]]
-    for name, parameter in list(inspect.signature(merge).parameters.items())[1:]:
-        if (value := arguments[name]) != parameter.default:
-            text = getattr(value, "__qualname__", str(value))
-            words += [f"--{name.replace('_', '-')}", *([] if value is True else [text])]
+    parameters = inspect.signature(merge).parameters
+    words = ["dimred", "merge", *checkpoints]
+    for name, value in options.items():
+        if value == parameters[name].default:
+            continue
+        words.append(f"--{name.replace('_', '-')}")
+        if value is not True:
+            words.append(getattr(value, "__qualname__", str(value)))
     return shlex.join(words)
 
 

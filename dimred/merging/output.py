@@ -89,68 +89,107 @@ def write_network(
         OSError: the disk is full, or fails.
         CheckpointError: as ``stream_mean``; or a mean is too large for its type.
     """
-    unit_vectors = _unit_vectors(checkpoints[-1]) if np.count_nonzero(coefficients) > 1 else set()
-    mean_names = {*checkpoints[-1].layout.names, *(template.statistics if template in checkpoints else ())}
-    lora = LowRankMean(checkpoints, coefficients, lora_rank) if adapter_config(template) else None
-    shapes = {name: tensor.shape for name, tensor in template.tensors.items()} | (lora.shapes if lora else {})
+    writer = _MeanWriter(checkpoints, coefficients, template, dtype, lora_rank)
+    notes = {}
+    if writer.unit_vectors:
+        notes["spectral_norm"] = f"{len(writer.unit_vectors)} vectors are averages, scaled to norm 1"
+    if out.suffix:
+        writer.write(template.files[0], out)
+        return notes
+    out.mkdir()
+    for file in template.files:
+        writer.write(file, out / file.name)
+    copy_companions(template, out, dtype)
+    write_index(template, out)
+    if writer.lora is not None:
+        write_config(out, writer.lora)
+        notes["lora"] = str(writer.lora)
+    return notes
 
-    def write_file(path: Path, target: Path) -> None:
-        inside = [(name, tensor) for name, tensor in template.tensors.items() if tensor.file == path]
+
+class _MeanWriter:
+    """Writes files like the template's; the arguments are those of ``write_network``.
+
+    Attributes:
+        unit_vectors: names of the vectors that are scaled to norm 1.
+        lora: the mean of adapters; None for other checkpoints.
+    """
+
+    def __init__(
+        self,
+        checkpoints: Sequence[SavedNetwork],
+        coefficients: np.ndarray,
+        template: SavedNetwork,
+        dtype: str | None,
+        lora_rank: int | None,
+    ) -> None:
+        self._checkpoints = checkpoints
+        self._coefficients = coefficients
+        self._template = template
+        self._dtype = dtype
+        self._mean_names = set(checkpoints[-1].layout.names)
+        if template in checkpoints:
+            self._mean_names |= set(template.statistics)
+        self._shapes = {name: tensor.shape for name, tensor in template.tensors.items()}
+        self.unit_vectors: set[str] = set()
+        if np.count_nonzero(coefficients) > 1:
+            self.unit_vectors = _unit_vectors(checkpoints[-1])
+        self.lora: LowRankMean | None = None
+        if adapter_config(template):
+            self.lora = LowRankMean(checkpoints, coefficients, lora_rank)
+            self._shapes |= self.lora.shapes
+
+    def write(self, path: Path, target: Path) -> None:
+        """Write a new file with the entries of one of the template's files."""
+        inside = [(name, tensor) for name, tensor in self._template.tensors.items() if tensor.file == path]
         places = dict(sorted(inside, key=lambda pair: (pair[1].pieces[:1], pair[0])))  # in the order of their bytes
         with open_checkpoint(path) as source, target.open("x+b") as file:
-            descriptor = file.fileno()
             if target.suffix == ".safetensors":
-                dtypes = {name: place.dtype for name, place in places.items() if place.dtype != TEXT}
-                types = dtypes | (dict.fromkeys(mean_names & dtypes.keys(), DTYPES[dtype]) if dtype else {})
-                texts = _texts_of(source, path, places)
-                entries = {name: (types[name], shapes[name]) for name in types}
-                head, targets = safetensors_header(target, entries, texts)
-                file.write(head)
-                file.flush()
-                end = max([len(head), *(sum(target.pieces[0]) for target in targets.values())])
-                reserve(descriptor, end)  # fails now if the disk is too full
-                for name in targets.keys() - mean_names:
-                    content = np.empty(places[name].n_bytes, np.uint8)
-                    places[name].read_bytes(source.fileno(), 0, content)
-                    write_exactly(descriptor, content, targets[name].pieces[0][0])
+                places = self._copy_as_safetensors(source, path, places, file)
             else:
                 copy_file(source, path, file)
                 file.flush()
-                targets = places
-            means = {name: target for name, target in targets.items() if name in mean_names}
-
-            def write(name: str, start: int, mean: np.ndarray) -> None:
-                dtype = means[name].dtype
-                if _TOO_LARGE.get(dtype, np.inf) <= max(mean.max(), -mean.min()) < np.inf:
-                    raise CheckpointError(f"The mean of {name!r} has a number that is too large for {dtype}")
-                _write_entries(descriptor, means[name], start, mean)
-
-            names = [name for name in means if lora is None or name not in lora.shapes]
-            stream_mean(checkpoints, coefficients, names, write)
-            for name in unit_vectors & means.keys():
-                vector = means[name].read(descriptor).astype(np.float64).reshape(-1)
-                _write_entries(descriptor, means[name], 0, vector / (np.linalg.norm(vector) or 1.0))
-            for name, values in lora.factors() if lora else ():
-                if name in means:  # otherwise another shard holds it
-                    write(name, 0, values.reshape(-1))
+            self._write_means(file.fileno(), {name: places[name] for name in places if name in self._mean_names})
             if target.suffix == ".ckpt":
                 renew_ckpt_crc(file, target)
 
-    notes = {}
-    if unit_vectors:
-        notes["spectral_norm"] = f"{len(unit_vectors)} vectors are averages, scaled to norm 1"
-    if out.suffix:
-        write_file(template.files[0], out)
-    else:
-        out.mkdir()
-        for file in template.files:
-            write_file(file, out / file.name)
-        copy_companions(template, out, dtype)
-        write_index(template, out)
-        if lora:
-            write_config(out, lora)
-            notes["lora"] = str(lora)
-    return notes
+    def _copy_as_safetensors(
+        self, source: BinaryIO, path: Path, places: Mapping[str, StoredTensor], file: BinaryIO
+    ) -> dict[str, StoredTensor]:
+        """Write the header and all entries that have no mean; return the new place of every entry."""
+        types = {name: place.dtype for name, place in places.items() if place.dtype != TEXT}
+        if self._dtype is not None:
+            types |= dict.fromkeys(self._mean_names & types.keys(), DTYPES[self._dtype])
+        entries = {name: (dtype, self._shapes[name]) for name, dtype in types.items()}
+        header, targets = safetensors_header(Path(file.name), entries, _texts_of(source, path, places))
+        file.write(header)
+        file.flush()
+        ends = [start + size for target in targets.values() for start, size in target.pieces]
+        reserve(file.fileno(), max([len(header), *ends]))  # fails now if the disk is too full
+        for name in targets.keys() - self._mean_names:
+            content = np.empty(places[name].n_bytes, np.uint8)
+            places[name].read_bytes(source.fileno(), 0, content)
+            write_exactly(file.fileno(), content, targets[name].pieces[0][0])
+        return targets
+
+    def _write_means(self, descriptor: int, means: Mapping[str, StoredTensor]) -> None:
+        """Compute the means of a file's entries, and write them to their places."""
+
+        def write(name: str, start: int, mean: np.ndarray) -> None:
+            dtype = means[name].dtype
+            if _TOO_LARGE.get(dtype, np.inf) <= max(mean.max(), -mean.min()) < np.inf:
+                raise CheckpointError(f"The mean of {name!r} has a number that is too large for {dtype}")
+            _write_entries(descriptor, means[name], start, mean)
+
+        factors = () if self.lora is None else self.lora.shapes
+        stream_mean(self._checkpoints, self._coefficients, [name for name in means if name not in factors], write)
+        for name in self.unit_vectors & means.keys():
+            vector = means[name].read(descriptor).astype(np.float64).reshape(-1)
+            _write_entries(descriptor, means[name], 0, vector / (np.linalg.norm(vector) or 1.0))
+        if self.lora is not None:
+            for name, values in self.lora.factors():
+                if name in means:  # otherwise another shard holds it
+                    write(name, 0, values.reshape(-1))
 
 
 def _unit_vectors(checkpoint: SavedNetwork) -> set[str]:
