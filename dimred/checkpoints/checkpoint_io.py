@@ -14,6 +14,7 @@ import numpy as np
 
 from dimred.checkpoints.ckpt_format import LONGEST_NAME, check_ckpt_crc, read_ckpt_index, write_ckpt
 from dimred.checkpoints.layout import WeightLayout, as_array
+from dimred.checkpoints.safetensors_format import read_safetensors_index, write_safetensors
 from dimred.checkpoints.stored_tensor import StoredTensor, reading
 from dimred.errors import CheckpointError, ConfigError, shown
 from dimred.io.atomic import open_atomic
@@ -73,8 +74,6 @@ def _index(file: BinaryIO, path: Path, verify: bool) -> tuple[dict[str, StoredTe
         if os.pread(file.fileno(), len(_LFS_POINTER), 0) == _LFS_POINTER:
             raise CheckpointError(f"{path} is a pointer of Git LFS, not the file itself; fetch it with git lfs pull.")
         if path.suffix == ".safetensors":
-            from dimred.checkpoints.safetensors_format import read_safetensors_index
-
             return read_safetensors_index(file, path)
         index = read_ckpt_index(file, path)
         if verify:
@@ -118,9 +117,7 @@ def write_checkpoint(
         raise ConfigError("weights is empty; a checkpoint needs at least one array.", argument="weights")
     for name in values:
         _check_name(name, target.suffix)
-    write = write_ckpt
-    if target.suffix == ".safetensors":
-        from dimred.checkpoints.safetensors_format import write_safetensors as write
+    write = write_safetensors if target.suffix == ".safetensors" else write_ckpt
     with open_atomic(target) as file:
         write(file, values)
 

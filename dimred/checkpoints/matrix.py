@@ -15,6 +15,7 @@ import numpy as np
 from dimred.checkpoints.checkpoint_io import Checkpoint, open_checkpoint
 from dimred.checkpoints.layout import CHUNK, WeightLayout, hash_columns
 from dimred.checkpoints.series import CheckpointSeries, SnapshotEntry
+from dimred.checkpoints.trainable import trainable_layout
 from dimred.errors import CheckpointError, SeriesError
 
 _log = logging.getLogger(__name__)
@@ -188,8 +189,6 @@ class WeightMatrix:
 
 def _layout_of_weights(checkpoints: Sequence[Checkpoint]) -> WeightLayout:
     """Return the layout of the weights if neither the user nor a manifest gives one; log the other entries."""
-    from dimred.checkpoints.trainable import trainable_layout
-
     # A snapshot that was cut between two tensors has fewer of them, and does not fit this layout.
     fullest = max(checkpoints, key=lambda checkpoint: len(checkpoint.tensors))
     layout = trainable_layout(fullest.tensors, fullest.path)

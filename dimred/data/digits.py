@@ -73,7 +73,7 @@ def write_digits(out: Path, seed: int = 1, noise: float = 0.32, label_noise: flo
 
 def _images(seed: int, noise: float, label_noise: float) -> Iterator[tuple[str, str, str, np.ndarray]]:
     """Yield (split, digit, name, pixels) of every image."""
-    from sklearn.datasets import load_digits
+    from sklearn.datasets import load_digits  # may be missing
 
     digits = load_digits()
     scans = digits.images / _SCAN_MAXIMUM

@@ -3,16 +3,14 @@
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from mindspore import Parameter, nn
 
+from dimred.distributed.in_step import Ballot
 from dimred.errors import DimredError, FaultError
 from dimred.io.atomic import describe_os_error
-
-if TYPE_CHECKING:
-    from dimred.distributed.in_step import Ballot
 
 Result = TypeVar("Result")
 
@@ -55,7 +53,7 @@ class Ranks:
         """
         return None
 
-    def ballot(self) -> "Ballot | None":
+    def ballot(self) -> Ballot | None:
         """Return a new ballot, for a step that is made only if every rank votes for it; None for one process."""
         return None
 

@@ -8,16 +8,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dimred.errors import ConfigError, MissingPackageError
 from dimred.launch.device import Target
 from dimred.launch.devices import DEVICES
 from dimred.launch.environment import COMMAND, words_of_dimred
+from dimred.launch.rank_table import Device, read_rank_table
 from dimred.run_files.run_names import RANK_LOG, results_in
-
-if TYPE_CHECKING:
-    from dimred.launch.rank_table import Device
 
 _LOOPBACK = "127.0.0.1"
 _USUAL_PORT = 8118  # MindSpore's own launcher uses it too
@@ -177,8 +174,6 @@ def make_job(
     """
     table: list[Device] = []
     if rank_table is not None:
-        from dimred.launch.rank_table import read_rank_table
-
         table = read_rank_table(rank_table, devices)
         n_servers = len({device.server_id for device in table})
         if nodes not in (None, n_servers):

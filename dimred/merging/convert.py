@@ -89,7 +89,7 @@ def convert(
 
 def _torch() -> Any:
     try:
-        import torch
+        import torch  # may be missing
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise

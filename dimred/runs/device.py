@@ -11,6 +11,7 @@ import mindspore as ms
 from mindspore import communication, ops
 
 from dimred.config import StageConfig
+from dimred.distributed.group import Group
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError, shown
 from dimred.launch.device import Target
@@ -102,8 +103,6 @@ def _compute_once(target: Target) -> None:
 
 def _join(target: Target, all_reduce_split: Sequence[int]) -> Ranks:
     """Join the ranks of the job."""
-    from dimred.distributed.group import Group  # a process that is alone needs no collectives
-
     communication.init()
     splits = all_reduce_split if target == "Ascend" else ()
     return Group(communication.get_rank(), communication.get_group_size(), splits)

@@ -38,7 +38,8 @@ class TensorBoard:
     """
 
     def __init__(self, folder: Path, last_record: Record | None):
-        from tensorboardX.event_file_writer import EventsWriter  # MindSpore's own forks, and can wait for ever, too
+        # tensorboardX may be missing. MindSpore's own writer forks, and can wait for ever, too.
+        from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.proto.event_pb2 import Event, SessionLog
         from tensorboardX.summary import scalar
 

@@ -22,7 +22,11 @@ from dimred.errors import ConfigError
 from dimred.evaluation.measures import MeanOfItems, Measure, OfWholeSplit, Scores
 from dimred.evaluation.scores import Score, cross_entropy, is_among_five, is_correct
 from dimred.factories import call_factory, load_factory
+from dimred.models.factory import make_cell
 from dimred.run_files.metric import ACCURACY, TOP5, metrics_of
+from dimred.train_step.clipping import Clipping
+from dimred.train_step.ema import EMA
+from dimred.train_step.loss_scale import DynamicLossScale, StaticLossScale
 from dimred.train_step.optimizers import decays, make_optimizer
 from dimred.train_step.part import StepPart
 from dimred.train_step.schedule import make_rates
@@ -39,8 +43,6 @@ def build_parts(config: StageConfig, network: nn.Cell) -> dict[str, Any]:
     """
     parts: list[StepPart] = []
     if config.clipping.norm is not None:
-        from dimred.train_step.clipping import Clipping
-
         parts.append(Clipping(config.clipping.norm))
     if config.ema.is_on:
         parts.append(_average(config.ema, network))
@@ -51,8 +53,6 @@ def build_parts(config: StageConfig, network: nn.Cell) -> dict[str, Any]:
 
 def _average(config: EmaConfig, network: nn.Cell) -> StepPart:
     """Build the moving average from its section, which asks for one."""
-    from dimred.train_step.ema import EMA
-
     if config.decay is None:
         return EMA(network, half_life=config.half_life)
     return EMA(network, config.decay, config.ramp)
@@ -60,8 +60,6 @@ def _average(config: EmaConfig, network: nn.Cell) -> StepPart:
 
 def _loss_scale(config: LossScaleConfig) -> StepPart:
     """Build the loss scale from its section, which asks for one."""
-    from dimred.train_step.loss_scale import DynamicLossScale, StaticLossScale
-
     if config.name == "static":
         return StaticLossScale(1024.0 if config.scale is None else config.scale, config.drop_overflow)
     first = 2.0**16 if config.scale is None else config.scale
@@ -169,8 +167,6 @@ def mean_loss(config: StageConfig) -> nn.Cell:
 
 
 def _own_loss(name: str, reduction: str) -> nn.Cell:
-    from dimred.models.factory import make_cell
-
     return make_cell(name, key="loss", reduction=reduction)
 
 

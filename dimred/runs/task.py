@@ -17,8 +17,10 @@ from dimred.evaluation.measures import Scores
 from dimred.launch.channel import tell_alive
 from dimred.models.built_in import BUILT_IN, make_named
 from dimred.run_files.metric import Metric, metrics_of
+from dimred.runs.score_checks import check_scores
 from dimred.runs.splits import build_splits
 from dimred.runs.steps import build_scores
+from dimred.train_step.precision import with_precision
 
 Settings = TypeVar("Settings", bound=StageConfig)
 
@@ -89,8 +91,6 @@ class Task(Generic[Settings]):
         if "train" in self.images:
             _check_ranks(self.ranks, self.settings, self.training_batches)
         if self.settings.has_own_parts:
-            from dimred.runs.score_checks import check_scores
-
             check_scores(self.settings, self.network, self.scores, self.images)
         # A user's own network may draw its weights from another generator.
         self.ranks.broadcast(list(self.network.get_parameters()))
@@ -171,8 +171,6 @@ def _check_input(name: str, images: Batches) -> None:
 
 
 def _in_precision(network: nn.Cell, config: StageConfig) -> nn.Cell:
-    from dimred.train_step.precision import with_precision
-
     try:
         return with_precision(network, **config.precision.model_dump(include=_OF_NETWORK))
     except ConfigError as error:  # it names its own arguments

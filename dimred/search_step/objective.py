@@ -10,6 +10,7 @@ from mindspore import Parameter, Tensor, mutable, nn
 from dimred.search_step.direction import Proposal
 from dimred.search_step.moves import Line
 from dimred.train_step.gradient import BatchGradient, VectorGradient
+from dimred.train_step.micro_batches import GroupGradient
 from dimred.train_step.part import GradientPart, LossScale, StepPart, parts_of
 from dimred.vectors.weights import Vectors
 
@@ -56,8 +57,6 @@ class Objective:
         gradient = BatchGradient(network, trainable, loss_scale, self._weighs)
         self._batch = VectorGradient(gradient, vectors, draw_dropout_masks)
         if micro_batch_size is not None:
-            from dimred.train_step.micro_batches import GroupGradient
-
             self._batch = GroupGradient(gradient, vectors, micro_batch_size, draw_dropout_masks)
         self._squared_norm = vectors.squared_norm
         self._gradient_parts = parts_of(GradientPart, parts)

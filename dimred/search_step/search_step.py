@@ -6,7 +6,7 @@ in between.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import mindspore as ms
 import numpy as np
@@ -27,6 +27,7 @@ from dimred.search_step.result import (
     memory_arrays,
     memory_from_arrays,
 )
+from dimred.train_step.ema import EMA
 from dimred.train_step.inputs import as_tensors
 from dimred.train_step.modes import TrainingMode
 from dimred.train_step.network_checks import check_dense, check_float32, check_names
@@ -39,9 +40,6 @@ from dimred.vectors.weights import make_copies, make_vectors
 from dimred.workarounds.binary_cross_entropy import ExactBinaryCrossEntropy
 from dimred.workarounds.failed_gradient import clearing_failures
 from dimred.workarounds.moved_memory import KnownMemory
-
-if TYPE_CHECKING:
-    from dimred.train_step.ema import EMA
 
 _ROUNDING = 16 * float(np.finfo(np.float32).eps)  # of a loss whose terms a device may add in another order
 _SEARCH = "search:"  # prefix of the memory's arrays in a state
@@ -154,7 +152,7 @@ class SearchStep(TypedCell):
         self._parameter_memory = KnownMemory(self.get_parameters())
 
     @property
-    def ema(self) -> "EMA | None":
+    def ema(self) -> EMA | None:
         """Return the moving average of the network; None without one."""
         average: EMA | None = average_of(self.parts)
         return average

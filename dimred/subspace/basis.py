@@ -12,6 +12,7 @@ import numpy as np
 from dimred.checkpoints.layout import CHUNK, WeightLayout, layout_of, vector_digest
 from dimred.errors import BasisMismatchError, ConfigError, check_type
 from dimred.io.regular_file import check_regular
+from dimred.subspace.foreign import as_float32, check_orthonormal
 from dimred.subspace.metadata import Source, metadata_path, read_metadata
 
 _log = logging.getLogger(__name__)
@@ -138,8 +139,6 @@ class SubspaceBasis:
                 f"{where} has {self.n_weights:,} columns; the network has {layout.size:,} trainable weights. {remedy}"
             )
         if self.path is None and self.digest is None:
-            from dimred.subspace.foreign import check_orthonormal
-
             check_orthonormal(self.components, where)
 
 
@@ -205,16 +204,12 @@ def load_basis(
     rows, beside = _open_npy(source), metadata_path(source)
     fields = read_metadata(beside) if beside.exists() else {}
     if rows.dtype != np.float32 or not rows.flags.c_contiguous:
-        from dimred.subspace.foreign import as_float32
-
         rows = as_float32(rows)
     basis = SubspaceBasis(rows, source, **fields)
     if network_layout:
         basis.check(network_layout)
     digest = vector_digest(rows) if verify else basis.digest
     if digest != basis.digest:
-        from dimred.subspace.foreign import check_orthonormal
-
         check_orthonormal(rows, source)
         if fields:
             raise BasisMismatchError(

@@ -7,6 +7,7 @@ from mindspore import Parameter, Tensor, nn, ops
 
 from dimred.train_step.mean_loss import MeanLoss
 from dimred.train_step.part import LossScale
+from dimred.train_step.weighted_loss import WeightedLoss
 from dimred.vectors.weights import Vectors
 from dimred.workarounds.visited_cells import VisitedOnce
 
@@ -31,8 +32,6 @@ class BatchGradient(VisitedOnce, nn.Cell):
         super().__init__(auto_prefix=False)
         self.loss: nn.Cell = MeanLoss(network)
         if weighs:
-            from dimred.train_step.weighted_loss import WeightedLoss
-
             self.loss = WeightedLoss(network)
         self.loss_scale = loss_scale
         scaled_loss = _ScaledLoss(self.loss, loss_scale)

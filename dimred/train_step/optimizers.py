@@ -8,8 +8,10 @@ import numpy as np
 from mindspore import Parameter, nn
 
 from dimred.errors import ConfigError
+from dimred.train_step.adamw import AdamW
 from dimred.train_step.network_checks import check_weight_names
 from dimred.train_step.optimizer_state import is_rate
+from dimred.train_step.schedule_free import ScheduleFree
 
 # Name -> its options other than rates and weight decay.
 OPTIMIZERS: dict[str, tuple[str, ...]] = {
@@ -17,6 +19,12 @@ OPTIMIZERS: dict[str, tuple[str, ...]] = {
     "sgd": ("momentum", "nesterov"),
     "adamw": ("beta1", "beta2", "eps"),
     "schedule_free": ("beta",),
+}
+_KINDS: dict[str, Callable[..., nn.Optimizer]] = {
+    "momentum": nn.Momentum,
+    "sgd": nn.SGD,
+    "adamw": AdamW,
+    "schedule_free": ScheduleFree,
 }
 
 
@@ -84,19 +92,7 @@ def make_optimizer(
         return _own_optimizer(name, factory, groups, parameters, rates)
     if name == "momentum":
         settings.setdefault("momentum", 0.9)
-    return _kind(name)(groups, rates, **settings)
-
-
-def _kind(name: str) -> Callable[..., nn.Optimizer]:
-    if name == "adamw":
-        from dimred.train_step.adamw import AdamW
-
-        return AdamW
-    if name == "schedule_free":
-        from dimred.train_step.schedule_free import ScheduleFree
-
-        return ScheduleFree
-    return nn.SGD if name == "sgd" else nn.Momentum
+    return _KINDS[name](groups, rates, **settings)
 
 
 def _check_options(name: str, settings: dict[str, float | bool], options: Sequence[str]) -> None:

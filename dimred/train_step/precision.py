@@ -6,6 +6,7 @@ import mindspore as ms
 from mindspore import Tensor, nn
 
 from dimred.errors import check_choice, check_type
+from dimred.train_step.half_precision import convert
 
 _HALF_TYPES = ("float16", "bfloat16")
 
@@ -48,8 +49,6 @@ def with_precision(
         check_choice(f"casts[{pattern!r}]", name, (*_HALF_TYPES, "float32"))
     if level == "O0" and not casts:
         return network
-    from dimred.train_step.half_precision import convert
-
     return convert(network, level, dtype, keep_batch_norm, casts or {})
 
 

@@ -1,17 +1,15 @@
 """The protocol between a run and the step that it calls, whichever step it is."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from mindspore import Parameter, Tensor, nn
 
+from dimred.distributed.in_step import Ballot
+from dimred.train_step.ema import EMA
 from dimred.train_step.optimizer_state import is_rate
 from dimred.train_step.part import StepPart
-
-if TYPE_CHECKING:
-    from dimred.distributed.in_step import Ballot
-    from dimred.train_step.ema import EMA
 
 
 class Result(Protocol):
@@ -42,11 +40,11 @@ class Step(Protocol):
         """Return the optional parts."""
 
     @property
-    def ema(self) -> "EMA | None":
+    def ema(self) -> EMA | None:
         """Return the moving average of the network; None without one."""
 
     @property
-    def ballot(self) -> "Ballot | None":
+    def ballot(self) -> Ballot | None:
         """Return the ranks' votes on each step; None if the ranks must agree in another way before each step."""
 
     def __call__(self, *inputs: Tensor) -> Result:

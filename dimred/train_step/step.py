@@ -1,31 +1,31 @@
 """Make one ordinary training step, from the gradient to the moving average."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from mindspore import Tensor, nn
 
+from dimred.distributed.in_step import Ballot
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import check_type
+from dimred.train_step.ema import EMA
 from dimred.train_step.finish import Finish, whole_batch
 from dimred.train_step.gradient import BatchGradient, VectorGradient
 from dimred.train_step.inputs import as_tensors
+from dimred.train_step.micro_batches import FinishVector, GroupGradient
 from dimred.train_step.modes import TrainingMode
 from dimred.train_step.network_checks import check_dense, check_names, check_optimizer
 from dimred.train_step.part import GradientPart, LossScale, StepPart, TypedCell, average_of, parts_of
 from dimred.train_step.protocol import parameters_to_save
 from dimred.train_step.usual_parts import collect_parts
+from dimred.train_step.weighted_loss import MeanOfBatches
 from dimred.vectors.parameters import from_arrays, to_arrays
 from dimred.vectors.weights import GraphCopies, make_vectors
 from dimred.workarounds.binary_cross_entropy import ExactBinaryCrossEntropy
 from dimred.workarounds.failed_gradient import clearing_failures
 from dimred.workarounds.moved_memory import KnownMemory
 from dimred.workarounds.visited_cells import VisitedOnce
-
-if TYPE_CHECKING:
-    from dimred.distributed.in_step import Ballot
-    from dimred.train_step.ema import EMA
 
 
 class StepResult(NamedTuple):
@@ -111,7 +111,7 @@ class TrainStep(VisitedOnce, TypedCell):
         parts: Sequence[StepPart] = (),
         micro_batch_size: int | None = None,
         ranks: Ranks = ALONE,
-        ballot: "Ballot | None" = None,
+        ballot: Ballot | None = None,
     ):
         super().__init__(auto_prefix=False)
         check_type("ranks", ranks, Ranks, "the ranks of a job; leave it out for one process")
@@ -133,8 +133,6 @@ class TrainStep(VisitedOnce, TypedCell):
             self.untrained_parameters = GraphCopies(untrained)
         combine: Any = whole_batch
         if weighs:
-            from dimred.train_step.weighted_loss import MeanOfBatches
-
             combine = MeanOfBatches(reduce)
         self.network = network
         self.optimizer = optimizer
@@ -142,8 +140,6 @@ class TrainStep(VisitedOnce, TypedCell):
         self.finish = Finish(optimizer, parts, loss_scale, combine, self.untrained_parameters, self.votes)
         self._group: VectorGradient | None = None
         if micro_batch_size is not None:
-            from dimred.train_step.micro_batches import FinishVector, GroupGradient
-
             self._group = GroupGradient(self.gradient, make_vectors(optimizer.parameters), micro_batch_size)
             self._finish_vector = FinishVector(self.finish, optimizer.parameters)
         self._mode = TrainingMode(self, network)
@@ -152,7 +148,7 @@ class TrainStep(VisitedOnce, TypedCell):
         self._parameter_memory = KnownMemory(self.get_parameters())
 
     @property
-    def ema(self) -> "EMA | None":
+    def ema(self) -> EMA | None:
         """Return the moving average of the network; None without one."""
         average: EMA | None = average_of(self.parts)
         return average

@@ -25,8 +25,8 @@ def clearing_failures(call: Callable[_Inputs, _Result]) -> Callable[_Inputs, _Re
             return call(*inputs, **options)
         except BaseException:
             if ms.get_context("mode") == ms.PYNATIVE_MODE:
-                with suppress(ImportError):  # it is private
-                    from mindspore.common.api import _pynative_executor
+                with suppress(ImportError):
+                    from mindspore.common.api import _pynative_executor  # a private name, which may move
 
                     _pynative_executor.clear_res()
             raise
