@@ -20,9 +20,12 @@ def stage_1(
     data: Data,
     config: Annotated[Path | None, typer.Option(help="YAML file, or a recipe; by default imagenet.")] = None,
     out: Annotated[Path, typer.Option(help="New folder for checkpoints and metrics.")] = Path("device0_stage_1"),
-    go_on_from: From = None, resume: Resume = False,
-    device_target: DeviceTarget = "CPU", fast_dev_run: FastDevRun = False, overrides: Overrides = None,
-) -> None:  # fmt: skip
+    go_on_from: From = None,
+    resume: Resume = False,
+    device_target: DeviceTarget = "CPU",
+    fast_dev_run: FastDevRun = False,
+    overrides: Overrides = None,
+) -> None:
     """Train a network, and keep a rolling series of snapshots of its weights for stage 2."""
     make_ready(device_target)  # before MindSpore is imported
     from dimred.runs.begun import Begun

@@ -15,13 +15,16 @@ from dimred.launch.devices import make_ready
 
 
 def stage_2(
-    data: Data, weights: Weights,
+    data: Data,
+    weights: Weights,
     pca_mat: Annotated[Path | None, typer.Argument(metavar="[PCA_MAT]", help="Basis of a search; else fitted.")] = None,
     config: Annotated[Path | None, typer.Option(help="YAML file, or a recipe; by default that of stage 1.")] = None,
-    resume: Resume = False, overrides: Overrides = None,
+    resume: Resume = False,
+    overrides: Overrides = None,
     out: Annotated[Path, typer.Option(help="New folder for checkpoints and metrics.")] = Path("device0_stage_2"),
-    device_target: DeviceTarget = "CPU", fast_dev_run: FastDevRun = False,
-) -> None:  # fmt: skip
+    device_target: DeviceTarget = "CPU",
+    fast_dev_run: FastDevRun = False,
+) -> None:
     """Continue a stage 1: search in the subspace of its snapshots, or cool its training down; save the network."""
     make_ready(device_target)  # before MindSpore is imported
     from dimred.runs.begun import Begun

@@ -218,7 +218,10 @@ def in_words(name: str) -> str:
         name: ``start``, the number of an epoch, ``average``, ``final``, ``last`` or ``mean``.
     """
     words = {
-        "start": "stage 2's start", "average": "the best average of the snapshots",
-        "last": "the last weights of stage 1", "mean": "the mean of the snapshots", "final": "stage 2's last weights",
-    }  # fmt: skip
+        "start": "stage 2's start",
+        "average": "the best average of the snapshots",
+        "last": "the last weights of stage 1",
+        "mean": "the mean of the snapshots",
+        "final": "stage 2's last weights",
+    }
     return f"epoch {name}" if name.isdecimal() else words.get(name, name)

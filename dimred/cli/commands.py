@@ -13,17 +13,26 @@ from dimred.console import plain_help, show_tracebacks, with_plain_help
 # Panel of the help -> command -> its module in ``dimred.cli`` and its name there.
 _PANELS = {
     "The main way: these train in two stages and show the result": {
-        "train": "train.train", "pca": "pca.pca", "eval": "measure.evaluate", "report": "measure.report",
+        "train": "train.train",
+        "pca": "pca.pca",
+        "eval": "measure.evaluate",
+        "report": "measure.report",
         "compare": "measure.compare",
     },
     "These make files out of checkpoints, and show what is in a basis": {
-        "merge": "merge.merge", "convert": "convert.convert", "show": "show.show",
+        "merge": "merge.merge",
+        "convert": "convert.convert",
+        "show": "show.show",
     },
     "These set up a run, and check and measure this machine": {
-        "init": "init.init", "data": "data.data", "summary": "measure.summary", "doctor": "machine.doctor",
-        "bench": "machine.bench", "rank-table": "rank_table.rank_table",
+        "init": "init.init",
+        "data": "data.data",
+        "summary": "measure.summary",
+        "doctor": "machine.doctor",
+        "bench": "machine.bench",
+        "rank-table": "rank_table.rank_table",
     },
-}  # fmt: skip
+}
 _PANEL_OF = {name: panel for panel, commands in _PANELS.items() for name in commands}
 
 

@@ -161,9 +161,14 @@ def _last_line(program: str, arguments: list[str], devices: int, target: Target,
     output = io.StringIO()
     with tempfile.TemporaryDirectory(prefix=f".dimred-{program}-", dir=Path.cwd()) as out, redirect_stdout(output):
         job = make_job(
-            "dimred.pipelines.machine", program, [program, *arguments],
-            out=Path(out), devices=devices, device_target=target, master_port=port,
-        )  # fmt: skip
+            "dimred.pipelines.machine",
+            program,
+            [program, *arguments],
+            out=Path(out),
+            devices=devices,
+            device_target=target,
+            master_port=port,
+        )
         status = launch(job)
     if status:  # a signal stopped it
         raise typer.Exit(status)

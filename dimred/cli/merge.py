@@ -77,11 +77,24 @@ def merge(
 
     with options_in_errors(*signature(run).parameters):
         record = run(
-            checkpoints, out, last=last, from_step=from_step, to_step=to_step, order=order, profile=profile,
-            names_from=names_from, dtype=dtype, rest=rest, lora_rank=lora_rank, metric=metric,
-            minimize=minimize, maximize=maximize, budget=budget, timeout=timeout,
+            checkpoints,
+            out,
+            last=last,
+            from_step=from_step,
+            to_step=to_step,
+            order=order,
+            profile=profile,
+            names_from=names_from,
+            dtype=dtype,
+            rest=rest,
+            lora_rank=lora_rank,
+            metric=metric,
+            minimize=minimize,
+            maximize=maximize,
+            budget=budget,
+            timeout=timeout,
             resume=resume,
-        )  # fmt: skip
+        )
     if as_json:
         print(json.dumps(record))
         return

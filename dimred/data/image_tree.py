@@ -17,8 +17,16 @@ from dimred.io.regular_file import NotRegularError, check_regular, open_regular
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp")  # in lower or upper case
 # Folders that programs leave beside the classes, apart from hidden ones: of Synology, macOS, Python, file systems.
-_NO_CLASSES = {"@eaDir", "#recycle", "#snapshot", "__MACOSX", "__pycache__", "lost+found", "$RECYCLE.BIN",
-               "System Volume Information"}  # fmt: skip
+_NO_CLASSES = {
+    "@eaDir",
+    "#recycle",
+    "#snapshot",
+    "__MACOSX",
+    "__pycache__",
+    "lost+found",
+    "$RECYCLE.BIN",
+    "System Volume Information",
+}
 UNREADABLE = (OSError, ValueError, SyntaxError)
 _PNG, _END_OF_PNG = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"
 _JPEG, _END_OF_JPEG, _START_OF_SCAN = b"\xff\xd8", b"\xff\xd9", 0xDA

@@ -18,8 +18,15 @@ from dimred.errors import DataError, shown
 
 # Errors of a user's code that reading again would not mend; any other one may be of a disk or a network.
 _MISTAKES = (
-    TypeError, ValueError, LookupError, AttributeError, NameError, ArithmeticError, AssertionError, NotImplementedError,
-)  # fmt: skip
+    TypeError,
+    ValueError,
+    LookupError,
+    AttributeError,
+    NameError,
+    ArithmeticError,
+    AssertionError,
+    NotImplementedError,
+)
 # A sequence of samples. Each is a tuple of the network's inputs, one or several, and last the label. The same number
 # must give the same sample each time. One thread reads it, unless the user sets ``data.workers``.
 Source = Sequence[tuple[Any, ...]]

@@ -18,9 +18,21 @@ _log = logging.getLogger(__name__)
 # Of msrun (mindspore/parallel/cluster/process_entity), of MindSpore's dynamic cluster, of rank tables, and of mpirun.
 # MS_TOPO_TIMEOUT, MS_WORKER_IP and the like are left in place: a process that is alone doesn't read them.
 _OF_A_CLUSTER = (
-    "MS_ROLE", "MS_NODE_ID", "MS_WORKER_NUM", "MS_SERVER_NUM", "MS_SCHED_HOST", "MS_SCHED_PORT", "MS_ENABLE_RECOVERY",
-    "MS_HCCL_CM_INIT", "RANK_ID", "RANK_SIZE", "RANK_TABLE_FILE", "OMPI_COMMAND", "OMPI_COMM_WORLD_RANK", "PMIX_RANK",
-)  # fmt: skip
+    "MS_ROLE",
+    "MS_NODE_ID",
+    "MS_WORKER_NUM",
+    "MS_SERVER_NUM",
+    "MS_SCHED_HOST",
+    "MS_SCHED_PORT",
+    "MS_ENABLE_RECOVERY",
+    "MS_HCCL_CM_INIT",
+    "RANK_ID",
+    "RANK_SIZE",
+    "RANK_TABLE_FILE",
+    "OMPI_COMMAND",
+    "OMPI_COMM_WORLD_RANK",
+    "PMIX_RANK",
+)
 
 
 def without_cluster(environment: Mapping[str, str]) -> dict[str, str]:

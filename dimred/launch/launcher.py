@@ -31,8 +31,24 @@ _ENDED_WELL = {0, 128 + signal.SIGTERM}  # done, or saved after SIGTERM
 # Statuses of a rank whose own words say what to do.
 _OWN_WORDS = {DimredError.exit_status, FaultError.exit_status, DivergedError.exit_status}
 _GO_ON = "Once the cause is gone, run the same command with --resume."
-_VARIABLES = ("ASCEND", "CUDA", "DEVICE", "DIMRED", "DNNL", "GLOG", "HCCL", "LD_LIBRARY", "MS_", "OMP", "ONEDNN",
-              "PATH", "PYTHON", "RANK", "TMPDIR", "VIRTUAL_ENV")  # fmt: skip
+_VARIABLES = (
+    "ASCEND",
+    "CUDA",
+    "DEVICE",
+    "DIMRED",
+    "DNNL",
+    "GLOG",
+    "HCCL",
+    "LD_LIBRARY",
+    "MS_",
+    "OMP",
+    "ONEDNN",
+    "PATH",
+    "PYTHON",
+    "RANK",
+    "TMPDIR",
+    "VIRTUAL_ENV",
+)
 
 
 class RankFailedError(DimredError):

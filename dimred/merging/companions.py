@@ -25,9 +25,26 @@ _DTYPE = re.compile(rb'(?P<key>"(?:torch_)?dtype"\s*:\s*")(?:float64|float32|flo
 _COPY_BYTES = 1 << 20
 # Endings of weights and their indices, in any format, and of a trainer's state.
 _OF_WEIGHTS = (
-    *SUFFIXES, *PICKLES, ".h5", ".hdf5", ".keras", ".msgpack", ".npy", ".npz", ".onnx", ".onnx_data", ".gguf", ".ot",
-    ".tflite", ".pb", ".distcp", ".bin.index.json", ".h5.index.json", INDEX, "trainer_state.json",
-)  # fmt: skip
+    *SUFFIXES,
+    *PICKLES,
+    ".h5",
+    ".hdf5",
+    ".keras",
+    ".msgpack",
+    ".npy",
+    ".npz",
+    ".onnx",
+    ".onnx_data",
+    ".gguf",
+    ".ot",
+    ".tflite",
+    ".pb",
+    ".distcp",
+    ".bin.index.json",
+    ".h5.index.json",
+    INDEX,
+    "trainer_state.json",
+)
 
 
 def copy_companions(template: SavedNetwork, folder: Path, dtype: str | None) -> None:

@@ -32,16 +32,38 @@ _OF_LYCORIS = re.compile(r"(?<![a-z])(?:lokr|hada)_w[12]")
 _OF_ADAPTER = re.compile(r"\blora_(?:embedding_)?(?:A|B|magnitude)")  # in a file that PEFT wrote
 _A = re.compile(r"\blora_(embedding_)?A\b")
 _SAME = (
-    "r", "lora_alpha", "use_rslora", "base_model_name_or_path", "revision", "task_type", "target_modules",
-    "exclude_modules", "layers_to_transform", "layers_pattern", "layer_replication", "rank_pattern", "alpha_pattern",
-    "fan_in_fan_out", "bias", "modules_to_save", "trainable_token_indices", "alora_invocation_tokens",
-)  # fmt: skip
+    "r",
+    "lora_alpha",
+    "use_rslora",
+    "base_model_name_or_path",
+    "revision",
+    "task_type",
+    "target_modules",
+    "exclude_modules",
+    "layers_to_transform",
+    "layers_pattern",
+    "layer_replication",
+    "rank_pattern",
+    "alpha_pattern",
+    "fan_in_fan_out",
+    "bias",
+    "modules_to_save",
+    "trainable_token_indices",
+    "alora_invocation_tokens",
+)
 _SETS = ("target_modules", "exclude_modules", "modules_to_save", "layers_to_transform")  # in which order means nothing
 # With these, an adapter adds something other than s B A, or B and A mean something else than their shapes say.
 _NOT_A_PRODUCT = (
-    "use_dora", "lora_bias", "use_qalora", "use_bdlora", "target_parameters", "arrow_config", "kasa_config",
-    "monteclora_config", "velora_config",
-)  # fmt: skip
+    "use_dora",
+    "lora_bias",
+    "use_qalora",
+    "use_bdlora",
+    "target_parameters",
+    "arrow_config",
+    "kasa_config",
+    "monteclora_config",
+    "velora_config",
+)
 _INITIALISATIONS = (None, True, False, "gaussian", "eva", "orthogonal")  # the others change the base network
 
 

@@ -22,8 +22,11 @@ from dimred.merging.lora import LowRankMean, adapter_config, write_config
 from dimred.merging.saved_network import SavedNetwork
 
 DTYPES: dict[str, np.dtype | str] = {
-    "float64": np.dtype("<f8"), "float32": np.dtype("<f4"), "float16": np.dtype("<f2"), "bfloat16": BFLOAT16
-}  # fmt: skip
+    "float64": np.dtype("<f8"),
+    "float32": np.dtype("<f4"),
+    "float16": np.dtype("<f2"),
+    "bfloat16": BFLOAT16,
+}
 _OF_BYTES = re.compile("hash|sha|checksum|digest|crc|md5", re.IGNORECASE)
 # Names of a spectral norm's vectors in PyTorch (weight_u, parametrizations.weight.0._u) and Flax (kernel/u).
 _VECTOR = re.compile(r"(?:^|[._/])[uv]$")
@@ -31,8 +34,10 @@ _UNIT_TOLERANCE = 0.01  # bfloat16 rounds each entry
 _DIGEST = re.compile("(0x)?[0-9a-f]{6,}", re.IGNORECASE)
 # Numbers from this size on are rounded to infinity.
 _TOO_LARGE: dict[np.dtype | str, float] = {
-    np.dtype("<f2"): 65_520.0, np.dtype("<f4"): (2 - 2**-24) * 2.0**127, BFLOAT16: (2 - 2**-8) * 2.0**127
-}  # fmt: skip
+    np.dtype("<f2"): 65_520.0,
+    np.dtype("<f4"): (2 - 2**-24) * 2.0**127,
+    BFLOAT16: (2 - 2**-8) * 2.0**127,
+}
 
 
 def check_target(out: Path, template: SavedNetwork, dtype: str | None) -> None:

@@ -74,9 +74,14 @@ class Task(Generic[Settings]):
     def evaluator(self) -> Evaluator:
         """Return the evaluator, which measures the network on the splits."""
         return Evaluator(
-            self.network, self.images, self.scores, seed=self.settings.seed,
-            n_batches=self.settings.reestimate_batches, ranks=self.ranks, at_batch=tell_alive,
-        )  # fmt: skip
+            self.network,
+            self.images,
+            self.scores,
+            seed=self.settings.seed,
+            n_batches=self.settings.reestimate_batches,
+            ranks=self.ranks,
+            at_batch=tell_alive,
+        )
 
     def check(self) -> None:
         """Check that all ranks were started alike, that a batch can be filled, and that loss and metric can be used.

@@ -141,9 +141,15 @@ class SearchStep(TypedCell):
         self._weights = make_vectors(trainable)
         self.subspace = make_projection(components, ranks)
         self.objective = Objective(
-            network, trainable, self._weights, ranks.mean(), micro_batch_size, self._mask_drawer(network, ranks),
-            self.loss_scale, parts,
-        )  # fmt: skip
+            network,
+            trainable,
+            self._weights,
+            ranks.mean(),
+            micro_batch_size,
+            self._mask_drawer(network, ranks),
+            self.loss_scale,
+            parts,
+        )
         self._repeats = False
         self.memory = SearchMemory(direction.initial())
         self._mode = TrainingMode(self, network)
@@ -206,9 +212,15 @@ class SearchStep(TypedCell):
             self.memory = self.memory.after(accepted=False)
             nothing = np.zeros(len(subspace_grad))
             return SearchResult(
-                here.loss, loss, Outcome.NON_FINITE_GRADIENT, nothing, clock.laps, n_forward=1, n_backward=1,
+                here.loss,
+                loss,
+                Outcome.NON_FINITE_GRADIENT,
+                nothing,
+                clock.laps,
+                n_forward=1,
+                n_backward=1,
                 telemetry=telemetry,
-            )  # fmt: skip
+            )
         after = self._untrained_parameters.save()
         self._check_repeats(loss, inputs, before)
 
@@ -219,9 +231,14 @@ class SearchStep(TypedCell):
         clock.lap("direction")
 
         along = LineObjective(
-            line, proposal, loss, lambda: self._untrained_parameters.restore(before), self.objective, inputs,
+            line,
+            proposal,
+            loss,
+            lambda: self._untrained_parameters.restore(before),
+            self.objective,
+            inputs,
             self.subspace.project,
-        )  # fmt: skip
+        )
         try:
             line_result = self.line_search.search(along)
             clock.lap("trials")

@@ -69,9 +69,15 @@ class AdamW(nn.Optimizer):
         root = ops.sqrt(-ops.expm1(t * self.log_beta2))
         factor = root / -ops.expm1(t * self.log_beta1)
         updates = _each(
-            ops.partial(self._update, factor, self.eps * root), rates, decays, self.decay_flags,
-            self.parameters, self.first_moments, self.second_moments, gradients,
-        )  # fmt: skip
+            ops.partial(self._update, factor, self.eps * root),
+            rates,
+            decays,
+            self.decay_flags,
+            self.parameters,
+            self.first_moments,
+            self.second_moments,
+            gradients,
+        )
         self.assignadd(self.global_step, self.global_step_increase_tensor)
         return ops.depend(True, updates)
 
@@ -90,9 +96,7 @@ class AdamW(nn.Optimizer):
         if decays:
             ops.assign(weight, weight * (1.0 - rate * decay))
         # With both powers of beta 0 the kernel corrects no bias; the rate and eps already include the correction.
-        self.adam(
-            weight, first_moment, second_moment, 0.0, 0.0, rate * factor, self.beta1, self.beta2, eps, gradient
-        )  # fmt: skip
+        self.adam(weight, first_moment, second_moment, 0.0, 0.0, rate * factor, self.beta1, self.beta2, eps, gradient)
         return True
 
 

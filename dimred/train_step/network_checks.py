@@ -10,8 +10,15 @@ from dimred.train_step.optimizer_state import RATES_SQUARED, UPDATES
 
 # Parameters that the optimizers of MindSpore and mindcv have besides those for each weight; a test checks the list.
 _OF_OPTIMIZERS = (
-    UPDATES, "learning_rate", "momentum", "beta1_power", "beta2_power", "mu_schedule", "afactor_step", RATES_SQUARED,
-)  # fmt: skip
+    UPDATES,
+    "learning_rate",
+    "momentum",
+    "beta1_power",
+    "beta2_power",
+    "mu_schedule",
+    "afactor_step",
+    RATES_SQUARED,
+)
 
 
 def check_dense(network: nn.Cell) -> None:

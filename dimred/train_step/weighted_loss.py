@@ -118,9 +118,7 @@ class _CountingLoss(nn.Cell):
                 n_items = (ops.gather(self.weight.astype(ms.float32), labels * counts, 0) * counts).sum()
         ops.assign(self.n_items, ops.maximum(self.n_items, 0.0) + n_items)
         # As float32, because a sum in half precision would overflow where the mean does not.
-        total = self.function(
-            logits.astype(ms.float32), labels, self.weight, self.ignore_index, "sum", *self.smoothing
-        )  # fmt: skip
+        total = self.function(logits.astype(ms.float32), labels, self.weight, self.ignore_index, "sum", *self.smoothing)
         return total / ops.select(n_items == 0, self.one, n_items)
 
 

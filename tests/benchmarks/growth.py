@@ -97,66 +97,90 @@ ONCE = "reading and writing once"
 
 SUBJECTS = {
     "pca": Subject(
-        "A basis", "`dimred pca` of N snapshots, 32 directions or N - 1. The peer reads each snapshot once, and writes "
-        "and flushes as many bytes as the directions have. The files are in the page cache.", "pca_engine",
+        "A basis",
+        "`dimred pca` of N snapshots, 32 directions or N - 1. The peer reads each snapshot once, and writes "
+        "and flushes as many bytes as the directions have. The files are in the page cache.",
+        "pca_engine",
         [
             {"weights": m * 10**6, "snapshots": n}
             for m, n in ((1, 10), (1, 40), (10, 10), (10, 40), (10, 160), (40, 40), (100, 10))
         ],
         [
-            Engine(ONCE), Engine("dimred pca", ONCE),
+            Engine(ONCE),
+            Engine("dimred pca", ONCE),
             Engine("MindSpore boost", ONCE, lambda p: p["weights"] <= 1e7 and p["snapshots"] <= 40),
         ],
-        [Panel("weights", {"snapshots": 40}), Panel("weights", {"snapshots": 10}),
-         Panel("snapshots", {"weights": 10**7}), Panel("weights", {"snapshots": 40}, "peak")],
-        PEER | MEMORY | {"read, of its peer's": times("read"), "written": times("written")}, rounds=3,
+        [
+            Panel("weights", {"snapshots": 40}),
+            Panel("weights", {"snapshots": 10}),
+            Panel("snapshots", {"weights": 10**7}),
+            Panel("weights", {"snapshots": 40}, "peak"),
+        ],
+        PEER | MEMORY | {"read, of its peer's": times("read"), "written": times("written")},
+        rounds=3,
     ),
     "search": Subject(
-        "A step of a search", "ResNet-18 of four widths, 32 images of 32 pixels, at most two trials, k "
+        "A step of a search",
+        "ResNet-18 of four widths, 32 images of 32 pixels, at most two trials, k "
         "directions. The peer is a plain step of MindSpore's `TrainOneStepCell` with momentum. The necessary parts are "
-        "a gradient, the trials' losses, and three passes over the basis.", "step_engine",
+        "a gradient, the trials' losses, and three passes over the basis.",
+        "step_engine",
         [{"weights": m, "k": 32} for m in (270_000, 3_000_000, 11_200_000, 25_000_000)]
         + [{"weights": 11_200_000, "k": k} for k in (8, 128)],
         [
-            Engine("a plain step"), Engine("a search step", "a plain step"),
+            Engine("a plain step"),
+            Engine("a search step", "a plain step"),
             Engine("MindSpore boost's step", "a plain step", lambda p: p["k"] == 32),
         ],
         [Panel("weights", {"k": 32}), Panel("k", {"weights": 11_200_000})],
         PEER | {"of its parts": times("seconds", "parts"), "trials": trials} | MEMORY,
     ),
     "merge": Subject(
-        "A merge", "The mean of bfloat16 checkpoints, from the page cache. The peer reads each once, and writes and "
-        "flushes one. mergekit is measured with its imports.", "merge_engine",
+        "A merge",
+        "The mean of bfloat16 checkpoints, from the page cache. The peer reads each once, and writes and "
+        "flushes one. mergekit is measured with its imports.",
+        "merge_engine",
         [{"megabytes": m, "files": n} for m, n in ((100, 20), (800, 5), (800, 20), (800, 80), (8000, 20))],
         [
-            Engine(ONCE), Engine("dimred merge", ONCE), Engine("dimred merge, ema=0.1", ONCE),
+            Engine(ONCE),
+            Engine("dimred merge", ONCE),
+            Engine("dimred merge, ema=0.1", ONCE),
             Engine("a float64 loop", ONCE, lambda p: p["megabytes"] <= 800),
             Engine("mergekit", ONCE, lambda _: COMPLETE.exists()),
         ],
         [Panel("megabytes", {"files": 20}), Panel("files", {"megabytes": 800})],
-        PEER | MEMORY, rounds=3,
+        PEER | MEMORY,
+        rounds=3,
     ),
     "files": Subject(
-        "Snapshots and states", "What a run writes and reads, beside writing and flushing, or reading, as many bytes. "
-        "An epoch is ImageNet's, at 2,000 images a second: 641 seconds.", "files_engine",
+        "Snapshots and states",
+        "What a run writes and reads, beside writing and flushing, or reading, as many bytes. "
+        "An epoch is ImageNet's, at 2,000 images a second: 641 seconds.",
+        "files_engine",
         [{"weights": m * 10**6} for m in (1, 10, 100)],
         [
-            Engine("writing a snapshot's bytes"), Engine("appending a snapshot", "writing a snapshot's bytes"),
+            Engine("writing a snapshot's bytes"),
+            Engine("appending a snapshot", "writing a snapshot's bytes"),
             Engine("MindSpore's save_checkpoint", "writing a snapshot's bytes"),
-            Engine("writing a state's bytes"), Engine("saving a state", "writing a state's bytes"),
+            Engine("writing a state's bytes"),
+            Engine("saving a state", "writing a state's bytes"),
             Engine("MindSpore's save_checkpoint of a state", "writing a state's bytes"),
-            Engine("reading a state's bytes"), Engine("reading a state", "reading a state's bytes"),
+            Engine("reading a state's bytes"),
+            Engine("reading a state", "reading a state's bytes"),
             Engine("MindSpore's load_checkpoint", "reading a state's bytes"),
         ],
         [Panel("weights", {})],
         PEER | {"of an epoch": lambda own, _: f"{own['seconds'] / EPOCH_SECONDS:.2%}"} | MEMORY,
     ),
     "records": Subject(
-        "Records", "A search in 32 directions that has made so many steps, each with a record, is resumed after its "
-        "last one and reported with all pictures. The peer reads the file of records once.", "records_engine",
+        "Records",
+        "A search in 32 directions that has made so many steps, each with a record, is resumed after its "
+        "last one and reported with all pictures. The peer reads the file of records once.",
+        "records_engine",
         [{"steps": n} for n in (10**4, 10**5, 10**6)],
         [
-            Engine("reading the records once"), Engine("resuming", "reading the records once"),
+            Engine("reading the records once"),
+            Engine("resuming", "reading the records once"),
             Engine("dimred report", "reading the records once"),
             Engine("what saving a state does with the records", "reading the records once"),
         ],
@@ -164,17 +188,22 @@ SUBJECTS = {
         MEMORY,
     ),
     "ranks": Subject(
-        "Several ranks", "A step of a network of 0.5 M weights, with the votes of the ranks in it. Its parts are the "
+        "Several ranks",
+        "A step of a network of 0.5 M weights, with the votes of the ranks in it. Its parts are the "
         "same step of one rank, which all take at the same time, and a reduction of as many numbers. Eight ranks share "
-        "the cores.", "ranks_engine",
+        "the cores.",
+        "ranks_engine",
         [{"ranks": n} for n in (1, 2, 4, 8)],
         [Engine("a step")],
         [Panel("ranks", {})],
-        {"of its parts": times("seconds", "parts"), "with a wait for the votes": times("wait", "parts"),
-         "a step alone, ms": lambda own, _: f"{1e3 * own['alone']:.1f}",
-         "a reduction, ms": lambda own, _: f"{1e3 * own['reduction']:.1f}"},
+        {
+            "of its parts": times("seconds", "parts"),
+            "with a wait for the votes": times("wait", "parts"),
+            "a step alone, ms": lambda own, _: f"{1e3 * own['alone']:.1f}",
+            "a reduction, ms": lambda own, _: f"{1e3 * own['reduction']:.1f}",
+        },
     ),
-}  # fmt: skip
+}
 
 
 def measure(name: str, log: Path, tiny: bool) -> None:

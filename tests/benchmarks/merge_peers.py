@@ -58,9 +58,15 @@ def compare_llamas(ours: str, theirs: str, answer: str) -> None:
 
 def _convolutional() -> nn.Module:
     return nn.Sequential(
-        nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 16, 3), nn.BatchNorm2d(16), nn.ReLU(),
-        nn.Flatten(), nn.Linear(16 * 8 * 8, 10),
-    )  # fmt: skip
+        nn.Conv2d(3, 16, 3),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        nn.Conv2d(16, 16, 3),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(16 * 8 * 8, 10),
+    )
 
 
 def _batches() -> list[torch.Tensor]:
@@ -104,9 +110,13 @@ def train_for_post_hoc(folder: str, size: str, steps: str, every: str) -> None:
     torch.manual_seed(0)
     model = nn.Linear(int(size), 1, bias=False)
     ema = PostHocEMA(
-        model, sigma_rels=(0.05, 0.28), update_every=1, checkpoint_every_num_steps=int(every),
-        checkpoint_dtype=torch.float32, checkpoint_folder=str(Path(folder, "ema")),
-    )  # fmt: skip
+        model,
+        sigma_rels=(0.05, 0.28),
+        update_every=1,
+        checkpoint_every_num_steps=int(every),
+        checkpoint_dtype=torch.float32,
+        checkpoint_folder=str(Path(folder, "ema")),
+    )
     optimum, exact = torch.randn(int(size)), np.zeros(int(size))
     exponent = np.roots([1, 7, 16 - 0.1**-2, 12 - 0.1**-2]).real.max()
     Path(folder, "snapshots").mkdir()
@@ -153,10 +163,16 @@ def write_adapters(folder: str, rslora: str, initialisation: str) -> None:
         network = _Small()
         network.load_state_dict(load_file(Path(folder, "base.safetensors")))
         config = LoraConfig(
-            r=4, lora_alpha=6, target_modules=["embed", "conv", "dense"], modules_to_save=["head"], bias="lora_only",
-            use_rslora=rslora == "True", rank_pattern={"embed": 2}, alpha_pattern={"conv": 5},
+            r=4,
+            lora_alpha=6,
+            target_modules=["embed", "conv", "dense"],
+            modules_to_save=["head"],
+            bias="lora_only",
+            use_rslora=rslora == "True",
+            rank_pattern={"embed": 2},
+            alpha_pattern={"conv": 5},
             init_lora_weights=True if initialisation == "True" else initialisation,
-        )  # fmt: skip
+        )
         adapted = get_peft_model(network, config)
         with torch.no_grad():
             for parameter in adapted.parameters():

@@ -102,9 +102,11 @@ def rank(out: Path) -> None:
         return (time.perf_counter() - started) / STEPS
 
     works = {
-        "seconds": epoch_of(images, ranks, ballot=ranks.ballot()), "wait": epoch_of(images, ranks),
-        "alone": epoch_of(images, ALONE), "reduction": reduction,
-    }  # fmt: skip
+        "seconds": epoch_of(images, ranks, ballot=ranks.ballot()),
+        "wait": epoch_of(images, ranks),
+        "alone": epoch_of(images, ALONE),
+        "reduction": reduction,
+    }
     times: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(1 + ROUNDS):
         for name, work in works.items():

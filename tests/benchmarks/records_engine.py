@@ -33,9 +33,11 @@ SHARED: dict[str, Any] = TASK | {
     "reestimate_batches": 1,
 }
 STAGE_1: dict[str, Any] = {
-    "epochs": 10, "schedule": {"name": "constant", "peak": 0.1, "warmup_epochs": 0}, "evaluate_every_epochs": 10,
+    "epochs": 10,
+    "schedule": {"name": "constant", "peak": 0.1, "warmup_epochs": 0},
+    "evaluate_every_epochs": 10,
     "snapshots": {"per_epoch": 4, "first_epoch": 1, "keep": 40},
-}  # fmt: skip
+}
 
 
 class Points:

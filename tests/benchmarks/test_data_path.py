@@ -16,9 +16,14 @@ N_CLASSES, N_IMAGES, BATCH = 4, 150, 50
 def test_images_per_second(workers, tmp_path):
     write_imagenet_tree(tmp_path, N_CLASSES, N_IMAGES, 1)
     images = ImageFolder(
-        tmp_path / "train", image_size=224, batch_size=BATCH, mean=(123.675, 116.28, 103.53),
-        std=(58.395, 57.12, 57.375), augmentation="random_resized_crop", workers=workers,
-    )  # fmt: skip
+        tmp_path / "train",
+        image_size=224,
+        batch_size=BATCH,
+        mean=(123.675, 116.28, 103.53),
+        std=(58.395, 57.12, 57.375),
+        augmentation="random_resized_crop",
+        workers=workers,
+    )
     for epoch in (1, 2):
         started, n_images = time.perf_counter(), 0
         for batch, _ in images.training_epoch(1, epoch).create_tuple_iterator(num_epochs=1):

@@ -12,12 +12,16 @@ from tests.benchmarks.measured import cost_of, read_and_write
 def test_a_power_law_has_its_exponent_as_slope_and_its_peer_as_unit() -> None:
     subject = growth.SUBJECTS["merge"]
     rows = [
-        {"engine": engine, "point": point, "took": 1.0,
-         "figures": {"seconds": factor * point["megabytes"] ** exponent * noise, "peak": 2e6}}
+        {
+            "engine": engine,
+            "point": point,
+            "took": 1.0,
+            "figures": {"seconds": factor * point["megabytes"] ** exponent * noise, "peak": 2e6},
+        }
         for point in subject.points
         for engine, factor, exponent in (("dimred merge", 3.0, 1.5), (growth.ONCE, 1.0, 1.0))
         for noise in (0.5, 1.0, 9.0)
-    ]  # fmt: skip
+    ]
     rows += [{"engine": "a float64 loop", "point": subject.points[0], "took": 1.0, "figures": {}}]  # it failed
     assert growth.table(subject, rows).splitlines()[2:4] == [
         "| 100 | 20 | reading and writing once | 100 | 50 to 900 |  | 2 |",

@@ -35,8 +35,11 @@ def test_what_is_written_is_read_back(tmp_path, suffix):
         assert np.array_equal(read[name], value)
         assert (read[name].dtype, read[name].shape) == (value.dtype, value.shape)
     assert {name: read[name].item() for name in ("epoch", "rate", "note", "done")} == {
-        "epoch": 70, "rate": 0.1, "note": "späte Schritte", "done": True
-    }  # fmt: skip
+        "epoch": 70,
+        "rate": 0.1,
+        "note": "späte Schritte",
+        "done": True,
+    }
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -196,7 +199,7 @@ W, V = (_ckpt_record(name, b"\x08\x02", b"Float32", b"\0" * 8) for name in (b"w"
         ("twice.safetensors", _twice(), "appears twice"),
         ("other.npz", b"PK", "must end in .ckpt or .safetensors"),
     ],
-)  # fmt: skip
+)
 def test_hostile_files_are_refused_by_name(tmp_path, name, content, words):
     path = tmp_path / name
     path.write_bytes(content)

@@ -59,10 +59,21 @@ def test_fingerprint_depends_on_names_order_and_shapes_only():
 
 @pytest.mark.parametrize(
     "data",
-    [None, [], {}, {"names": ["a"]}, {"names": ["a"], "shapes": [[-1]]}, {"names": [1], "shapes": [[1]]},
-     {"names": ["a"], "shapes": [[1.5]]}, {"names": ["a"], "shapes": [[True]]}, {"names": ["a"], "shapes": "x"},
-     {"names": ["a", "a"], "shapes": [[1], [1]]}, {"names": ["a"], "shapes": []}, {"names": [], "shapes": []}],
-)  # fmt: skip
+    [
+        None,
+        [],
+        {},
+        {"names": ["a"]},
+        {"names": ["a"], "shapes": [[-1]]},
+        {"names": [1], "shapes": [[1]]},
+        {"names": ["a"], "shapes": [[1.5]]},
+        {"names": ["a"], "shapes": [[True]]},
+        {"names": ["a"], "shapes": "x"},
+        {"names": ["a", "a"], "shapes": [[1], [1]]},
+        {"names": ["a"], "shapes": []},
+        {"names": [], "shapes": []},
+    ],
+)
 def test_from_json_refuses_anything_else(data):
     with pytest.raises(BasisMismatchError):
         WeightLayout.from_json(data)

@@ -118,10 +118,16 @@ def test_towers_and_copies_of_one_shape_are_weights_like_all_others(tmp_path, na
 @pytest.mark.parametrize(
     "name",
     [
-        "bn.running_mean", "bn.running_var", "bn.moving_mean", "bn/moving_variance:0", "bn1/_mean", "bn_running_mean",
-        "batch_stats.bn.mean", "batch_stats/bn/var",
+        "bn.running_mean",
+        "bn.running_var",
+        "bn.moving_mean",
+        "bn/moving_variance:0",
+        "bn1/_mean",
+        "bn_running_mean",
+        "batch_stats.bn.mean",
+        "batch_stats/bn/var",
     ],
-)  # fmt: skip
+)
 def test_statistics_by_the_names_of_every_framework(tmp_path, name):
     arrays = {"dense.mean": np.zeros((2, 3), np.float32), name: np.zeros(3, np.float32)}
     write_checkpoint(tmp_path / "n.safetensors", arrays)

@@ -117,10 +117,15 @@ def test_a_metric_of_the_whole_split_is_told_so_beside_the_predictions(tmp_path:
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(tiny_task.TASK | {"metric": f"{__name__}:F1"}))
     rng = np.random.default_rng(0)
     arrays = {
-        "0.weight": rng.normal(size=(6, N_FEATURES)), "0.bias": np.zeros(6),
-        "1.gamma": np.ones(6), "1.beta": np.zeros(6), "1.moving_mean": np.zeros(6), "1.moving_variance": np.ones(6),
-        "3.weight": rng.normal(size=(N_CLASSES, 6)), "3.bias": np.zeros(N_CLASSES),
-    }  # fmt: skip
+        "0.weight": rng.normal(size=(6, N_FEATURES)),
+        "0.bias": np.zeros(6),
+        "1.gamma": np.ones(6),
+        "1.beta": np.zeros(6),
+        "1.moving_mean": np.zeros(6),
+        "1.moving_variance": np.ones(6),
+        "3.weight": rng.normal(size=(N_CLASSES, 6)),
+        "3.bias": np.zeros(N_CLASSES),
+    }
     write_checkpoint(tmp_path / "net.ckpt", {name: value.astype(np.float32) for name, value in arrays.items()})
     out = tmp_path / "predictions.csv"
     call = ("eval", ".", "net.ckpt", "--config", "run.yaml", "--predictions", out)

@@ -120,8 +120,9 @@ def test_the_schema_knows_every_key_and_no_other(tmp_path: Path) -> None:
     assert set(schema["properties"]) == {*StageConfig.model_fields, "stage_1", "stage_2"}
     stages = [schema["properties"][name] for name in ("stage_1", "stage_2")]
     assert [set(one["properties"]) for one in stages] == [
-        {*StageOneConfig.model_fields} - {"stage_2"}, {*StageTwoConfig.model_fields}
-    ]  # fmt: skip
+        {*StageOneConfig.model_fields} - {"stage_2"},
+        {*StageTwoConfig.model_fields},
+    ]
     for section in (schema, *stages, *schema["$defs"].values()):
         if "properties" in section:
             assert section["additionalProperties"] is False

@@ -48,13 +48,17 @@ def test_the_main_way_comes_first_and_the_options_of_several_hosts_last() -> Non
     text = dimred_here("--help").stdout
     panels = [re.findall(r"^│ ([a-z][a-z-]*) ", panel, re.MULTILINE) for panel in re.split(r"^╭", text, flags=re.M)]
     assert panels[2:] == [
-        ["train", "pca", "eval", "report", "compare"], ["merge", "convert", "show"],
+        ["train", "pca", "eval", "report", "compare"],
+        ["merge", "convert", "show"],
         ["init", "data", "summary", "doctor", "bench", "rank-table"],
-    ]  # fmt: skip
+    ]
     hosts = dimred_here("train", "--help").stdout.rpartition("╭")[2]
     assert re.findall(r"^│ (--[a-z-]+)", hosts, re.MULTILINE) == [
-        "--nodes", "--node-rank", "--master-addr", "--master-port"
-    ]  # fmt: skip
+        "--nodes",
+        "--node-rank",
+        "--master-addr",
+        "--master-port",
+    ]
 
 
 def test_help_whose_reader_has_gone_ends_in_silence() -> None:
@@ -158,9 +162,16 @@ def test_host_0_alone_needs_weights_and_basis(host: int, tmp_path: Path) -> None
 
 def test_a_rank_table_is_made_and_then_checked(tmp_path: Path) -> None:
     dimred_here(
-        "rank-table", "make", "table.json", "--servers", "10.0.0.1,10.0.0.2",
-        "--device-ips", "192.168.0.1,192.168.0.2, 192.168.0.3,192.168.0.4", cwd=tmp_path, status=0,
-    )  # fmt: skip
+        "rank-table",
+        "make",
+        "table.json",
+        "--servers",
+        "10.0.0.1,10.0.0.2",
+        "--device-ips",
+        "192.168.0.1,192.168.0.2, 192.168.0.3,192.168.0.4",
+        cwd=tmp_path,
+        status=0,
+    )
     assert json.loads((tmp_path / "table.json").read_text())["server_count"] == "2"
     good = dimred_here("rank-table", "check", "table.json", "--devices", 4, cwd=tmp_path, status=0)
     assert "rank 3: device 1 (192.168.0.4) of server 10.0.0.2" in good.stdout

@@ -163,8 +163,10 @@ def test_a_basis_is_described(basis_and_series, suffix):
     assert f"3 parameters, fingerprint {basis.layout.fingerprint[:16]}" in process.stdout
     rows = [line.split() for line in process.stdout.splitlines() if line.strip()[:1] in "123" and "%" in line]
     assert [(row[0], row[2], row[3]) for row in rows] == [
-        ("1", "73.469%", "73.469%"), ("2", "18.367%", "91.837%"), ("3", "8.163%", "100.000%")
-    ]  # fmt: skip
+        ("1", "73.469%", "73.469%"),
+        ("2", "18.367%", "91.837%"),
+        ("3", "8.163%", "100.000%"),
+    ]
     for entry in series.entries:
         assert f"{entry.file}  {entry.digest[:16]}" in process.stdout
 

@@ -41,9 +41,9 @@ def test_methods_from_one_stage_1(folder: Path, compared: dict[str, Any]) -> Non
     result = StageTwoResult.read(folder / "out" / "seed_3" / f"at_{AT}" / "stage_2" / "result.json")
     average, kept = (result.choices[what].forward_passes for what in ("average", "kept"))
     assert min(average, kept) > 0
-    assert {name: row["passes"] for name, row in rows.items()} == pytest.approx({
-        "last": AT, "average": AT + average / 3, "stage_2": AT + PASSES + (average + kept) / 3
-    })  # fmt: skip
+    assert {name: row["passes"] for name, row in rows.items()} == pytest.approx(
+        {"last": AT, "average": AT + average / 3, "stage_2": AT + PASSES + (average + kept) / 3}
+    )
     assert rows["last"]["seconds"] == 0 < min(rows[name]["seconds"] for name in ("average", "stage_2"))
     assert rows["average"]["chosen"] == [result.choices["average"].name]
     networks = {run["method"]: read_checkpoint(Path(run["network"])) for run in compared["runs"]}

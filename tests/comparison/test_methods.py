@@ -118,10 +118,13 @@ def test_a_stage_1_of_two_ranks_goes_on_with_its_steps(folder: Path, tmp_path: P
     made = {}
     for name, accumulation in (("one", 2), ("two", 1)):
         runs = library.compare(
-            "nowhere", [tmp_path / name], folder / "two.yaml", tmp_path / f"out_{name}",
+            "nowhere",
+            [tmp_path / name],
+            folder / "two.yaml",
+            tmp_path / f"out_{name}",
             methods=["stage_2", "plain_to_the_end"],
             overrides=["data.batch_size=3", f"accumulation={accumulation}"],
-        )["runs"]  # fmt: skip
+        )["runs"]
         made[name] = {run["method"]: Path(run["network"]).read_bytes() for run in runs}
     assert list(made["one"]) == ["stage_2", "plain_to_the_end"]
     assert made["one"] == made["two"]

@@ -90,9 +90,19 @@ def test_whole_labels_leave_as_int32_and_other_numbers_as_float32(labels: Sequen
 
 @pytest.mark.parametrize(
     ("given", "taken"),
-    [("f8", "f4"), (">f8", "f4"), (">f4", "f4"), ("longdouble", "f4"), ("f2", "f2"), (">f2", "f2"), (">i4", "i4"),
-     ("i8", "i8"), ("u1", "u1"), ("?", "?")],
-)  # fmt: skip
+    [
+        ("f8", "f4"),
+        (">f8", "f4"),
+        (">f4", "f4"),
+        ("longdouble", "f4"),
+        ("f2", "f2"),
+        (">f2", "f2"),
+        (">i4", "i4"),
+        ("i8", "i8"),
+        ("u1", "u1"),
+        ("?", "?"),
+    ],
+)
 def test_inputs_keep_their_type_but_wide_floats_become_float32_in_this_machine_s_order(given: str, taken: str) -> None:
     ((inputs, labels),) = columns(made([(np.array([0, 1], given), np.array(1, ">i2"))], batch_size=1).evaluation())
     assert inputs.dtype == np.dtype(taken)

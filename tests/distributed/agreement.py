@@ -118,17 +118,28 @@ class Runs:
         """Step -> the values of a run that was stopped there."""
 
     def run(
-        self, events: dict[int, Any], poison: range = range(0), n_epochs: int = 2, read_every_steps: int = READ_EVERY,
+        self,
+        events: dict[int, Any],
+        poison: range = range(0),
+        n_epochs: int = 2,
+        read_every_steps: int = READ_EVERY,
         save_every: int | None = None,
-    ) -> "Seen":  # fmt: skip
+    ) -> "Seen":
         from_arrays(list(self.step.get_parameters()), self.first, "the beginning")
         seen = Seen(self.step)
         with StopSignals() as signals, watched_reads(lambda: seen.reads.add(seen.launched)):
             loop = EpochLoop(
-                "agreement", self.step, Images(self.ranks, events, poison, self.short), seed=1, n_epochs=n_epochs,
-                read_every_steps=read_every_steps, save_every_steps=save_every, ranks=self.ranks, signals=signals,
+                "agreement",
+                self.step,
+                Images(self.ranks, events, poison, self.short),
+                seed=1,
+                n_epochs=n_epochs,
+                read_every_steps=read_every_steps,
+                save_every_steps=save_every,
+                ranks=self.ranks,
+                signals=signals,
                 after_launch=seen.count,
-            )  # fmt: skip
+            )
             try:
                 loop.run(Progress(), seen)
             except (DataError, DivergedError, StoppedError) as error:
@@ -139,10 +150,14 @@ class Runs:
         """Return how a run ended, whether its last state is that of a run stopped there, and its weights' digest."""
         last = max(seen.saved)
         return {
-            "recorded": seen.recorded, "launched": seen.launched, "saved": last, "end": seen.end,
-            "reads": sorted(seen.reads), "as stopped": not changed(self.stopped[last], seen.saved[last]),
+            "recorded": seen.recorded,
+            "launched": seen.launched,
+            "saved": last,
+            "end": seen.end,
+            "reads": sorted(seen.reads),
+            "as stopped": not changed(self.stopped[last], seen.saved[last]),
             "weights": sha256(b"".join(seen.saved[last][name].tobytes() for name in self.weights)).hexdigest(),
-        }  # fmt: skip
+        }
 
 
 @functools.cache

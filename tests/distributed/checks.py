@@ -58,9 +58,15 @@ from tests.helpers.networks import TanhMLP, orthonormal_rows
 from tests.oracles.moments import mean_and_variance
 
 EXACT = (
-    (2**24 + 1, ms.int32), (2**53 + 1, ms.int64), (-1, ms.int8), (2**32 - 1, ms.uint32), (True, ms.bool_),
-    (-0.0, ms.float32), (0.1, ms.float64), (65504.0, ms.float16),
-)  # fmt: skip
+    (2**24 + 1, ms.int32),
+    (2**53 + 1, ms.int64),
+    (-1, ms.int8),
+    (2**32 - 1, ms.uint32),
+    (True, ms.bool_),
+    (-0.0, ms.float32),
+    (0.1, ms.float64),
+    (65504.0, ms.float16),
+)
 """Values, most of which a sum of float32 numbers would round or change, and their types."""
 
 
@@ -270,10 +276,23 @@ def other_checkpoint(ranks: Ranks) -> str:
 
 
 IN_GRAPHS = (
-    collectives, one_rank_fails_at_work, one_rank_leaves, one_loss_is_not_finite, all_reduces, subspace,
-    beside_one_rank, masks_of_training, evaluation, statistics, averages, shared_files,
-    metrics_without_a_shared_disk, snapshot_callback, own_networks, other_checkpoint,
-)  # fmt: skip
+    collectives,
+    one_rank_fails_at_work,
+    one_rank_leaves,
+    one_loss_is_not_finite,
+    all_reduces,
+    subspace,
+    beside_one_rank,
+    masks_of_training,
+    evaluation,
+    statistics,
+    averages,
+    shared_files,
+    metrics_without_a_shared_disk,
+    snapshot_callback,
+    own_networks,
+    other_checkpoint,
+)
 IN_EITHER_MODE = (one_loss_differs, dropout, counted_labels, probabilities, counters)
 
 

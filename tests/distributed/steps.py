@@ -171,9 +171,12 @@ def counted_labels(ranks: Ranks) -> dict:
         weights = Tensor(np.random.default_rng(8).standard_normal((4, 8)), ms.float32)
         network = nn.WithLossCell(nn.Dense(8, 4, weights, has_bias=False), nn.CrossEntropyLoss())
         one = TrainStep(
-            network, nn.SGD(network.trainable_params(), 0.1), ranks=who, ballot=who.ballot(),
+            network,
+            nn.SGD(network.trainable_params(), 0.1),
+            ranks=who,
+            ballot=who.ballot(),
             micro_batch_size=size,
-        )  # fmt: skip
+        )
         basis = PlainBasis(orthonormal_rows(4, len(weight_vector(network))))
         two = SubspaceTrainStep(network, basis, ranks=who, micro_batch_size=size, **OPTIONS)
         batch = part(who, (x, labels))

@@ -50,15 +50,20 @@ def test_collectives(answers):
         assert found["broadcast"] == [Tensor([value], kind).asnumpy().tobytes().hex() for value, kind in EXACT]
         assert found["gather"] == [[2**24 + number, 0.1] for number in range(size)]
         assert found["run_on_rank_zero"] == (7 if rank == 0 else None)
-        assert found["failures"] == [
-            "ZeroDivisionError: division by zero",
-            "IndexError: list index out of range",
-            "OSError: [Errno 28] No space left on device",
-        ] if rank == 0 else [
-            "DimredError: rank 0 could not go on: ZeroDivisionError('division by zero')",
-            "DimredError: rank 0 could not go on: IndexError('list index out of range')",
-            "FaultError: rank 0 could not go on: No space left on device",
-        ]  # fmt: skip
+        assert (
+            found["failures"]
+            == [
+                "ZeroDivisionError: division by zero",
+                "IndexError: list index out of range",
+                "OSError: [Errno 28] No space left on device",
+            ]
+            if rank == 0
+            else [
+                "DimredError: rank 0 could not go on: ZeroDivisionError('division by zero')",
+                "DimredError: rank 0 could not go on: IndexError('list index out of range')",
+                "FaultError: rank 0 could not go on: No space left on device",
+            ]
+        )
         assert found["differs"]
 
 
@@ -68,11 +73,12 @@ def test_work_that_fails_on_one_rank_fails_on_all(answers):
     for rank, found in enumerate(answers["one_rank_fails_at_work"]):
         assert found == [
             "DataError: no image" if rank == last else f"DataError: rank {last} could not go on: no image",
-            "OSError: [Errno 28] No space left on device" if rank == 0
+            "OSError: [Errno 28] No space left on device"
+            if rank == 0
             else "FaultError: rank 0 could not go on: No space left on device",
             "7.0",
             f"{size}.0",
-        ]  # fmt: skip
+        ]
 
 
 def test_rank_0_alone_keeps_the_snapshots_of_a_callback(answers):
@@ -88,8 +94,10 @@ def end_of(event: str, rank: int, last: int) -> str:
 def test_the_state_that_all_ranks_save_is_that_before_the_step_which_one_of_them_voted_against(answers) -> None:
     """The state equals that of a run stopped there, with all parts or micro-batches, at every phase of the reads."""
     others = answers.get("one_rank_leaves_between_micro_batches", [{}] * len(answers["one_rank_leaves"]))
-    found = [one | {f"micro {case}": each for case, each in other.items()}
-             for one, other in zip(answers["one_rank_leaves"], others, strict=True)]  # fmt: skip
+    found = [
+        one | {f"micro {case}": each for case, each in other.items()}
+        for one, other in zip(answers["one_rank_leaves"], others, strict=True)
+    ]
     last, reads = len(found) - 1, (3, 6, 8, 11, 14, 16)
     for case in found[0]:
         of_case = [each[case] for each in found]
@@ -129,8 +137,9 @@ def test_the_votes_and_all_small_gradients_take_one_all_reduce(answers) -> None:
         # A ring adds three ranks in an order that depends on the place in the vector; the sum of two has only one.
         assert each["fused is equal"] or len(answers["all_reduces"]) > 2
         assert [text.partition(";")[0] for text in each["refused"]] == [
-            "all_reduce_split is [4, 1]", "all_reduce_split is [25]"
-        ]  # fmt: skip
+            "all_reduce_split is [4, 1]",
+            "all_reduce_split is [25]",
+        ]
 
 
 def test_each_rank_holds_its_columns_and_all_get_the_same(answers):

@@ -134,12 +134,13 @@ def test_what_is_not_counted_is_left_out_and_what_is_not_a_number_is_not_hidden(
     [
         (nn.MSELoss(), OUTPUTS[:, :1], "it must give one for each item"),
         (
-            lambda outputs, labels: abs(outputs - labels), OUTPUTS[:, :1],
+            lambda outputs, labels: abs(outputs - labels),
+            OUTPUTS[:, :1],
             r"the shape \(3, 3\), more numbers than .* \(3, 1\) and \(3,\); give them the same",
         ),
         (lambda outputs, labels: outputs.reshape(-1), OUTPUTS, "its first axis must be the 3 samples"),
     ],
-)  # fmt: skip
+)
 def test_what_is_not_one_value_for_each_item_is_refused(score: Any, outputs: np.ndarray, said: str) -> None:
     """A mean over a batch would overweight a small last batch, and n x n pairs are no errors."""
     with pytest.raises(ConfigError, match=said):

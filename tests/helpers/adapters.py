@@ -12,10 +12,18 @@ from tests.oracles import merge as oracle
 
 HEAD = "base_model.model.head.weight"
 CONFIG: dict[str, Any] = {
-    "base_model_name_or_path": "org/base", "bias": "none", "init_lora_weights": True, "lora_alpha": 6,
-    "lora_dropout": 0.1, "modules_to_save": ["head"], "peft_type": "LORA", "r": 4, "target_modules": ["dense", "embed"],
-    "use_dora": False, "use_rslora": False,
-}  # fmt: skip
+    "base_model_name_or_path": "org/base",
+    "bias": "none",
+    "init_lora_weights": True,
+    "lora_alpha": 6,
+    "lora_dropout": 0.1,
+    "modules_to_save": ["head"],
+    "peft_type": "LORA",
+    "r": 4,
+    "target_modules": ["dense", "embed"],
+    "use_dora": False,
+    "use_rslora": False,
+}
 LAYERS = ("dense", "embed", "conv")
 
 

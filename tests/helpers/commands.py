@@ -42,9 +42,14 @@ def run(
         status: the exit status that it must end with; None for any.
     """
     done = subprocess.run(
-        [str(part) for part in command], cwd=cwd, env=os.environ | (environment or {}), capture_output=True, text=True,
-        check=False, timeout=timeout_seconds,
-    )  # fmt: skip
+        [str(part) for part in command],
+        cwd=cwd,
+        env=os.environ | (environment or {}),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=timeout_seconds,
+    )
     assert status in (None, done.returncode), done.stdout + done.stderr
     return done
 

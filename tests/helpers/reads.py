@@ -7,8 +7,23 @@ from typing import Any
 from mindspore import Tensor
 
 # Methods of a tensor that read it.
-_READS = ("asnumpy", "numpy", "item", "tolist", "get_bytes", "__array__", "__float__", "__int__", "__bool__",
-            "__index__", "__complex__", "__contains__", "__iter__", "__str__", "__repr__")  # fmt: skip
+_READS = (
+    "asnumpy",
+    "numpy",
+    "item",
+    "tolist",
+    "get_bytes",
+    "__array__",
+    "__float__",
+    "__int__",
+    "__bool__",
+    "__index__",
+    "__complex__",
+    "__contains__",
+    "__iter__",
+    "__str__",
+    "__repr__",
+)
 
 
 @contextmanager

@@ -11,14 +11,10 @@ from dimred.io.checksums import read_checksummed
 from dimred.io.file_format import RESULT_OF_STAGE_2
 from dimred.run_files.metrics_file import read_metrics
 
-TIMES = (
-    "seconds", "evaluation_seconds", "averaged_seconds", "training_seconds", "sources"
-)  # fmt: skip
+TIMES = ("seconds", "evaluation_seconds", "averaged_seconds", "training_seconds", "sources")
 
 # These come from differences of losses, of which a millionth of a loss may be a large part.
-DIFFERENCES = (
-    "behind", "standard_error", "averaged_gain", "averaged_gain_standard_error", "averaged_standard_error"
-)  # fmt: skip
+DIFFERENCES = ("behind", "standard_error", "averaged_gain", "averaged_gain_standard_error", "averaged_standard_error")
 STATE_LOSSES = "losses in the newest state"  # one for each sample of val
 MEASURED = "val_loss:"
 

@@ -71,16 +71,19 @@ def write_run(folder: Path, epochs: int, per_epoch: int, first_epoch: int) -> Ru
     points = {"average": {"as_trained": 0.62}, "start": {"as_trained": 0.6}, "1": {"as_trained": 0.65}}
     points["final"] = accuracy(0.65, 0.7)["accuracy"]
     StageTwoResult(
-        epochs=1, sources={name: str(path) for name, path in sources.items()},
+        epochs=1,
+        sources={name: str(path) for name, path in sources.items()},
         metrics=[MetricResult(ACCURACY, points)],
         choices={
             "average": ChoiceResult(average, 3.0, candidates, 2, 0.9, 1.2),
-            "kept": ChoiceResult("1", 1.0, chosen, 2, 0.9, 1.2)
+            "kept": ChoiceResult("1", 1.0, chosen, 2, 0.9, 1.2),
         },
         basis=basis.in_short(2) | {"explained_variance": 0.9},
         digests={"WEIGHTS": arrays_digest(read_checkpoint(weights))},
-        steps=2, totals={"accepted_steps": 2, "trials": 4, "n_forward": 6, "n_backward": 2}, training_seconds=4.0,
-    ).write(files.stage_2 / "result.json")  # fmt: skip
+        steps=2,
+        totals={"accepted_steps": 2, "trials": 4, "n_forward": 6, "n_backward": 2},
+        training_seconds=4.0,
+    ).write(files.stage_2 / "result.json")
     return files
 
 
@@ -107,12 +110,26 @@ def write_compared(folder: Path, seed: int, method: str, test: float, at: int = 
         changes: other fields of the file, in place of those written here.
     """
     record = {
-        "method": method, "title": METHODS[method].title, "seed": seed, "at": at,
-        "passes": at + 2.0, "chosen": "epoch 1", "diverged": "", "seconds": 10.0,
-        "val_loss": 0.5, "test_loss": 0.5, "metrics": [asdict(ACCURACY)], "batch_norm": True, "other_metrics": {},
-        "val": 0.5, "test": 0.25, "val_reestimated": 0.75,
-        "test_reestimated": test, "run": "a run", "data": "data",
-    }  # fmt: skip
+        "method": method,
+        "title": METHODS[method].title,
+        "seed": seed,
+        "at": at,
+        "passes": at + 2.0,
+        "chosen": "epoch 1",
+        "diverged": "",
+        "seconds": 10.0,
+        "val_loss": 0.5,
+        "test_loss": 0.5,
+        "metrics": [asdict(ACCURACY)],
+        "batch_norm": True,
+        "other_metrics": {},
+        "val": 0.5,
+        "test": 0.25,
+        "val_reestimated": 0.75,
+        "test_reestimated": test,
+        "run": "a run",
+        "data": "data",
+    }
     (folder / f"seed_{seed}" / f"at_{at}").mkdir(parents=True, exist_ok=True)
     write_checksummed(folder / f"seed_{seed}" / f"at_{at}" / f"{method}.json", COMPARED, record | changes)
 

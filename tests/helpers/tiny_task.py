@@ -36,6 +36,8 @@ class Points:
 
 def network(n_classes: int) -> nn.Cell:
     return nn.SequentialCell(
-        nn.Dense(N_FEATURES, 6, weight_init="normal", bias_init="zeros"), nn.BatchNorm1d(6), nn.Tanh(),
+        nn.Dense(N_FEATURES, 6, weight_init="normal", bias_init="zeros"),
+        nn.BatchNorm1d(6),
+        nn.Tanh(),
         nn.Dense(6, n_classes, weight_init="normal", bias_init="zeros"),
-    )  # fmt: skip
+    )

@@ -197,8 +197,10 @@ def test_data_check_lists_what_is_no_file(images: Path) -> None:
     (images / "train" / "b" / "8.png").symlink_to("/dev/zero")
     done = dimred_here("data", "check", images, "--workers", 1, status=1)
     assert done.stdout.splitlines() == [
-        str(images / "train/a/9.png"), str(images / "train/b/8.png"), "6 colour, 2 no file"
-    ]  # fmt: skip
+        str(images / "train/a/9.png"),
+        str(images / "train/b/8.png"),
+        "6 colour, 2 no file",
+    ]
 
 
 # Calls in dimred that open a file for reading, as they are written; ``open`` with a mode that only writes is left out.

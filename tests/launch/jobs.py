@@ -42,8 +42,10 @@ class Launcher:
         self.out = out
         self.process = subprocess.Popen(
             launch_command("tests.launch.rank_programs", out, *words, devices=devices),
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
 
     def pids(self, n_ranks: int) -> dict[str, int]:
         """Return the processes of the ranks once all have started."""

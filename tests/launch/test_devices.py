@@ -112,7 +112,7 @@ def test_each_rank_sees_one_of_the_gpus_that_the_user_shows(
         ({"FAKE_CAPABILITY": "5.2"}, "5.2 are not in its package, which begins at 6.0; use a newer GPU, or use "),
         ({CUDA_FOLDERS: "/nowhere"}, "DIMRED_CUDA is '/nowhere', where libcudart.so.11.0, libnvrtc.so.11.2, "),
     ],
-)  # fmt: skip
+)
 def test_each_missing_piece_is_one_line_with_the_remedy(variables: dict[str, str], said: str, gpu: Any) -> None:
     gpu(**variables)
     assert said in refusal()

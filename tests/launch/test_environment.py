@@ -22,9 +22,15 @@ from tests.helpers.commands import REPOSITORY, dimred
 from tests.launch.jobs import job
 
 OF_ANOTHER_JOB = {
-    "MS_ROLE": "MS_WORKER", "MS_WORKER_NUM": "8", "MS_NODE_ID": "3", "MS_SCHED_HOST": "127.0.0.1",
-    "MS_SCHED_PORT": "8118", "RANK_ID": "3", "RANK_SIZE": "8", "RANK_TABLE_FILE": "/of/another/job.json",
-}  # fmt: skip
+    "MS_ROLE": "MS_WORKER",
+    "MS_WORKER_NUM": "8",
+    "MS_NODE_ID": "3",
+    "MS_SCHED_HOST": "127.0.0.1",
+    "MS_SCHED_PORT": "8118",
+    "RANK_ID": "3",
+    "RANK_SIZE": "8",
+    "RANK_TABLE_FILE": "/of/another/job.json",
+}
 
 
 @pytest.fixture

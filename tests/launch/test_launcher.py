@@ -244,9 +244,16 @@ def test_a_missing_ascend_device_or_collective_library_is_said_before_anything_s
 def test_the_description_of_a_job_has_every_rank_and_starts_nothing(tmp_path, monkeypatch):
     monkeypatch.delenv("HCCL_CONNECT_TIMEOUT", raising=False)
     four = make_job(
-        "dimred.pipelines.stage_1", "stage_1", ["data"], out=tmp_path, devices=4, nodes=2, node_rank=1,
-        master_addr="10.0.0.1", device_target="Ascend",
-    )  # fmt: skip
+        "dimred.pipelines.stage_1",
+        "stage_1",
+        ["data"],
+        out=tmp_path,
+        devices=4,
+        nodes=2,
+        node_rank=1,
+        master_addr="10.0.0.1",
+        device_target="Ascend",
+    )
     shown = "\n".join(four.describe())
     assert "MS_WORKER_NUM=4 MS_SCHED_HOST=10.0.0.1 MS_SCHED_PORT=8118" in shown
     assert "MS_SCHED " not in shown  # it runs on node 0

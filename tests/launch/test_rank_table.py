@@ -93,30 +93,37 @@ def super_pods() -> dict[str, Any]:
             "host_ip": f"172.16.0.{100 + server}",
             "device": [
                 {
-                    "device_id": str(number), "super_device_id": str(2 * (server % 2) + number),
-                    "device_ip": f"192.168.{server}.{number}", "device_port": "16666",
+                    "device_id": str(number),
+                    "super_device_id": str(2 * (server % 2) + number),
+                    "device_ip": f"192.168.{server}.{number}",
+                    "device_port": "16666",
                     "rank_id": str(2 * server + number),
                 }
                 for number in range(2)
             ],
         }
         for server in range(4)
-    ]  # fmt: skip
+    ]
     pods = [
         {"super_pod_id": f"pod_{pod}", "server_list": [{"server_id": f"node_{2 * pod + n}"} for n in range(2)]}
         for pod in range(2)
     ]
     return {
-        "status": "completed", "version": "1.2", "server_count": "4", "server_list": servers, "super_pod_list": pods
-    }  # fmt: skip
+        "status": "completed",
+        "version": "1.2",
+        "server_count": "4",
+        "server_list": servers,
+        "super_pod_list": pods,
+    }
 
 
 def test_super_pods_of_version_1_2(tmp_path: Path) -> None:
     path = written(tmp_path, json.dumps(super_pods()))
     devices = read_rank_table(path, 8)
     assert [(one.rank, one.server_id, one.device_id, one.host) for one in devices[2:4]] == [
-        (2, "node_1", 0, "172.16.0.101"), (3, "node_1", 1, "172.16.0.101")
-    ]  # fmt: skip
+        (2, "node_1", 0, "172.16.0.101"),
+        (3, "node_1", 1, "172.16.0.101"),
+    ]
     job = make_job("p", "s", [], out=tmp_path, devices=None, device_target="Ascend", rank_table=path, node_rank=1)
     assert (job.devices, job.nodes, job.master_addr, list(job.local_ranks)) == (8, 4, "172.16.0.100", [2, 3])
 

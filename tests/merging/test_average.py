@@ -65,14 +65,20 @@ def test_shards_in_shards_out_with_what_a_framework_needs(tmp_path: Path) -> Non
     out = tmp_path / "avg"
     dimred.merge([tmp_path / "run"], out, from_step=2000)
     assert sorted(path.name for path in out.iterdir()) == [
-        "README.md", "config.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", INDEX,
-        "modeling_own.py", "qwen.tiktoken",
-    ]  # fmt: skip
+        "README.md",
+        "config.json",
+        "model-00001-of-00002.safetensors",
+        "model-00002-of-00002.safetensors",
+        INDEX,
+        "modeling_own.py",
+        "qwen.tiktoken",
+    ]
     assert (out / INDEX).read_bytes() == (tmp_path / "run" / "checkpoint-3000" / INDEX).read_bytes()
     parts = [read_file(path) for path in sorted(out.glob("*.safetensors"))]
     assert [sorted(part) for part in parts] == [
-        ["bn.running_mean", "bn.running_var", "conv.weight"], ["bn.num_batches_tracked", "fc.weight"]
-    ]  # fmt: skip
+        ["bn.running_mean", "bn.running_var", "conv.weight"],
+        ["bn.num_batches_tracked", "fc.weight"],
+    ]
     assert_same(parts[0] | parts[1], expected(arrays[1:], [1, 1], BITS))
 
 
@@ -157,8 +163,9 @@ def test_coefficients_belong_to_the_checkpoints_as_they_are_named(
         np.testing.assert_allclose(read_file(next(tmp_path.glob("*.safetensors")))["fc.weight"], mean, rtol=1e-6)
     assert coefficients(run, "0.2,0.1,0.7") == coefficients(f"{run}/*", "0.2,0.1,0.7") == expected
     assert coefficients([names[3], names[1], names[2]], "0.7,0.3", from_step=1500) == {
-        "checkpoint-2000": 0.3, "checkpoint-3000": 0.7
-    }  # fmt: skip
+        "checkpoint-2000": 0.3,
+        "checkpoint-3000": 0.7,
+    }
     assert coefficients([names[3], names[1], names[2]], "linear") == pytest.approx(
         {"checkpoint-1000": 1 / 6, "checkpoint-2000": 2 / 6, "checkpoint-3000": 3 / 6}
     )

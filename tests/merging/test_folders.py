@@ -196,9 +196,15 @@ def test_all_that_is_no_weight_is_copied_beside_the_result(tmp_path: Path) -> No
     dimred.merge(tmp_path / "run", tmp_path / "out", dtype="float16")
     files = {str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*") if path.is_file()}
     assert files == {
-        "README.md", "model.safetensors", "config.json", "source.spm", "bpe.codes", "modeling_own.py",
-        "templates/tool.jinja", "vocabulary.index.json",
-    }  # fmt: skip
+        "README.md",
+        "model.safetensors",
+        "config.json",
+        "source.spm",
+        "bpe.codes",
+        "modeling_own.py",
+        "templates/tool.jinja",
+        "vocabulary.index.json",
+    }
     assert (tmp_path / "out" / "config.json").read_bytes() == config.replace(b"bfloat16", b"float16")
     assert (tmp_path / "out" / "source.spm").read_bytes() == b"2"
 

@@ -207,8 +207,10 @@ def test_the_table_and_the_json(workspace: Path) -> None:
         "merge", workspace / "run", "--last", "3", "--profile", "linear", "--out", workspace / "c.safetensors"
     )
     assert [line.split()[1:] for line in process.stdout.splitlines()[1:4]] == [
-        ["7", "0.1667"], ["8", "0.3333"], ["9", "0.5"]
-    ]  # fmt: skip
+        ["7", "0.1667"],
+        ["8", "0.3333"],
+        ["9", "0.5"],
+    ]
 
 
 @pytest.mark.parametrize(

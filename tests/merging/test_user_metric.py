@@ -195,8 +195,12 @@ def test_tensors_of_shards_and_bfloat16(tmp_path: Path) -> None:
     shards = [{"a": np.array([16256, 16384], BITS)}, {"b": VALUES}]
     folder = write_shards(tmp_path / "candidate", shards)
     assert FunctionMetric(lambda tensors: [*tensors["a"], *tensors["b"]]).score(folder, "search").samples == (
-        1.0, 2.0, 0.5, 1.5, 4.0
-    )  # fmt: skip
+        1.0,
+        2.0,
+        0.5,
+        1.5,
+        4.0,
+    )
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, BITS])

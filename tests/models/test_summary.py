@@ -104,9 +104,11 @@ def test_a_network_of_tokens_is_counted_by_hand() -> None:
 
 def test_the_compiled_graph_has_the_products_of_the_layers() -> None:
     convolutions = nn.SequentialCell(
-        nn.Conv2d(4, 8, 3, stride=2, group=2), nn.Conv2dTranspose(8, 4, 3, stride=2, has_bias=True), nn.Flatten(),
+        nn.Conv2d(4, 8, 3, stride=2, group=2),
+        nn.Conv2dTranspose(8, 4, 3, stride=2, has_bias=True),
+        nn.Flatten(),
         nn.Dense(4 * 6 * 8, 10),
-    )  # fmt: skip
+    )
     flat = nn.SequentialCell(nn.Conv1d(4, 8, 3), nn.Conv1dTranspose(8, 4, 3))
     deep = nn.SequentialCell(nn.Conv3d(4, 8, 3), nn.Conv3dTranspose(8, 4, 3))
     for network, shape in ((convolutions, (2, 4, 6, 8)), (flat, (2, 4, 9)), (deep, (2, 4, 5, 6, 7))):

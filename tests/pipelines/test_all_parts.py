@@ -27,9 +27,12 @@ PARTS: dict[str, Any] = {
 }
 DATA = {"data": TASK["data"] | {"batch_size": 3}}
 ONE = {
-    "epochs": EPOCHS, "snapshots": {"per_epoch": 3}, "checkpoints": {"every_epochs": 2, "keep": 9},
-    "optimizer": {"name": "adamw"}, "schedule": {"name": "cosine", "peak": 0.02, "warmup_epochs": 1},
-}  # fmt: skip
+    "epochs": EPOCHS,
+    "snapshots": {"per_epoch": 3},
+    "checkpoints": {"every_epochs": 2, "keep": 9},
+    "optimizer": {"name": "adamw"},
+    "schedule": {"name": "cosine", "peak": 0.02, "warmup_epochs": 1},
+}
 SEARCH = {"epochs": 2, "reestimate_batches": 2, "search": {"n_components": 4}}
 
 

@@ -48,9 +48,19 @@ def test_an_error_that_only_rank_0_finds_is_printed_once(two_stages: TwoStages, 
     np.save(tmp_path / "wrong.npy", np.zeros((32, 19953), np.float32))
     before = files_below(tmp_path)
     done = dimred(
-        "train", "stage-2", two_stages.data, two_stages.weights, "wrong.npy", "--config", DIGITS, "--device-target",
-        "CPU", "--devices", 2, cwd=tmp_path,
-    )  # fmt: skip
+        "train",
+        "stage-2",
+        two_stages.data,
+        two_stages.weights,
+        "wrong.npy",
+        "--config",
+        DIGITS,
+        "--device-target",
+        "CPU",
+        "--devices",
+        2,
+        cwd=tmp_path,
+    )
     assert_said_once(done, "wrong.npy", "19,953", "19,954")
     assert files_below(tmp_path) == before
     assert [path.name for path in tmp_path.iterdir()] == ["wrong.npy"]

@@ -14,8 +14,11 @@ pytestmark = pytest.mark.slow
 SHORT = ("--set=data.batch_size=2", "--set=data.workers=1", "--set=seed=3")
 STAGE_1 = ("epochs=1", "schedule.total_epochs=6", "snapshots.per_epoch=3", "snapshots.first_epoch=1")
 STAGE_2 = (
-    "epochs=1", "search.n_components=2", "reestimate_batches=1", "search.max_trials=2",
-)  # fmt: skip
+    "epochs=1",
+    "search.n_components=2",
+    "reestimate_batches=1",
+    "search.max_trials=2",
+)
 
 
 def test_both_scripts_from_start_to_end(tmp_path):

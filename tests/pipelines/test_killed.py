@@ -27,14 +27,26 @@ KILLS = int(os.environ.get("DIMRED_KILLS", "30"))
 SEED = int(os.environ.get("DIMRED_KILL_SEED", "1"))
 IN_A_ROW = 3
 ONE = [
-    "epochs=3", "data.batch_size=20", "schedule.total_epochs=4", "schedule.warmup_epochs=1", "snapshots.per_epoch=4",
-    "snapshots.first_epoch=1", "snapshots.keep=9", "checkpoints.every_epochs=1", "checkpoints.keep=2",
-    "save_every_steps=3", "data.eval_split=val",
-]  # fmt: skip
-TWO = [
-    "epochs=2", "data.batch_size=50", "search.n_components=4", "save_every_steps=2", "reestimate_batches=2",
+    "epochs=3",
+    "data.batch_size=20",
+    "schedule.total_epochs=4",
+    "schedule.warmup_epochs=1",
+    "snapshots.per_epoch=4",
+    "snapshots.first_epoch=1",
+    "snapshots.keep=9",
+    "checkpoints.every_epochs=1",
+    "checkpoints.keep=2",
+    "save_every_steps=3",
     "data.eval_split=val",
-]  # fmt: skip
+]
+TWO = [
+    "epochs=2",
+    "data.batch_size=50",
+    "search.n_components=4",
+    "save_every_steps=2",
+    "reestimate_batches=2",
+    "data.eval_split=val",
+]
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,11 @@ from tests.helpers.results import differences, results
 from tests.helpers.tiny_regression import TASK, TOLD
 
 ONE = {
-    "epochs": 4, "snapshots": {"per_epoch": 4}, "schedule": {"name": "constant", "peak": 0.1, "warmup_epochs": 1},
+    "epochs": 4,
+    "snapshots": {"per_epoch": 4},
+    "schedule": {"name": "constant", "peak": 0.1, "warmup_epochs": 1},
     "stop": {"every_epochs": 2, "patience": 9},
-}  # fmt: skip
+}
 TWO = {"method": "cooldown", "epochs": 2}
 
 
@@ -86,8 +88,9 @@ def test_a_run_ends_with_its_value_its_network_and_the_next_command(shown: Shown
         f"next: dimred train stage-2 {shown.folder} {weights} --out {shown.folder} --device-target CPU --devices 1",
     ]
     assert shown.two.replace(str(DIMRED), "dimred").splitlines()[-2:] == [
-        f"network: {two / 'checkpoint_stage_2' / 'network-final.ckpt'}", f"next: dimred report {two}"
-    ]  # fmt: skip
+        f"network: {two / 'checkpoint_stage_2' / 'network-final.ckpt'}",
+        f"next: dimred report {two}",
+    ]
 
 
 def test_stage_2_reads_in_the_folder_of_stage_1_what_its_file_says(shown: Shown, tmp_path: Path) -> None:

@@ -32,9 +32,17 @@ def test_the_launcher_shows_its_ranks_bar_and_keeps_the_lines_apart(few_digits: 
     log = tmp_path / "log"
     options = ("--set=epochs=2", "--set=data.batch_size=5", "--set=data.eval_split=val")
     command = (
-        Path(sys.executable).with_name("dimred"), "train", "stage-1", few_digits, "--config", DIGITS, "--devices", "2",
-        "--device-target", "CPU",
-    )  # fmt: skip
+        Path(sys.executable).with_name("dimred"),
+        "train",
+        "stage-1",
+        few_digits,
+        "--config",
+        DIGITS,
+        "--devices",
+        "2",
+        "--device-target",
+        "CPU",
+    )
     shown = in_a_terminal(*command, *options, cwd=tmp_path, log=log)
     assert re.search(r"stage 1 .*40/40.*/s.*loss \d\.\d+, accuracy \d+\.\d %", shown)
     assert len(set(re.findall(r"(\d+)/40", shown))) > 3  # it moved; \b fails between a colour's m and a digit

@@ -32,14 +32,27 @@ from tests.helpers.ranks_jobs import RanksJob, job_in_milliseconds, program_of, 
 from tests.helpers.results import differences, differing
 
 ONE_OPTIONS = [
-    "epochs=5", "data.batch_size=10", "schedule.total_epochs=6", "schedule.warmup_epochs=1",
-    "snapshots.per_epoch=2", "snapshots.first_epoch=1", "snapshots.keep=9", "save_every_steps=3",
-    "data.eval_split=val", "stop.patience=9", "reestimate_batches=2", "loss=mindspore.nn:CrossEntropyLoss",
-]  # fmt: skip
+    "epochs=5",
+    "data.batch_size=10",
+    "schedule.total_epochs=6",
+    "schedule.warmup_epochs=1",
+    "snapshots.per_epoch=2",
+    "snapshots.first_epoch=1",
+    "snapshots.keep=9",
+    "save_every_steps=3",
+    "data.eval_split=val",
+    "stop.patience=9",
+    "reestimate_batches=2",
+    "loss=mindspore.nn:CrossEntropyLoss",
+]
 TWO_OPTIONS = [
-    "epochs=2", "data.batch_size=5", "search.n_components=4", "save_every_steps=3",
-    "reestimate_batches=2", "data.eval_split=val",
-]  # fmt: skip
+    "epochs=2",
+    "data.batch_size=5",
+    "search.n_components=4",
+    "save_every_steps=3",
+    "reestimate_batches=2",
+    "data.eval_split=val",
+]
 
 
 @pytest.fixture(scope="module")

@@ -11,10 +11,13 @@ from tests.helpers.commands import ON_PATH, REPOSITORY, TwoStages, dimred_here, 
 README, CHINESE, PRODUCTION, CONTRIBUTING, STEPS = (
     (REPOSITORY / name).read_text(encoding="utf-8")
     for name in (
-        "README.md", ".github/README.zh-CN.md", "pipelines/README.md", ".github/CONTRIBUTING.md",
+        "README.md",
+        ".github/README.zh-CN.md",
+        "pipelines/README.md",
+        ".github/CONTRIBUTING.md",
         "dimred/train_step/README.md",
     )
-)  # fmt: skip
+)
 
 
 def blocks(language: str, section: str = "", text_of: str = README) -> list[str]:

@@ -16,9 +16,7 @@ from dimred.report.run_record import read_stage_2
 from dimred.run_files.stage_two_result import StageTwoResult
 from tests.helpers.commands import TwoStages, dimred_here, run
 
-PICTURES = {
-    "metric", "loss", "spectrum", "plane", "gains", "movement", "coordinates", "captured"
-}  # fmt: skip
+PICTURES = {"metric", "loss", "spectrum", "plane", "gains", "movement", "coordinates", "captured"}
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
@@ -111,9 +109,10 @@ def test_a_wrong_run_is_one_line(two_stages: TwoStages, searched: Path, tmp_path
     changed.mkdir()
     (changed / "result.json").write_text((searched / "result.json").read_text().replace('"steps": ', '"steps": 1'))
     for folder, said in (
-        (tmp_path / "nowhere", "not a folder"), (two_stages.data, "no result.json"),
+        (tmp_path / "nowhere", "not a folder"),
+        (two_stages.data, "no result.json"),
         (changed, "damaged: it was changed after it was written"),
-    ):  # fmt: skip
+    ):
         done = dimred_here("report", folder, "--out", tmp_path / "out", cwd=tmp_path, status=2)
         assert len(done.stderr.splitlines()) == 1
         assert said in done.stderr
@@ -164,10 +163,19 @@ def test_stage_1_alone_again_and_again(two_stages: TwoStages, tmp_path: Path) ->
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH; apt-get install chromium")
 def test_a_browser_shows_it_without_complaint(page: Path, tmp_path: Path) -> None:
     common = [
-        CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-        "--disable-background-networking", "--disable-component-update", "--disable-sync",
-        f"--user-data-dir={tmp_path / 'profile'}", "--enable-logging=stderr", "--v=0",
-    ]  # fmt: skip
+        CHROMIUM,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-quic",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        f"--user-data-dir={tmp_path / 'profile'}",
+        "--enable-logging=stderr",
+        "--v=0",
+    ]
     url = page.as_uri()
     done = run(*common, "--window-size=1280,3000", f"--screenshot={tmp_path / 'page.png'}", url, cwd=tmp_path)
     assert "CONSOLE" not in done.stderr
@@ -179,9 +187,13 @@ def test_a_browser_shows_it_without_complaint(page: Path, tmp_path: Path) -> Non
         'f.onload = () => { said.textContent = "WIDTH " + f.contentDocument.documentElement.scrollWidth }</script>'
     )
     shown = run(
-        *common, "--allow-file-access-from-files", "--virtual-time-budget=5000", "--dump-dom", frame.as_uri(),
+        *common,
+        "--allow-file-access-from-files",
+        "--virtual-time-budget=5000",
+        "--dump-dom",
+        frame.as_uri(),
         cwd=tmp_path,
-    )  # fmt: skip
+    )
     width = re.search(r"WIDTH (\d+)", shown.stdout)
     assert width, shown.stderr
     assert int(width[1]) <= 390

@@ -115,10 +115,18 @@ def _is_average(two_stages: TwoStages, weights: dict[str, np.ndarray], name: str
 def test_a_search_that_accepts_nothing_stops_and_says_why(two_stages: TwoStages, tmp_path: Path) -> None:
     """It starts from the last weights, with a matrix fitted on the way, which must be the one that the command fits."""
     done = program(
-        "stage_2", two_stages.data, two_stages.weights, "--config", DIGITS, "--out", tmp_path / "out",
+        "stage_2",
+        two_stages.data,
+        two_stages.weights,
+        "--config",
+        DIGITS,
+        "--out",
+        tmp_path / "out",
         "--set=search={sigma: 0.999, max_trials: 1, max_rejected_steps: 3}",
-        "--set=reestimate_batches=2", cwd=tmp_path, status=0,
-    )  # fmt: skip
+        "--set=reestimate_batches=2",
+        cwd=tmp_path,
+        status=0,
+    )
     assert "no step was accepted 3 times in a row" in done.stdout
     result = StageTwoResult.read(tmp_path / "out" / "result.json")
     assert "max_trials" in result.stopped
@@ -131,10 +139,19 @@ def test_a_search_that_accepts_nothing_stops_and_says_why(two_stages: TwoStages,
 @pytest.mark.slow
 def test_trainable_averaging_searches_in_the_raw_snapshots(two_stages: TwoStages, tmp_path: Path) -> None:
     program(
-        "stage_2", two_stages.data, two_stages.weights, "--config", DIGITS, "--out", tmp_path / "out",
-        "--set=epochs=1", "--set=search={rule: sgd, basis: snapshots}",
-        "--set=reestimate_batches=2", cwd=tmp_path, status=0,
-    )  # fmt: skip
+        "stage_2",
+        two_stages.data,
+        two_stages.weights,
+        "--config",
+        DIGITS,
+        "--out",
+        tmp_path / "out",
+        "--set=epochs=1",
+        "--set=search={rule: sgd, basis: snapshots}",
+        "--set=reestimate_batches=2",
+        cwd=tmp_path,
+        status=0,
+    )
     shown = dimred_here("show", tmp_path / "out" / "pca_mat.npy", cwd=tmp_path)
     assert "raw snapshots" in shown.stdout
     assert len(read_metrics(tmp_path / "out" / "metrics.jsonl")) == STEPS
@@ -165,9 +182,18 @@ def test_the_cooldown_takes_over_from_stage_1_and_needs_no_basis(
 ) -> None:
     out = tmp_path / "out"
     done = program(
-        "stage_2", few_digits, two_stages.weights, "--set=method=cooldown", "--out", out,
-        "--set=reestimate_batches=3", "--set=data.eval_split=val", "--set=data.batch_size=10", cwd=tmp_path, status=0,
-    )  # fmt: skip
+        "stage_2",
+        few_digits,
+        two_stages.weights,
+        "--set=method=cooldown",
+        "--out",
+        out,
+        "--set=reestimate_batches=3",
+        "--set=data.eval_split=val",
+        "--set=data.batch_size=10",
+        cwd=tmp_path,
+        status=0,
+    )
     result = StageTwoResult.read(out / "result.json")
     cooldown = result.cooldown
     assert (cooldown["optimizer"], cooldown["factor"], cooldown["schedule"]) == ("momentum", 0.5, "linear")

@@ -176,8 +176,10 @@ def test_both_stages_are_drawn_with_the_same_kind_of_statistics(run: RunFiles) -
     points = {"start": accuracy(0.6, 0.62)["accuracy"], "1": accuracy(0.65, 0.7)["accuracy"]}
     both = replace(stage_2, result=replace(stage_2.result, metrics=[MetricResult(ACCURACY, points)]))
     assert on_equal_terms(stage_1, both, ACCURACY) == (
-        stage_1.by_epoch(ACCURACY, AS_TRAINED), {50: 0.6, 51: 0.65}, "statistics as trained"
-    )  # fmt: skip
+        stage_1.by_epoch(ACCURACY, AS_TRAINED),
+        {50: 0.6, 51: 0.65},
+        "statistics as trained",
+    )
     reestimated = replace(stage_1, epochs=[one | {"metrics": accuracy(0.5, 0.9)} for one in stage_1.epochs])
     assert on_equal_terms(reestimated, stage_2, ACCURACY)[2] == "statistics as trained"
     plain, later, statistics = on_equal_terms(reestimated, both, ACCURACY)

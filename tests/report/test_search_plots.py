@@ -14,9 +14,17 @@ from dimred.report.trend import MOST_POINTS, band, mean_width, places_to_draw, r
 
 def step(number: int, outcome: str = "accepted", **changes: object) -> dict[str, Any]:
     return {
-        "step": number, "outcome": outcome, "loss": 1.0, "loss_after": 0.9, "n_trials": 2, "captured_fraction": 0.02,
-        "step_size": 0.55, "moved_inside": 0.1, "moved_outside": 0.001, "subspace_step": [0.0, 0.0],
-    } | changes  # fmt: skip
+        "step": number,
+        "outcome": outcome,
+        "loss": 1.0,
+        "loss_after": 0.9,
+        "n_trials": 2,
+        "captured_fraction": 0.02,
+        "step_size": 0.55,
+        "moved_inside": 0.1,
+        "moved_outside": 0.001,
+        "subspace_step": [0.0, 0.0],
+    } | changes
 
 
 def collected(*records: dict[str, Any]) -> SearchSteps:
@@ -28,20 +36,30 @@ def many_steps(n: int, k: int) -> tuple[SearchSteps, np.ndarray]:
     rng = np.random.default_rng(n)
     moves = rng.normal(size=(n, k))
     steps = [
-        step(number, loss=1 + rng.normal(), loss_after=1 + rng.normal(), n_trials=int(rng.integers(1, 11)),
-             captured_fraction=rng.random(), step_size=rng.random(), moved_inside=float(np.linalg.norm(move)),
-             moved_outside=rng.random(), subspace_step=move.tolist())
+        step(
+            number,
+            loss=1 + rng.normal(),
+            loss_after=1 + rng.normal(),
+            n_trials=int(rng.integers(1, 11)),
+            captured_fraction=rng.random(),
+            step_size=rng.random(),
+            moved_inside=float(np.linalg.norm(move)),
+            moved_outside=rng.random(),
+            subspace_step=move.tolist(),
+        )
         for number, move in enumerate(moves, start=1)
-    ]  # fmt: skip
+    ]
     return collected(*steps), np.concatenate([np.zeros((1, k)), moves.cumsum(0)])
 
 
 def test_gain_and_t_are_drawn_for_each_step_and_the_failures_are_told_apart() -> None:
     nothing = {"loss_after": 1.0, "step_size": 0.0, "moved_inside": 0.0}
     steps = [
-        step(1), step(2, "no_decrease", **nothing), step(3, loss_after=0.5, step_size=1.0),
+        step(1),
+        step(2, "no_decrease", **nothing),
+        step(3, loss_after=0.5, step_size=1.0),
         step(4, "non_finite_gradient", **nothing | {"loss": None, "loss_after": None, "captured_fraction": None}),
-    ]  # fmt: skip
+    ]
     upper, middle, lower = plot_gains(collected(*steps)).axes
     np.testing.assert_allclose(upper.lines[0].get_ydata(), [0.1, 0, 0.5, np.nan])
     np.testing.assert_allclose(upper.lines[1].get_ydata(), [0.2, 0.2, 0.2, 0.25])  # the mean of those that exist
@@ -133,8 +151,6 @@ def test_a_long_search_has_a_band_and_pictures_of_bounded_size(tmp_path: Path) -
     assert not any(axes.collections for axes in plot_gains(many_steps(MOST_POINTS, 32)[0]).axes)
     steps, coordinates = many_steps(6000, 32)
     np.testing.assert_array_equal(steps.coordinates, coordinates[steps.points])
-    figures = [
-        plot_gains(steps), plot_movement(steps), plot_coordinates(steps), plot_captured(steps)
-    ]  # fmt: skip
+    figures = [plot_gains(steps), plot_movement(steps), plot_coordinates(steps), plot_captured(steps)]
     assert all(axes.collections for axes in figures[0].axes)
     assert sum(len(save_figure(figure, tmp_path, "picture")) for figure in figures) < 1_000_000

@@ -80,8 +80,10 @@ def test_only_a_training_that_diverges_has_the_exit_status_of_one() -> None:
 
 
 def test_a_rank_without_states_does_not_say_that_none_was_saved() -> None:
-    with pytest.raises(FaultError, match=r"^gone; rank 0 has the last good state, if any: .*--resume"), \
-            translate_errors(None):  # fmt: skip
+    with (
+        pytest.raises(FaultError, match=r"^gone; rank 0 has the last good state, if any: .*--resume"),
+        translate_errors(None),
+    ):
         raise DataError("gone")
 
 

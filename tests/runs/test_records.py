@@ -40,8 +40,10 @@ def test_tensorboard_gets_the_numbers_and_hides_what_a_killed_run_wrote_too_far(
     assert [(e.step, e.summary.value[0].simple_value) for e in first if e.summary.value][:2] == [(1, 1.0), (1, 0.5)]
     assert [e.step for e in second if e.session_log.status == SessionLog.START] == [2]  # this hides later steps
     assert [(e.step, e.summary.value[0].tag) for e in second if e.summary.value] == [
-        (2, "step"), (2, "loss"), (2, "metrics/accuracy/as_trained")
-    ]  # fmt: skip
+        (2, "step"),
+        (2, "loss"),
+        (2, "metrics/accuracy/as_trained"),
+    ]
 
 
 class Broken:

@@ -65,8 +65,10 @@ def test_measuring_the_averages_leaves_the_training_the_same_to_the_byte(
     for name in ("metrics.jsonl", "config.yaml"):
         found.pop(name)
     assert {name for name in expected if found.get(name) != expected[name]} == {
-        STATE_LOSSES, "metrics.jsonl", "config.yaml"
-    }  # fmt: skip
+        STATE_LOSSES,
+        "metrics.jsonl",
+        "config.yaml",
+    }
 
 
 def test_a_run_that_is_killed_while_it_measures_has_not_lost_the_epoch(

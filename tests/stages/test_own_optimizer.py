@@ -141,10 +141,13 @@ def test_a_pattern_that_matches_no_weight_is_told_once(tmp_path: Path, caplog: p
     for run in (
         lambda: stage_1(tmp_path, tmp_path / "one.yaml", out=tmp_path / "one"),
         lambda: stage_2(
-            tmp_path, tmp_path / "one/checkpoint_stage_1/network-1_4.ckpt", config=tmp_path / "two.yaml",
-            out=tmp_path / "two", fast_dev_run=True,
+            tmp_path,
+            tmp_path / "one/checkpoint_stage_1/network-1_4.ckpt",
+            config=tmp_path / "two.yaml",
+            out=tmp_path / "two",
+            fast_dev_run=True,
         ),
-    ):  # fmt: skip
+    ):
         run()
         warnings.append([one.partition(", which")[0] for one in caplog.messages if "no_decay" in one])
         caplog.clear()

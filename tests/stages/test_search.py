@@ -20,9 +20,11 @@ from tests.helpers.tiny_run import stage_1_run, stage_2_run
 from tests.helpers.tiny_task import TASK
 
 STAGE_1: dict[str, Any] = {
-    "epochs": 2, "schedule": {"name": "constant", "peak": 0.1, "warmup_epochs": 0}, "checkpoints": {"every_epochs": 1},
+    "epochs": 2,
+    "schedule": {"name": "constant", "peak": 0.1, "warmup_epochs": 0},
+    "checkpoints": {"every_epochs": 1},
     "snapshots": {"per_epoch": 2},
-}  # fmt: skip
+}
 ONE = StageOneConfig.model_validate(TASK | STAGE_1)
 SMALLER = r"use --set search\.n_components=1, or make a larger basis: dimred pca --n-components 2$"
 SEARCH: dict[str, Any] = {"epochs": 1, "search": {"n_components": 2}}

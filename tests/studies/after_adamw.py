@@ -23,9 +23,16 @@ SEARCH = "search, 32 directions"
 SEARCH_OF_MEANS = "search, 32 directions of the means"
 AVERAGE, AVERAGE_OF_MEANS = "best average", "best average of means"
 ROWS = (
-    "last weights", SEARCH, "search, 3 directions", "search, 32 random directions", "cooldown", AVERAGE, "cosine",
-    SEARCH_OF_MEANS, AVERAGE_OF_MEANS,
-)  # fmt: skip
+    "last weights",
+    SEARCH,
+    "search, 3 directions",
+    "search, 32 random directions",
+    "cooldown",
+    AVERAGE,
+    "cosine",
+    SEARCH_OF_MEANS,
+    AVERAGE_OF_MEANS,
+)
 RIVALS = ("last weights", "cooldown", AVERAGE, "cosine", "search, 3 directions", "search, 32 random directions")
 MEANS = {AVERAGE_OF_MEANS: AVERAGE, SEARCH_OF_MEANS: SEARCH}
 _FILE = re.compile(r"(?P<task>[a-z]+)_(?P<seed>\d+)\.npz")

@@ -21,10 +21,16 @@ from tests.studies.admission import Verdict, in_words, judge
 from tests.studies.stored_choices import FILE, N_TRAIN, Stored, choose, few, read
 
 TITLES = {
-    "digits": "digits", "fashion": "Fashion-MNIST", "fashion_all": "all of Fashion-MNIST", "letter": "letters",
-    "noisy": "wrong labels", "photos": "photographs", "prose": "novels, 100 times the loss",
-    "satimage": "satellite pixels", "source": "source code",
-}  # fmt: skip
+    "digits": "digits",
+    "fashion": "Fashion-MNIST",
+    "fashion_all": "all of Fashion-MNIST",
+    "letter": "letters",
+    "noisy": "wrong labels",
+    "photos": "photographs",
+    "prose": "novels, 100 times the loss",
+    "satimage": "satellite pixels",
+    "source": "source code",
+}
 
 
 class Result(NamedTuple):

@@ -134,9 +134,11 @@ def measured(one: Path, two: Path, data: Path, weights: Path) -> dict[str, np.nd
         outputs = {"test_losses": np.array(of_test, np.float32)}
     return outputs | {
         "names": np.array([f"plain {settings.epochs}", f"search {result.epochs:.0f}"]),
-        "passes": settings.epochs + np.array(list(passes.values())), "val_losses": np.array(val_losses),
-        "as_trained": np.array(as_trained), "moved": np.array(list(moved.values())),
-    }  # fmt: skip
+        "passes": settings.epochs + np.array(list(passes.values())),
+        "val_losses": np.array(val_losses),
+        "as_trained": np.array(as_trained),
+        "moved": np.array(list(moved.values())),
+    }
 
 
 def main() -> None:

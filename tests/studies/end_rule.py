@@ -32,9 +32,13 @@ TODAY = {22: 25, 36: 40, 69: 78}  # and those of A, which trains for as many in 
 RULES = ("A", "B", "C")
 RIVALS = ("plain", "schedule_free", "schedule_free_rate_2", "schedule_free_annealed")
 TASKS = {
-    "photos": "photographs", "noisy": "wrong labels", "satimage": "satellite pixels", "letter": "letters",
-    "fashion": "Fashion-MNIST", "digits": "digits",
-}  # fmt: skip
+    "photos": "photographs",
+    "noisy": "wrong labels",
+    "satimage": "satellite pixels",
+    "letter": "letters",
+    "fashion": "Fashion-MNIST",
+    "digits": "digits",
+}
 ALL = 0  # in a list of lengths: all snapshots
 LISTS = {  # lengths of the averages that A could choose among, beside its last epoch
     "3 to 34": (3, 5, 8, 13, 21, 34),

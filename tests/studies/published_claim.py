@@ -19,9 +19,14 @@ import numpy as np
 from tests.studies.admission import Verdict, in_words, judge
 
 TITLES = {
-    "fashion": "Fashion-MNIST", "letter": "letters", "satimage": "satellite", "source": "source code",
-    "digits": "digits", "noisy": "wrong labels", "photos": "photographs",
-}  # fmt: skip
+    "fashion": "Fashion-MNIST",
+    "letter": "letters",
+    "satimage": "satellite",
+    "source": "source code",
+    "digits": "digits",
+    "noisy": "wrong labels",
+    "photos": "photographs",
+}
 SEARCH = "the search as published, 2 epochs"
 FILE = re.compile(r"(?P<task>[a-z]+)_(?P<seed>\d+)\.npz")
 _AVERAGE = re.compile(r"(uniform|linear) of \d+ snapshots.*")

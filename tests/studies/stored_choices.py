@@ -15,9 +15,16 @@ _WINDOW = re.compile(r"uniform of (\d+) snapshots, steps (\d+) to (\d+)")
 
 
 N_TRAIN = {  # samples in an epoch of training
-    "photos": 4800, "noisy": 4788, "satimage": 3435, "letter": 15_000, "fashion": 10_000, "digits": 4788,
-    "fashion_all": 59_000, "prose": 672, "source": 672,
-}  # fmt: skip
+    "photos": 4800,
+    "noisy": 4788,
+    "satimage": 3435,
+    "letter": 15_000,
+    "fashion": 10_000,
+    "digits": 4788,
+    "fashion_all": 59_000,
+    "prose": 672,
+    "source": 672,
+}
 LENGTHS = (1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233)
 ENDS = 4  # windows end at the newest checkpoint, and a quarter, a half and three quarters back
 

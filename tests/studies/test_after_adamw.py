@@ -9,10 +9,18 @@ from tests.studies import after_adamw
 from tests.studies.after_adamw import AVERAGE, MEANS, SEARCH
 
 NAMES = (
-    "last weights", "cooldown", SEARCH, "search, 3 directions", "search, 32 random directions",
-    "search, 32 directions of the means", "points, newest 3", "points, newest 35", "means, newest 3",
-    "means, newest 35", "cosine",
-)  # fmt: skip
+    "last weights",
+    "cooldown",
+    SEARCH,
+    "search, 3 directions",
+    "search, 32 random directions",
+    "search, 32 directions of the means",
+    "points, newest 3",
+    "points, newest 35",
+    "means, newest 3",
+    "means, newest 35",
+    "cosine",
+)
 VAL = (0.9, 0.5, 0.6, 0.6, 0.7, 0.6, 0.8, 0.7, 0.6, 0.65, 0.4)
 
 

@@ -7,10 +7,17 @@ import numpy as np
 from tests.studies import published_claim
 
 NAMES = [
-    "plain 70", "plain 80", "plain 90", "search 1", "search 2", "cooldown 1", "cooldown 2",
-    "uniform of 3 snapshots, steps 1 to 3", "uniform of 5 snapshots, steps 1 to 5",
+    "plain 70",
+    "plain 80",
+    "plain 90",
+    "search 1",
+    "search 2",
+    "cooldown 1",
+    "cooldown 2",
+    "uniform of 3 snapshots, steps 1 to 3",
+    "uniform of 5 snapshots, steps 1 to 5",
     "median of 5 snapshots, steps 1 to 5",
-]  # fmt: skip
+]
 
 
 def _store(path: Path, right: list[int], **more: np.ndarray) -> None:
@@ -18,10 +25,14 @@ def _store(path: Path, right: list[int], **more: np.ndarray) -> None:
     correct = np.arange(10)[None] < np.array(right)[:, None]
     arrays = {"test_correct": np.packbits(correct, 1), "n_test": np.array(10)} | more
     np.savez(
-        path, names=NAMES, passes=[70, 80, 90, 71.4, 72.8, 71, 72, 71.5, 71.5, 71.5],
-        val_losses=[0.7, 0.6, 0.5, 0.7, 0.7, 0.7, 0.7, 0.65, 0.55, 0.5], as_trained=np.full(10, 0.25),
-        moved=np.full((10, 2), 0.5), **arrays,
-    )  # fmt: skip
+        path,
+        names=NAMES,
+        passes=[70, 80, 90, 71.4, 72.8, 71, 72, 71.5, 71.5, 71.5],
+        val_losses=[0.7, 0.6, 0.5, 0.7, 0.7, 0.7, 0.7, 0.65, 0.55, 0.5],
+        as_trained=np.full(10, 0.25),
+        moved=np.full((10, 2), 0.5),
+        **arrays,
+    )
 
 
 def test_rows_have_the_latest_epochs_and_the_average_that_val_chooses(tmp_path: Path) -> None:

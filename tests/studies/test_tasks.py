@@ -173,9 +173,13 @@ def test_the_rule_takes_the_lowest_trained_loss_of_what_is_stored(tmp_path: Path
     stored = np.stack([logits(8.0, 0, 1), logits(2.0, 0), logits(0.5, 1, 2)]).astype(np.float16)
     np.savez(
         tmp_path / "digits_1_40.npz",
-        names=["last", "epoch 1", "uniform of 5 snapshots, steps 1 to 5"], n_images=50,
-        val_logits=stored, test_logits=stored, val_labels=labels, test_labels=labels,
-    )  # fmt: skip
+        names=["last", "epoch 1", "uniform of 5 snapshots, steps 1 to 5"],
+        n_images=50,
+        val_logits=stored,
+        test_logits=stored,
+        val_labels=labels,
+        test_labels=labels,
+    )
     one = stored_choices.read(tmp_path / "digits_1_40.npz")
     np.testing.assert_allclose(one.test, [90, 95, 90])
     assert one.losses[0, 0] == pytest.approx(0.9 * np.log1p(np.exp(8)) + 0.1 * (4 + np.log1p(np.exp(-8))))

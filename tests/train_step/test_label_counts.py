@@ -117,8 +117,11 @@ def test_a_loss_scale_scales_the_mean_and_drops_an_overflow_where_no_label_count
     network, (x, labels), twin = problem(*CASES["pixels"])
     scale = DynamicLossScale(1024.0)
     step = TrainStep(
-        network, nn.SGD(network.trainable_params(), 1.0), micro_batch_size=2, parts=[scale, EMA(network, 0.5)],
-    )  # fmt: skip
+        network,
+        nn.SGD(network.trainable_params(), 1.0),
+        micro_batch_size=2,
+        parts=[scale, EMA(network, 0.5)],
+    )
     before = weight_vector(network)
     step(*tensors((x, labels)))
     after = weight_vector(network)

@@ -34,8 +34,10 @@ REFUSED: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], str]] =
     (dimred.with_precision, (NETWORK,), {"casts": {"out": "fp16"}}, r"casts\['out'\] is 'fp16'; allowed: float16"),
     (dimred.with_precision, (NETWORK,), {"keep_batch_norm": 1}, "keep_batch_norm is 1; it must be True, False"),
     (dimred.with_precision, ("resnet50",), {}, "network is 'resnet50'; it must be a cell"),
-    *((dimred.AdamW, (WEIGHTS,), {name: value}, f"{name} is {value}; ") for name, value in
-      {"beta1": 1.0, "beta2": -1, "eps": 0, "weight_decay": -1e-4}.items()),
+    *(
+        (dimred.AdamW, (WEIGHTS,), {name: value}, f"{name} is {value}; ")
+        for name, value in {"beta1": 1.0, "beta2": -1, "eps": 0, "weight_decay": -1e-4}.items()
+    ),
     *((dimred.ScheduleFree, (WEIGHTS,), {"beta": b}, "beta is .*; ") for b in (0, 1.0, -0.9, NAN, "0.9")),
     # A graph rounds them to float32: these would train nothing, drop each step, or make every weight NaN.
     *((dimred.AdamW, (WEIGHTS,), {b: 1 - 1e-8}, f"float32, .* {b} is 1.0; ") for b in ("beta1", "beta2")),
@@ -45,7 +47,7 @@ REFUSED: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], str]] =
     (dimred.Clipping, (1e-50,), {}, "float32, .* norm is 0.0; it must be greater than 0"),
     (dimred.StaticLossScale, (1e-50,), {}, "float32, .* scale is 0.0; it must be greater than 0"),
     (dimred.DynamicLossScale, (), {"factor": 1 + 1e-8}, "float32, .* factor is 1.0; it must be greater than 1"),
-]  # fmt: skip
+]
 
 
 def test_an_argument_that_is_not_allowed_is_named() -> None:
