@@ -91,7 +91,8 @@ class Lines(logging.Handler):
     def __init__(self, *, to_stdout: bool):
         super().__init__()
         self._to_stdout = to_stdout
-        self._doing, self._silent_since = "", time.monotonic()
+        self._doing = ""
+        self._silent_since = time.monotonic()
         self._has_ended = threading.Event()
         self._watch = threading.Thread(target=self._break_silence, daemon=True)
 
@@ -290,7 +291,8 @@ def with_plain_help(command: Any) -> Any:
 
 def _in_our_words(error: Any) -> str:
     """Describe a wrong call: the argument as typed, its value, what is allowed, and what to do."""
-    parameter, problem = getattr(error, "param", None), error.__cause__
+    parameter = getattr(error, "param", None)
+    problem = error.__cause__
     text = error.format_message().rstrip(".")
     if isinstance(problem, ValidationError) and parameter is not None:
         (first, *_) = problem.errors()

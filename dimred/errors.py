@@ -162,7 +162,9 @@ class Problems:
 def shown(value: Any, longest: int = 80) -> str:
     """Return ``repr(value)`` for an error message, on one line, with texts cut to about ``longest`` characters."""
     brief = reprlib.Repr()
-    brief.maxlevel, brief.maxstring, brief.maxother = 2, longest, longest
+    brief.maxlevel = 2
+    brief.maxstring = longest
+    brief.maxother = longest
     try:
         return " ".join(line.strip() for line in brief.repr(value).splitlines())
     except ValueError:  # Python refuses to print whole numbers of more than 4,300 digits

@@ -32,10 +32,13 @@ from dimred.run_files.stage_two_result import AVERAGE, FINAL, START, StageTwoRes
 
 _log = logging.getLogger("dimred")
 
-PUBLISHED, COOLDOWN = Path("digits"), Path("digits_cooldown")  # recipes
+# Recipes.
+PUBLISHED = Path("digits")
+COOLDOWN = Path("digits_cooldown")
 _SNAPSHOTS = 40  # the fewest that stage 1 takes
 _CHOOSING = 2  # epochs' worth of forward passes, rounded up, with which a cooldown chooses among that many snapshots
-_DIMRED, _PROGRAM = (sys.executable, "-P", "-m", "dimred"), (sys.executable, "-P", "-m")
+_DIMRED = (sys.executable, "-P", "-m", "dimred")
+_PROGRAM = (sys.executable, "-P", "-m")
 _HEADING = "Test accuracy, BatchNorm re-estimated in every row"
 
 
@@ -80,7 +83,8 @@ def _train_all(
     Each runs in a process of its own, by the program that the command line runs too. Where processes can share the
     device, plain training runs at the same time.
     """
-    beside, data = [], out / "data"
+    beside = []
+    data = out / "data"
     common = [*overrides, "--device-target", device.target]
     for n_epochs in (total, 2 * total):
         options = [f"schedule.total_epochs={n_epochs}", "snapshots.first_epoch=1000"]
@@ -93,7 +97,8 @@ def _train_all(
     first = max(1, round(0.3 * epochs))
     per_epoch = math.ceil(_SNAPSHOTS / (epochs - first + 1))
     options = [f"snapshots.per_epoch={per_epoch}", f"snapshots.first_epoch={first}", "stop=null"]
-    stage_1, matrix = out / "device0_stage_1", out / "pca_mat.npy"
+    stage_1 = out / "device0_stage_1"
+    matrix = out / "pca_mat.npy"
     _wait(start(programs, _stage_1(data, stage_1, COOLDOWN, epochs, options, common)))
     checkpoints = stage_1 / STAGE_1_CHECKPOINTS
     weights = next(checkpoints.glob(f"*-{epochs}_*.ckpt"))
@@ -162,7 +167,8 @@ def _write_page(
         for name, accuracies in curves.items()
     }
     make_report_folder(folder)
-    page, caption = Page(folder, PAGE), "Test accuracy over passes, BatchNorm re-estimated in every point."
+    page = Page(folder, PAGE)
+    caption = "Test accuracy over passes, BatchNorm re-estimated in every point."
     page.add(_HEADING, [], table(("what", "passes", "accuracy"), [row.cells() for row in rows]))
     page.add("Over passes", [Picture("accuracy", plot_curve(points, size=(8, 4.5)), sentence, caption)])
     links = "; ".join(

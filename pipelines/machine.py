@@ -49,7 +49,8 @@ def bench(
     peak = peak_memory_bytes()  # of the process
     if device_target != "CPU":
         peak = int(ms.runtime.max_memory_allocated())  # of the tensors on the device
-    precision, size = settings.precision, dataset_of(settings.data).describe(settings.data.image_size)
+    precision = settings.precision
+    size = dataset_of(settings.data).describe(settings.data.image_size)
     half = "" if precision.level == "O0" else f" {precision.dtype}"
     row = {
         "network": ", ".join(part for part in (settings.model.name, size) if part),
@@ -82,9 +83,11 @@ def doctor(out: Annotated[Path, typer.Option(help="Folder of the rank.")], devic
     optimizer = nn.Momentum(network.trainable_params(), 0.1, 0.9)
     step = TrainStep(nn.WithLossCell(network, nn.MSELoss()), optimizer, ranks=ranks)
     inputs = Tensor(np.full((2, 4), 1.0 + ranks.rank, np.float32))  # different on each rank
-    before, start = to_arrays(network.trainable_params()), time.perf_counter()
+    before = to_arrays(network.trainable_params())
+    start = time.perf_counter()
     loss = float(step(inputs, Tensor(np.ones((2, 3), np.float32))).loss.asnumpy())
-    seconds, after = time.perf_counter() - start, to_arrays(network.trainable_params())
+    seconds = time.perf_counter() - start
+    after = to_arrays(network.trainable_params())
     if not np.isfinite(loss) or all(np.array_equal(before[name], after[name]) for name in after):
         raise DimredError(f"a training step had the loss {loss}, or changed no weight; reinstall mindspore")
     ranks.check_same("weights after a step", b"".join(array.tobytes() for array in after.values()))

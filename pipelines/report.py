@@ -64,7 +64,8 @@ def report(folder: Path, out: Path, grid: int, n_batches: int, device_target: Ta
         set_up(settings.seed, device_target)
         splits = {"train", settings.data.eval_split}
         task = build_task(settings, Path(str(run.result.sources["data"])), splits=splits)
-        then, now = run.result.digests, pins_of_data(task.data, task.images)
+        then = run.result.digests
+        now = pins_of_data(task.data, task.images)
         if any(then.get(name, pin.digest) != pin.digest for name, pin in now.items()):
             run = replace(run, missing_sources=(*run.missing_sources, "data"))
     plane = None
@@ -77,7 +78,8 @@ def _view(
     run: StageTwoRecord, series: CheckpointSeries, task: Task[StageTwoConfig], grid: int, n_batches: int
 ) -> PlaneView | None:
     """Choose the plane, locate both stages in it, and evaluate the loss on a grid; None if its points are on a line."""
-    settings, network = task.settings, task.network
+    settings = task.settings
+    network = task.network
     layout = WeightLayout.from_network(network)
 
     def mean(paths: Sequence[Path]) -> np.ndarray:
@@ -99,14 +101,16 @@ def _view(
         located = [plane_point(origin, directions, mean([path])) for path in paths]
         return PlanePoints(np.reshape([along for along, _ in located], (-1, 2)), np.array([off for _, off in located]))
 
-    snapshots, between = points(series.paths), points(epochs[:-1])
+    snapshots = points(series.paths)
+    between = points(epochs[:-1])
     of_corners = np.array([plane_point(origin, directions, corner)[0] for corner in corners])
     train = task.images["train"].training_epoch(settings.seed, 0)
     batches: list[tuple[Tensor, ...]] = list(islice(train.create_tuple_iterator(num_epochs=1), n_batches))
     loss = loss_in_plane(build_loss(settings, network), batches, origin, directions)
     first, second = grid_around(np.concatenate([of_corners, snapshots.along, between.along]), grid)
     surface = np.array([[loss(x, y) for x in first] for y in second])
-    n_images, has_batch_norm = sum(len(batch[0]) for batch in batches), bool(moving_statistics(network))
+    n_images = sum(len(batch[0]) for batch in batches)
+    has_batch_norm = bool(moving_statistics(network))
     return PlaneView(first, second, surface, n_images, has_batch_norm, third, of_corners, snapshots, between)
 
 
@@ -127,7 +131,8 @@ def loss_in_plane(
     Returns:
         The function; it takes one forward pass over each batch.
     """
-    layout, parameters = WeightLayout.from_network(loss), loss.trainable_params()
+    layout = WeightLayout.from_network(loss)
+    parameters = loss.trainable_params()
     mean_loss = MeanLoss(loss)
     mean_loss.set_train(False)
     for norm in batch_norms(loss):
@@ -149,7 +154,8 @@ def plane_directions(origin: np.ndarray, second: np.ndarray, third: np.ndarray) 
     Args:
         origin, second, third: the points, (M,) float64.
     """
-    along, across = second - origin, third - origin
+    along = second - origin
+    across = third - origin
     lengths = [np.linalg.norm(along), np.linalg.norm(across)]
     if not lengths[0]:
         return None
@@ -185,7 +191,8 @@ def grid_around(points: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
     Returns:
         The coordinates of the lines along the first and the second direction, (n,) each.
     """
-    low, high = points.min(0), points.max(0)
+    low = points.min(0)
+    high = points.max(0)
     wider = 0.15 * np.maximum(high - low, 1e-9 + 0.2 * np.max(high - low))
     first, second = (np.linspace(low[axis] - wider[axis], high[axis] + wider[axis], n) for axis in (0, 1))
     return first, second

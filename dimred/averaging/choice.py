@@ -130,8 +130,10 @@ class Choice:
 
     def __init__(self, *, passes_each: float = 0.0, metric: Metric = _UNNAMED) -> None:
         self.candidates: list[Candidate] = []
-        self.n_added, self.seconds = 0, 0.0
-        self._passes_each, self._metric = passes_each, metric
+        self.n_added = 0
+        self.seconds = 0.0
+        self._passes_each = passes_each
+        self._metric = metric
 
     def measure(
         self, name: str, effective_size: float, measure: Callable[[], Measurement], source: Path | Window | None = None

@@ -120,7 +120,8 @@ def is_constant(checkpoints: Sequence[Checkpoint], name: str) -> bool:
     """
 
     def digest(checkpoint: Checkpoint) -> bytes:
-        tensor, sha = checkpoint.tensors[name], hashlib.sha256()
+        tensor = checkpoint.tensors[name]
+        sha = hashlib.sha256()
         with open_checkpoint(tensor.file) as file:
             for start in range(0, tensor.n_bytes, BLOCK):
                 piece = np.empty(min(BLOCK, tensor.n_bytes - start), np.uint8)

@@ -181,7 +181,8 @@ def profiles_around(window: Window) -> list[Window]:
     average of span L has the decay (L - 1) / (L + 1), and then the effective size of a uniform window of L; the spans
     are half, all and twice the window's length.
     """
-    length, end = window.end - window.first, window.end
+    length = window.end - window.first
+    end = window.end
     windows = [Window(max(end - reach, 0), end, "linear") for reach in (length, 2 * length) if min(reach, end) > 2]
     for span in sorted({max(length // 2, 2), length, 2 * length}):
         if span < end:

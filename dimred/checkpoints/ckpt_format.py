@@ -30,10 +30,17 @@ _KINDS = {"f": "Float", "i": "Int", "u": "UInt"}
 _TYPES: dict[str, np.dtype | str] = {"Bool": np.dtype("?"), "BFloat16": BFLOAT16, "str": TEXT}
 _TYPES |= {f"{_KINDS[dtype.kind]}{8 * dtype.itemsize}": dtype for dtype in NUMBERS}  # Float32, Int64, UInt8, ...
 _NAMES = {dtype: name for name, dtype in _TYPES.items()}
-_VALUE, _TAG, _TENSOR = 0x0A, 0x0A, 0x12  # field number << 3 | wire type (2: bytes with a length, 0: varint)
-_DIM, _PACKED_DIMS, _TYPE, _CONTENT = 0x08, 0x0A, 0x12, 0x1A
+# Tags of protobuf: field number << 3 | wire type (2: bytes with a length, 0: varint).
+_VALUE = 0x0A
+_TAG = 0x0A
+_TENSOR = 0x12
+_DIM = 0x08
+_PACKED_DIMS = 0x0A
+_TYPE = 0x12
+_CONTENT = 0x1A
 # save_checkpoint(crc_check=True) ends the file with a mark and ten bytes with the CRC-32 of everything before.
-_CRC_MARK, _CRC_BYTES = b"crc_num", 17
+_CRC_MARK = b"crc_num"
+_CRC_BYTES = 17
 LONGEST_NAME = 65_536
 _MOST_RECORDS = 1 << 20
 _CRC_PIECE = 1 << 20
@@ -46,7 +53,8 @@ class _Cursor:
     def __init__(self, file: BinaryIO, path: os.PathLike[str]) -> None:
         self._descriptor = file.fileno()
         self.path = path
-        self._start, self._window = 0, b""
+        self._start = 0
+        self._window = b""
         self.size = os.fstat(self._descriptor).st_size
         self.position = 0
 
@@ -54,7 +62,8 @@ class _Cursor:
         start = self.position - self._start
         if start < 0 or start + count > len(self._window):
             self._window = os.pread(self._descriptor, max(count, 4096), self.position)
-            self._start, start = self.position, 0
+            self._start = self.position
+            start = 0
         if len(self._window) - start < count:
             raise self.error("the file ends in the middle of a record")
         self.position += count
@@ -140,7 +149,8 @@ def _record(cursor: _Cursor, end: int) -> _Record:
     if cursor.end(end) != end:
         raise cursor.error(f"the lengths in the record {shown(name)} contradict each other")
     shape: list[int] = []
-    type_name, place = "", None
+    type_name = ""
+    place = None
     while cursor.position < end:
         field = cursor.take(1)[0]
         if field in (_DIM, _PACKED_DIMS):
@@ -189,7 +199,8 @@ def _checksums(file: BinaryIO, path: os.PathLike[str]) -> tuple[bytes | None, by
     end = os.pread(file.fileno(), _CRC_BYTES, max(size - _CRC_BYTES, 0))
     if len(end) < _CRC_BYTES or not end.startswith(_CRC_MARK):
         return None, None
-    crc, body = 0, size - _CRC_BYTES
+    crc = 0
+    body = size - _CRC_BYTES
     for position in range(0, body, _CRC_PIECE):
         piece = np.empty(min(_CRC_PIECE, body - position), np.uint8)
         read_exactly(file.fileno(), piece, position, path)
@@ -208,9 +219,13 @@ def write_ckpt(file: BinaryIO, values: Mapping[str, Any]) -> None:
 
     for name, value in values.items():
         if isinstance(value, str):
-            array, type_name, dims = np.array(value or "\0", dtype=f"<U{max(len(value), 1)}"), "str", (0,)
+            array = np.array(value or "\0", dtype=f"<U{max(len(value), 1)}")
+            type_name = "str"
+            dims = (0,)
         else:
-            array, type_name, dims = value, _NAMES[value.dtype], value.shape
+            array = value
+            type_name = _NAMES[value.dtype]
+            dims = value.shape
         content = array.reshape(-1).view(np.uint8).data
         for start in range(0, max(len(content), 1), PIECE_BYTES):
             piece = content[start : start + PIECE_BYTES]

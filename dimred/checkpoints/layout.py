@@ -151,7 +151,8 @@ class WeightLayout:
     def from_json(cls, data: Any) -> "WeightLayout":
         """Make the layout that ``to_json`` wrote; BasisMismatchError for anything else."""
         try:
-            names, shapes = tuple(data["names"]), tuple(tuple(shape) for shape in data["shapes"])
+            names = tuple(data["names"])
+            shapes = tuple(tuple(shape) for shape in data["shapes"])
             is_valid = all(type(name) is str for name in names) and all(
                 type(length) is int and 0 <= length < 1 << 63 for shape in shapes for length in shape
             )
@@ -219,16 +220,20 @@ def vector_digest(vector: np.ndarray) -> str:
 
 def weights_digest(weights: Iterable[np.ndarray]) -> str:
     """Compute ``vector_digest`` of the vector of these weights, in their order, without making the vector."""
-    digest, chunk, left = hashlib.sha256(), hashlib.sha256(), CHUNK
+    digest = hashlib.sha256()
+    chunk = hashlib.sha256()
+    left = CHUNK
     for weight in weights:
         row = np.ascontiguousarray(weight, "<f4").reshape(-1)
         while row.size:
-            part, row = row[:left], row[left:]
+            part = row[:left]
+            row = row[left:]
             chunk.update(part.data)
             left -= part.size
             if left == 0:
                 digest.update(chunk.digest())
-                chunk, left = hashlib.sha256(), CHUNK
+                chunk = hashlib.sha256()
+                left = CHUNK
     if left < CHUNK:
         digest.update(chunk.digest())
     return digest.hexdigest()

@@ -140,7 +140,8 @@ class WeightMatrix:
         layout = self.layout
         for row, target in zip(self._rows, out, strict=True):
             with open_checkpoint(row.checkpoint.path) as file:
-                number, n_read = bisect_right(layout.offsets, start) - 1, 0
+                number = bisect_right(layout.offsets, start) - 1
+                n_read = 0
                 while n_read < target.size:
                     skip = start + n_read - layout.offsets[number]
                     count = min(layout.sizes[number] - skip, target.size - n_read)

@@ -302,7 +302,8 @@ def read_manifest(path: Path) -> tuple[WeightLayout, tuple[SnapshotEntry, ...]]:
     """
     try:
         content = read_checksummed(path, SERIES)
-        layout, items = WeightLayout.from_json(content.get("layout")), content.get("entries")
+        layout = WeightLayout.from_json(content.get("layout"))
+        items = content.get("entries")
         entries = tuple(_entry(item) for item in (items if isinstance(items, list) else [None]))
         for before, after in pairwise(entries):
             if after.step <= before.step:

@@ -17,14 +17,17 @@ from dimred.run_files.run_names import STATES
 
 _N_STATES = 2  # the newest, and one to go back to if that is damaged later
 VAL_LOSSES = "val_loss:"  # prefix of the losses on the samples of ``val`` in a state
-_VALUES, _EPOCH = "dimred_values", "epoch"  # names of entries beside the arrays
+# Names of entries beside the arrays.
+_VALUES = "dimred_values"
+_EPOCH = "epoch"
 
 
 class _NumberedFiles:
     """The files of a folder whose names match ``name``, numbered by its first group; the newest ``keep`` stay."""
 
     def __init__(self, directory: Path, name: str, keep: int):
-        self.directory, self.keep = directory, keep
+        self.directory = directory
+        self.keep = keep
         self._name = re.compile(name)
 
     def forget_after(self, number: int) -> None:

@@ -87,7 +87,8 @@ class StoredTensor:
         """Yield the places of ``count`` of the tensor's bytes, from byte ``first`` on: (offset in the file, length)."""
         before = 0
         for offset, length in self.pieces:
-            low, high = max(first, before), min(first + count, before + length)
+            low = max(first, before)
+            high = min(first + count, before + length)
             if low < high:
                 yield offset + low - before, high - low
             before += length
@@ -179,7 +180,8 @@ def write_exactly(descriptor: int, values: np.ndarray, offset: int) -> None:
     view = memoryview(values.view(np.uint8).data)
     while len(view):
         count = os.pwrite(descriptor, view[:MOST_BYTES_AT_ONCE], offset)
-        view, offset = view[count:], offset + count
+        view = view[count:]
+        offset = offset + count
 
 
 def _widened(bfloat16_bits: np.ndarray) -> np.ndarray:

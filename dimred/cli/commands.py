@@ -41,7 +41,8 @@ def _command(name: str) -> Any:
     """Import the module of a command, and make the command."""
     panel = _PANEL_OF[name]
     module, _, attribute = _PANELS[panel][name].partition(".")
-    command, parent = getattr(import_module(f"dimred.cli.{module}"), attribute), typer.Typer()
+    command = getattr(import_module(f"dimred.cli.{module}"), attribute)
+    parent = typer.Typer()
     if isinstance(command, typer.Typer):
         parent.add_typer(command, name=name, rich_help_panel=panel)
     else:

@@ -123,7 +123,8 @@ def commented_configuration(one: Any, *, every: bool = False) -> str:
         values, defaults = (part.model_dump(mode="json", exclude={"stage_2"}) for part in (config, default))
         if config is two:
             values |= dict.fromkeys(two.methods().keys() - {two.method_name})
-        flat, flat_defaults = flatten(values), flatten(defaults)
+        flat = flatten(values)
+        flat_defaults = flatten(defaults)
         chosen = {
             key
             for key, value in flat.items()

@@ -63,7 +63,8 @@ def _describe(facts: dict[str, Any]) -> Iterator[str]:
     if "kind" not in facts:
         return
     kinds = {"pca": "principal directions", "snapshots": "Gram-Schmidt of the raw snapshots"}
-    snapshots, fractions = facts["snapshots"], facts["explained_variance_ratio"]
+    snapshots = facts["snapshots"]
+    fractions = facts["explained_variance_ratio"]
     first, last = (f"{snapshots[place]['file']} (step {snapshots[place]['step']})" for place in (0, -1))
     yield f"kind        {kinds[facts['kind']]}"
     yield f"network     {facts['n_parameters']} parameters, fingerprint {facts['fingerprint'][:16]}"

@@ -218,7 +218,8 @@ def _try_out(job: Any, stall_timeout: float) -> int:
     disk = next(path for path in (job.out, *job.out.parents) if path.is_dir())
     # Several hosts need the same name for the folder, because rank 0 leaves a basis there for the others.
     name = f"{job.master_addr}-{job.master_port}" if job.nodes > 1 else secrets.token_hex(4)
-    trial, start = replace(job, out=disk / f".dimred-fast-dev-run-{name}"), time.perf_counter()
+    trial = replace(job, out=disk / f".dimred-fast-dev-run-{name}")
+    start = time.perf_counter()
     status = 1
     try:
         status = launch(trial, stall_timeout_seconds=stall_timeout)
@@ -230,7 +231,8 @@ def _try_out(job: Any, stall_timeout: float) -> int:
         with suppress(OSError):  # another host is not yet done
             trial.out.rmdir()
     if status == 0:
-        seconds, ranks = time.perf_counter() - start, number_of(job.devices, "rank")
+        seconds = time.perf_counter() - start
+        ranks = number_of(job.devices, "rank")
         print(
             f"fast dev run: a step and everything around it went well on {ranks} in {seconds:.0f} s; nothing is kept. "
             "Without --fast-dev-run the same command makes the whole run"

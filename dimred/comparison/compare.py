@@ -101,7 +101,8 @@ def compare(
         raise ConfigError("no RUN is given; give folders of finished stage 1 runs, one for each seed")
     first, *_ = [_config_of(Path(run)) for run in runs]
     two = load_config(StageTwoConfig, Path(config or first), overrides)
-    two, folder = two.model_copy(update={"seed": 1}), Path(out)  # each run's own seed takes its place
+    two = two.model_copy(update={"seed": 1})  # each run's own seed takes its place
+    folder = Path(out)
     _check_folder(folder, two, resume=resume)
     seeds = dict[int, Path]()
     jobs = [
@@ -150,7 +151,8 @@ def _jobs(
         raise ConfigError(f"RUN is {str(run)!r}, of seed {one.seed}, as {str(other)!r} is; give one run per seed")
     last_epoch = max(full_checkpoints(run / STAGE_1_CHECKPOINTS), default=0) if one.stop else one.epochs
     for at in epochs or [last_epoch]:
-        images, folder = Path(data.replace("{seed}", str(one.seed))), out / f"seed_{one.seed}" / f"at_{at}"
+        images = Path(data.replace("{seed}", str(one.seed)))
+        folder = out / f"seed_{one.seed}" / f"at_{at}"
         chosen = _chosen(methods, one, two, at)
         missing = [method for method in chosen if not (folder / f"{method.name}.json").exists()]
         digests = _check_comparable(images, run, one, two, at, missing)

@@ -83,7 +83,10 @@ class Comparison:
         n_ranks: int,
         device_target: Target = "CPU",
     ):
-        self.data, self.run, self.at, self.folder = data, run, at, folder
+        self.data = data
+        self.run = run
+        self.at = at
+        self.folder = folder
         self._device_target = device_target
         self.passes_of_stage_1 = at + read_stage_1(run / STAGE_1_CHECKPOINTS).stopping_passes(at)
         self.checkpoint = checkpoint_of(run, at)
@@ -94,7 +97,9 @@ class Comparison:
         self.one = one.model_copy(update=on_one_process(one, n_ranks))
         two = two.with_epochs_after(at).model_copy(update={"seed": one.seed})
         self.two = two.model_copy(update=on_one_process(two, n_ranks))
-        self.network, self.evaluator, self.metrics = task.network, task.evaluator, task.metrics
+        self.network = task.network
+        self.evaluator = task.evaluator
+        self.metrics = task.metrics
         self.measure = cache(self._measure)
 
     def _measure(self, network: str) -> dict[str, Any]:

@@ -83,7 +83,8 @@ class BestAverage(ComparedMethod):
 
     def make(self, comparison: Comparison) -> MethodResult:
         """Choose the average, and write it."""
-        evaluator, network = comparison.evaluator, comparison.network
+        evaluator = comparison.evaluator
+        network = comparison.network
         from_arrays(network.get_parameters(), read_checkpoint(comparison.checkpoint), "WEIGHTS")
         parent = StageOneRun.open(comparison.checkpoint)
         averages = SnapshotAverages(parent.snapshots() if parent.has_snapshots else None, evaluator.layout)
@@ -146,7 +147,8 @@ class CooldownInstead(ComparedMethod):
 
     def make(self, comparison: Comparison) -> MethodResult:
         """Run the cooldown."""
-        one, two = comparison.one, comparison.two
+        one = comparison.one
+        two = comparison.two
         replaced = comparison.result_of(STAGE_2)
         changes: dict[str, Any] = {
             "method": self.name,
@@ -227,7 +229,8 @@ class PlainForTotal(TunedTraining):
 
     def train(self, comparison: Comparison, rate: float) -> MethodResult:
         """Train with a peak."""
-        total, schedule = comparison.total_passes, comparison.one.schedule
+        total = comparison.total_passes
+        schedule = comparison.one.schedule
         linear = {
             "name": "linear",
             "peak": rate,

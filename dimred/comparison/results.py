@@ -95,9 +95,11 @@ def best_row(rows: Iterable[Row], split: str, metric: Metric) -> Row:
         metric: the main metric.
     """
     if metric.higher_is_better is not None:
-        name, sign = f"{split}_reestimated", -1.0 if metric.higher_is_better else 1.0
+        name = f"{split}_reestimated"
+        sign = -1.0 if metric.higher_is_better else 1.0
     else:
-        name, sign = f"{split}_loss", 1.0
+        name = f"{split}_loss"
+        sign = 1.0
 
     def badness(row: Row) -> float:
         mean = sign * float(row[name]["mean"])
@@ -129,7 +131,8 @@ def table_rows(rows: Sequence[Row], n_seeds: int, metrics: Sequence[Metric]) -> 
         n_seeds: number of seeds of the summary; rows of fewer seeds say so in their first cell.
         metrics: the metrics, the main one first.
     """
-    best, lines = best_row(rows, "test", metrics[0])[_SCORE]["mean"], []
+    best = best_row(rows, "test", metrics[0])[_SCORE]["mean"]
+    lines = []
     for row in rows:
         title = f"**{row['title']}**" if row["method"] == STAGE_2 else row["title"]
         title += "" if row["n_seeds"] == n_seeds else f" ({row['n_seeds']} of {n_seeds} seeds)"
@@ -151,7 +154,8 @@ def markdown(summary: dict[str, Any]) -> str:
     """Return a summary as Markdown: a table for each epoch at which stage 1 is treated as ended."""
     text = "BatchNorm statistics are re-estimated in every row.\n" if summary["batch_norm"] else ""
     for at in summary["at"]:
-        names, rows = headings(metrics_in(summary)), rows_at(summary, at)
+        names = headings(metrics_in(summary))
+        rows = rows_at(summary, at)
         body = table_rows(rows, len(summary["seeds"]), metrics_in(summary))
         lines = [names, ["---", *["---:"] * (len(names) - 1)], *body]
         text += f"\nStage 1 to epoch {at}:\n\n" + "".join("| " + " | ".join(line) + " |\n" for line in lines)
@@ -180,7 +184,9 @@ def write_comparison_page(out: Path, summary: dict[str, Any]) -> None:
         OSError: a file can't be written.
     """
     page = Page(out, PAGE)
-    at, n_seeds, metrics = summary["at"], len(summary["seeds"]), metrics_in(summary)
+    at = summary["at"]
+    n_seeds = len(summary["seeds"])
+    metrics = metrics_in(summary)
     metric = metrics[0]
     seeds = f"{'seeds' if n_seeds > 1 else 'seed'} {', '.join(map(str, summary['seeds']))}"
     words = [
@@ -212,7 +218,9 @@ def write_comparison_page(out: Path, summary: dict[str, Any]) -> None:
 
 def comparison_verdict(summary: dict[str, Any]) -> list[str]:
     """Return sentences about the method that ``val`` chooses after the longest stage 1: its gains and its cost."""
-    at, n_seeds, metric = summary["at"][-1], len(summary["seeds"]), metrics_in(summary)[0]
+    at = summary["at"][-1]
+    n_seeds = len(summary["seeds"])
+    metric = metrics_in(summary)[0]
     rows = {row["method"]: row for row in rows_at(summary, at)}
     choice, best = (best_row(rows.values(), split, metric) for split in ("val", "test"))
     unit = " %" if metric.is_fraction else f" ({metric.name})"

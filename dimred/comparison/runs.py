@@ -27,7 +27,8 @@ class DivergedRunError(DivergedError):
 
     def __init__(self, message: str, seconds: float, rates: str = ""):
         super().__init__(message)
-        self.seconds, self.rates = seconds, rates
+        self.seconds = seconds
+        self.rates = rates
 
 
 def run_stage(
@@ -89,6 +90,7 @@ def on_one_process(stage: StageOneConfig | StageTwoConfig, n_ranks: int) -> dict
     Returns:
         New values of ``accumulation`` and ``data``; for several ranks, ``data.sink`` is off.
     """
-    sink, multiple_of = stage.data.sink and n_ranks == 1, stage.data.multiple_of * n_ranks
+    sink = stage.data.sink and n_ranks == 1
+    multiple_of = stage.data.multiple_of * n_ranks
     data = stage.data.model_copy(update={"sink": sink, "multiple_of": multiple_of})
     return {"accumulation": stage.accumulation * n_ranks, "data": data}

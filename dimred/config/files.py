@@ -195,7 +195,8 @@ class _Loader(yaml.SafeLoader):
 
     def compose_mapping_node(self, anchor: str | None) -> Any:
         """Compose a mapping as it is written, without the keys that ``<<`` will add."""
-        node, keys = super().compose_mapping_node(anchor), set[str]()
+        node = super().compose_mapping_node(anchor)
+        keys = set[str]()
         for key, _ in node.value:
             if str(key.value) in keys:
                 raise yaml.constructor.ConstructorError(problem=f"the key {key.value!r} is given twice{key.start_mark}")

@@ -213,7 +213,9 @@ class StageOneConfig(StageConfig):
 
     def _problems(self) -> Iterator[str]:
         """Yield a sentence about each pair of sections that do not go together."""
-        schedule, snapshots, end = self.schedule, self.snapshots, self.schedule.last_epoch
+        schedule = self.schedule
+        snapshots = self.snapshots
+        end = self.schedule.last_epoch
         if end is not None and self.epochs > end:
             yield f"epochs is {self.epochs}, past schedule.total_epochs, {end}; raise that, or train fewer"
         if end is not None and schedule.warmup_epochs >= end:
@@ -387,7 +389,8 @@ class StageTwoConfig(StageConfig):
 @cache
 def _with_own_method(method: str) -> type[StageTwoConfig]:
     """Return the model of a stage 2 with a user's own method, see ``StageTwoConfig.with_method``."""
-    section, name = own_method(method), section_name(method)
+    section = own_method(method)
+    name = section_name(method)
     if name in StageTwoConfig.model_fields or hasattr(StageTwoConfig, name):
         raise ConfigError(f"method is {method!r}, but {name} is the name of another key; give the class another name")
     fields: dict[str, Any] = {name: (section, Field(default_factory=section))}

@@ -208,7 +208,8 @@ class Readable:
     """
 
     def __init__(self, batches: Any, sink: bool = False):
-        self.batches, self._sink = batches, sink
+        self.batches = batches
+        self._sink = sink
 
     def create_tuple_iterator(self, num_epochs: int = 1, output_numpy: bool = False) -> Iterator[Any]:
         """Iterate over one epoch, with MindSpore's arguments.
@@ -258,7 +259,8 @@ def _without_dumps() -> Iterator[None]:
 
 def _as_data_error(text: str) -> DataError:
     """Return the error for a batch that MindSpore could not read, from its text; a DamagedError if it will not pass."""
-    of_python, file = _PYTHON_ERROR.search(text), _FILE.search(text)
+    of_python = _PYTHON_ERROR.search(text)
+    file = _FILE.search(text)
     if of_python and (ours := re.search("(?:Data|Damaged)Error: (.*)", of_python[1])):  # raised in MindSpore's thread
         return DamagedError(ours[1])
     reason = of_python or _REASON.search(text)

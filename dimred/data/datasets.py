@@ -90,7 +90,8 @@ class PublishedImages(Dataset):
     def split(self, data: Path, split: str, **options: Any) -> Batches:
         """Build ``HeldImages``; log how many samples ``train`` leaves to ``val``."""
         samples = self._files.read(data, _part_of(split))
-        val_fraction, val_seed = options.pop("val_fraction"), options.pop("val_seed")
+        val_fraction = options.pop("val_fraction")
+        val_seed = options.pop("val_seed")
         if split != "test":
             numbers = numbers_of_split(split, len(samples.labels), val_fraction, val_seed)
             n_others = len(samples.labels) - len(numbers)

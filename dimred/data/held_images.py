@@ -52,7 +52,8 @@ class HeldImages(Batches):
         super().__init__(**options)
         self._samples = samples
         self._images = _with_channels(samples.images, len(mean))
-        self.n_images, self.classes = len(samples.labels), classes
+        self.n_images = len(samples.labels)
+        self.classes = classes
         self.input_shape = (len(mean), image_size, image_size)
         height, width = samples.images.shape[1:3]
         to_size = []
@@ -102,7 +103,8 @@ class _ByNumber:
     """Samples by number, as MindSpore asks for them."""
 
     def __init__(self, images: np.ndarray, labels: np.ndarray):
-        self._images, self._labels = images, labels
+        self._images = images
+        self._labels = labels
 
     def __len__(self) -> int:
         return len(self._labels)

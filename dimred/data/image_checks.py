@@ -46,7 +46,8 @@ def check_images(root: Path, workers: int) -> CheckedImages:
     Raises:
         DataError: there are no images.
     """
-    files, not_read = [], Counter[str]()
+    files = []
+    not_read = Counter[str]()
     for path in _files_below(root):
         if path.suffix.lower() in IMAGE_SUFFIXES:
             files.append(path)

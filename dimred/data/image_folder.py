@@ -74,7 +74,8 @@ class ImageFolder(Batches):
         **options: Any,
     ):
         super().__init__(**options)
-        self.folder, self.damaged = folder, damaged
+        self.folder = folder
+        self.damaged = damaged
         self.classes, self.n_images, self._suffixes, self.passed_over, self._numbers = read_image_tree(folder)
         _check_names(folder, self.classes)
         if len(mean) != _CHANNELS:
@@ -83,7 +84,8 @@ class ImageFolder(Batches):
                 f"of class folders are decoded to {_CHANNELS}; give a value for each"
             )
         to_size = [vision.Resize(round(image_size * _IMAGENET_RESIZE)), vision.CenterCrop(image_size)] if resize else []
-        self._image_size, self._resize = image_size, resize
+        self._image_size = image_size
+        self._resize = resize
         self.input_shape = (len(mean), image_size, image_size)
         self._operations = make_operations(
             to_pixels=[vision.Decode(), *to_size],

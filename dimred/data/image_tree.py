@@ -28,8 +28,11 @@ _NO_CLASSES = {
     "System Volume Information",
 }
 UNREADABLE = (OSError, ValueError, SyntaxError)
-_PNG, _END_OF_PNG = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"
-_JPEG, _END_OF_JPEG, _START_OF_SCAN = b"\xff\xd8", b"\xff\xd9", 0xDA
+_PNG = b"\x89PNG\r\n\x1a\n"
+_END_OF_PNG = b"IEND\xaeB`\x82"
+_JPEG = b"\xff\xd8"
+_END_OF_JPEG = b"\xff\xd9"
+_START_OF_SCAN = 0xDA
 _WITHOUT_LENGTH = {0xFF, 0x00, 0x01, *range(0xD0, 0xD9)}  # bytes after 0xFF in a JPEG that begin no segment
 
 
@@ -58,9 +61,12 @@ def read_image_tree(folder: Path) -> ImageTree:
     classes = classes_in(folder)
     if not classes:
         raise DataError(f"data folder {str(folder)!r} has no class folders; expected <class>/<image> in it")
-    counts, passed_over, similar = Counter[str](), Counter[str](), set[str]()
+    counts = Counter[str]()
+    passed_over = Counter[str]()
+    similar = set[str]()
     for name in classes:
-        images, others = list[os.DirEntry[str]](), list[os.DirEntry[str]]()
+        images = list[os.DirEntry[str]]()
+        others = list[os.DirEntry[str]]()
         with os.scandir(folder / name) as entries:
             for entry in entries:
                 (images if is_image(entry) else others).append(entry)

@@ -55,7 +55,9 @@ class OwnDataset(Batches):
 
     def __init__(self, factory: Factory, data: Path, split: str, **options: Any):
         super().__init__(**options)
-        self._factory, self._data, self._split = factory, data, split
+        self._factory = factory
+        self._data = data
+        self._split = split
         self._n_classes: int | None = None
         self._plain_source = self._make(None, None)
         self.n_images = len(self._plain_source)
@@ -73,7 +75,8 @@ class OwnDataset(Batches):
             DataError: the label consists neither of whole numbers nor, in ``train``, of a probability for each class.
         """
         self._n_classes = n_classes if trains_classes else None
-        label, is_train = self._first_label, self._split == "train"
+        label = self._first_label
+        is_train = self._split == "train"
         if label.dtype.kind != "f" or not (trains_classes or measures_classes):
             return
         if not is_train or label.shape[:1] != (n_classes,):
@@ -175,8 +178,11 @@ class _Samples:
     """Samples as arrays that MindSpore takes, with labels of one type."""
 
     def __init__(self, source: Source, split: str, n_parts: int, label_type: type[np.number], n_classes: int | None):
-        self._source, self._split, self._n_parts = source, split, n_parts
-        self._type, self._n_classes = label_type, n_classes
+        self._source = source
+        self._split = split
+        self._n_parts = n_parts
+        self._type = label_type
+        self._n_classes = n_classes
 
     def __len__(self) -> int:
         return len(self._source)

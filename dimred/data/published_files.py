@@ -203,7 +203,8 @@ class CifarFiles(PublishedFiles):
 
     def read(self, data: Path, part: str) -> Samples:
         """Read the records of all files of the part; see ``PublishedFiles.read``."""
-        images, labels = [], []
+        images = []
+        labels = []
         for name in self.names(part):
             path = self.find(data, name)
             try:

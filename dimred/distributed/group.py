@@ -68,14 +68,16 @@ class Group(Ranks):
         return Intent(int(np.flatnonzero(self.sum(votes))[-1]))
 
     def all_reduce_mean(self, parameters: Sequence[Parameter]) -> None:
-        total, first = self.sum(_flat(parameters) / np.float32(self.group_size)), 0
+        total = self.sum(_flat(parameters) / np.float32(self.group_size))
+        first = 0
         for parameter in parameters:
             _put(parameter, total[first : first + parameter.size].reshape(parameter.shape))
             first += parameter.size
 
     def broadcast(self, parameters: Sequence[Parameter]) -> None:
         values = [parameter.asnumpy() for parameter in parameters]
-        message, first = self.broadcast_bytes(b"".join(value.tobytes() for value in values)), 0
+        message = self.broadcast_bytes(b"".join(value.tobytes() for value in values))
+        first = 0
         for parameter, value in zip(parameters, values, strict=True):
             new_value = np.frombuffer(message, value.dtype, value.size, first).reshape(value.shape)
             _put(parameter, new_value)
@@ -109,7 +111,8 @@ class Group(Ranks):
         return self.sum(pieces).astype(np.uint16).tobytes()[:n_bytes] if n_bytes else b""
 
     def run_together(self, work: Callable[[], Result]) -> Result:
-        result, fault = None, None
+        result = None
+        fault = None
         try:
             result = work()
         except Exception as error:
@@ -154,7 +157,8 @@ class Group(Ranks):
         faults = self.sum(faults)
         if not faults.any():
             return None
-        first, message = int(np.argmax(faults)), np.zeros(1 + _LONGEST_REASON)
+        first = int(np.argmax(faults))
+        message = np.zeros(1 + _LONGEST_REASON)
         if fault is not None and first == self.rank:
             ours = as_ours(fault)
             text = str(ours).encode()[:_LONGEST_REASON]

@@ -334,7 +334,8 @@ def retry(action: Callable[[], _Result]) -> _Result:
     Raises:
         OSError: an error that will not pass, or the error of the last attempt.
     """
-    pauses, since_line = iter(WAITS_SECONDS), _SECONDS_BETWEEN_LINES
+    pauses = iter(WAITS_SECONDS)
+    since_line = _SECONDS_BETWEEN_LINES
     while True:
         try:
             return action()

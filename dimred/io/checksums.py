@@ -14,7 +14,8 @@ from dimred.io.regular_file import open_regular
 _KEY = "checksum"
 _BLANK = "0" * 64
 _LARGEST = 64 << 20
-_SAMPLES, _SAMPLE_BYTES = 1024, 1 << 14
+_SAMPLES = 1024
+_SAMPLE_BYTES = 1 << 14
 
 
 def write_checksummed(path: str | os.PathLike[str], file_format: FileFormat, content: Mapping[str, Any]) -> None:

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 from dimred.errors import shown
 from dimred.io.regular_file import read_regular
 
-_NAME, _VERSION = "format", "version"
+_NAME = "format"
+_VERSION = "version"
 
 
 class FileFormat(NamedTuple):

@@ -23,7 +23,8 @@ class NotRegularError(OSError):
     def __init__(self, path: str | os.PathLike[str], mode: int) -> None:
         super().__init__()
         kind = _KINDS.get(stat.S_IFMT(mode), "something else")
-        self.filename, self.strerror = os.fspath(path), f"it is {kind}, not a file"
+        self.filename = os.fspath(path)
+        self.strerror = f"it is {kind}, not a file"
 
     def __str__(self) -> str:
         return str(self.strerror)

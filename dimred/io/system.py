@@ -45,7 +45,8 @@ def boot_id() -> str | None:
     with contextlib.suppress(OSError):
         return _short(_BOOT_ID.read_bytes())
     with contextlib.suppress(AttributeError):  # not macOS either
-        text, size = ctypes.create_string_buffer(64), ctypes.c_size_t(64)
+        text = ctypes.create_string_buffer(64)
+        size = ctypes.c_size_t(64)
         if ctypes.CDLL(None).sysctlbyname(_BOOT_ID_OF_MACOS, text, ctypes.byref(size), None, ctypes.c_size_t(0)) == 0:
             return _short(text.value)
     return None

@@ -60,7 +60,8 @@ def open_checkpoints(
         if len(paths) == 1 and paths[0].is_dir() and not index_files(paths[0]):
             if (paths[0] / MANIFEST).exists():
                 series = CheckpointSeries.open(paths[0])
-                paths, steps = list(series.paths), series.steps
+                paths = list(series.paths)
+                steps = series.steps
             else:
                 paths = checkpoints_in(paths[0], order, "CHECKPOINTS")
         if len(paths) < 2:
@@ -126,7 +127,8 @@ def _select(
     for name, step in (("from_step", from_step), ("to_step", to_step)):
         if step is not None:
             check_number(name, step, at_least=0)
-    first, newest = in_order[0][0], in_order[-1][0]
+    first = in_order[0][0]
+    newest = in_order[-1][0]
     low = first if from_step is None else from_step
     high = newest if to_step is None else to_step
     in_range = [(step, path) for step, path in in_order if low <= step <= high]
@@ -148,10 +150,12 @@ def first_difference(one: SavedNetwork, other: SavedNetwork) -> str | None:
         for has, lacks, names in ((one, other, entries[1]), (other, one, entries[0])):
             if name not in names:
                 return f"{shown(name)} is in {has.path} and not in {lacks.path}"
-        here, there = one.tensors[name], other.tensors[name]
+        here = one.tensors[name]
+        there = other.tensors[name]
         for what in ("shape", "dtype"):
             if getattr(here, what) != getattr(there, what):
-                left, right = getattr(here, what), getattr(there, what)
+                left = getattr(here, what)
+                right = getattr(there, what)
                 return f"{shown(name)} has the {what} {left} in {one.path} and {right} in {other.path}"
     return None
 

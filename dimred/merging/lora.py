@@ -161,11 +161,13 @@ def _comparable(key: str, value: object) -> object:
 
 def factors_of(checkpoint: SavedNetwork) -> dict[str, str]:
     """Pair the factors: name of A, with shape (r, ...), -> name of B, with shape (n, r) or (n, r, 1, 1)."""
-    pairs, tensors = {}, checkpoint.tensors
+    pairs = {}
+    tensors = checkpoint.tensors
     for name in filter(_A.search, tensors):
         partner = _A.sub(r"lora_\1B", name)
         if partner in tensors and tensors[partner].is_float and tensors[name].is_float:
-            a, b = tensors[name].shape, tensors[partner].shape
+            a = tensors[name].shape
+            b = tensors[partner].shape
             if len(a) > 1 and len(b) > 1 and 0 < a[0] == b[1] and set(b[2:]) <= {1}:
                 pairs[name] = partner
     return pairs
@@ -189,7 +191,8 @@ class LowRankMean:
     def __init__(self, checkpoints: Sequence[SavedNetwork], coefficients: np.ndarray, largest_rank: int | None) -> None:
         self._terms = [(one, float(c)) for one, c in zip(checkpoints, coefficients, strict=True) if c != 0]
         self._largest_rank = largest_rank
-        self._pairs, tensors = factors_of(checkpoints[-1]), checkpoints[-1].tensors
+        self._pairs = factors_of(checkpoints[-1])
+        tensors = checkpoints[-1].tensors
         before = adapter_config(checkpoints[-1]) or {}
         self._power = 0.5 if before.get("use_rslora") else 1.0
         self._largest = max(c for _, c in self._terms)
@@ -234,13 +237,15 @@ class LowRankMean:
         """
         norm_square = lost_square = 0.0
         for a, b in self._pairs.items():
-            ups, downs = [], []
+            ups = []
+            downs = []
             for checkpoint, c in self._terms:
                 down, up = (_read(checkpoint, name) for name in (a, b))
                 growth = self._growth_of(len(down))
                 downs.append(down.reshape(len(down), -1) * (c * growth / (self._largest * self._growth)))
                 ups.append(up.reshape(len(up), -1))
-            up, down = np.concatenate(ups, axis=1), np.concatenate(downs)
+            up = np.concatenate(ups, axis=1)
+            down = np.concatenate(downs)
             rank = self.shapes[a][0]
             scale_square = (self._alpha_of(a) / rank**self._power) ** 2
             if len(down) > rank:
@@ -253,7 +258,8 @@ class LowRankMean:
 
     def __str__(self) -> str:
         """Describe the mean's rank, for the record."""
-        n, r = len(self._terms), self.config["r"]
+        n = len(self._terms)
+        r = self.config["r"]
         percent = 100 * self.lost_fraction
         how = f"the largest singular values, without {percent:.2g} % of the norm" if percent else "exact"
         return f"the mean of {n} products B A, {how}: rank {r}, lora_alpha {self.config['lora_alpha']:g}"
@@ -274,11 +280,13 @@ def _truncated(up: np.ndarray, down: np.ndarray, rank: int) -> tuple[np.ndarray,
         down: (K, m).
         rank: rank of the result, below K; if n or m is smaller, the factors are padded with zeros.
     """
-    (left, upper), (right, lower) = np.linalg.qr(up), np.linalg.qr(down.T)
+    (left, upper) = np.linalg.qr(up)
+    (right, lower) = np.linalg.qr(down.T)
     u, values, v = np.linalg.svd(upper @ lower.T, full_matrices=False)
     n_values = min(rank, len(values))
     root = np.sqrt(values[:n_values])
-    new_up, new_down = np.zeros((len(up), rank)), np.zeros((rank, down.shape[1]))
+    new_up = np.zeros((len(up), rank))
+    new_down = np.zeros((rank, down.shape[1]))
     new_up[:, :n_values] = left @ (u[:, :n_values] * root)
     new_down[:n_values] = (root[:, None] * v[:n_values]) @ right.T
     return new_up, new_down, values[rank:]

@@ -224,7 +224,8 @@ def _texts_of(file: BinaryIO, path: Path, places: Mapping[str, StoredTensor]) ->
 
 def _write_entries(descriptor: int, target: StoredTensor, start: int, values: np.ndarray) -> None:
     """Write float64 values, rounded once, into a file: as the entries from ``start`` on of the tensor ``target``."""
-    content, position = round_to(values, target.dtype).view(np.uint8), 0
+    content = round_to(values, target.dtype).view(np.uint8)
+    position = 0
     for offset, length in target.ranges(start * target.storage.itemsize, content.size):
         write_exactly(descriptor, content[position : position + length], offset)
         position += length
@@ -244,14 +245,16 @@ def round_to(values: np.ndarray, dtype: np.dtype | str) -> np.ndarray:
         with np.errstate(over="ignore"):
             return values.astype(dtype)
     bits = buffer("bits", max(BLOCK, len(values)), np.uint32)[: len(values)]
-    single, halves = bits.view(np.float32), bits.view("<u2")
+    single = bits.view(np.float32)
+    halves = bits.view("<u2")
     with np.errstate(over="ignore"):
         np.copyto(single, values, casting="same_kind")
     single[np.isnan(single)] = np.nan  # a NaN whose bits are all set would be rounded to -0.0
     # Adding half of the last bit rounds, but is wrong if the float32 lies half way between two bfloat16. Then the
     # float64 that it was rounded from decides; for a true tie, the even one is taken.
     ties = np.flatnonzero(halves[::2] == 0x8000)
-    doubles, singles = np.abs(values[ties]), np.abs(single[ties])
+    doubles = np.abs(values[ties])
+    singles = np.abs(single[ties])
     bits[ties] -= (doubles < singles) | ((doubles == singles) & (bits[ties] & 0x10000 == 0))
     bits += 0x8000
     return np.ascontiguousarray(halves[1::2])

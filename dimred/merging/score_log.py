@@ -87,7 +87,9 @@ class ScoreLog:
         *,
         resume: bool,
     ) -> None:
-        self._path, self._evaluate, self._budget = path, evaluate, math.inf if budget is None else budget
+        self._path = path
+        self._evaluate = evaluate
+        self._budget = math.inf if budget is None else budget
         self._sign = 1 if about["better"] == "lower" else -1
         self._trials: dict[tuple[Any, ...], Trial] = {}
         *lines, half = read_regular(path).split(b"\n") if path.exists() else [b""]
@@ -200,7 +202,8 @@ def _line(content: Mapping[str, Any]) -> bytes:
 
 
 def _trial(content: dict[str, Any]) -> Trial:
-    about, score = content["average"], content["score"]
+    about = content["average"]
+    score = content["score"]
     average = Average(**{**about, "coefficients": tuple(about["coefficients"])})
     value = Score(**{**score, "samples": score["samples"] and tuple(score["samples"])})
     return Trial(**{**content, "average": average, "score": value})

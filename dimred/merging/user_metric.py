@@ -116,7 +116,8 @@ class ProcessMetric:
     """
 
     def __init__(self, source: str, timeout_seconds: float, log: Path) -> None:
-        self.timeout_seconds, self._log = timeout_seconds, log
+        self.timeout_seconds = timeout_seconds
+        self._log = log
         self._process: subprocess.Popen[bytes] | None = None
         file, _, name = str(source).rpartition(":")  # a caller may have given something else
         if not (file and name):

@@ -9,7 +9,9 @@ import numpy as np
 MANY_CLASSES = 100  # with this many or more, the built-in metrics include ``TOP5``
 
 # The kinds of a figure: with BatchNorm's statistics as trained, with re-estimated ones, and with the EMA's weights.
-AS_TRAINED, REESTIMATED, EMA = "as_trained", "reestimated", "ema"
+AS_TRAINED = "as_trained"
+REESTIMATED = "reestimated"
+EMA = "ema"
 
 Figures = dict[str, dict[str, float]]
 """Name of a metric -> kind of figure -> value."""

@@ -100,7 +100,8 @@ def epochs_and_steps(names: Sequence[str]) -> list[tuple[int, int]]:
     keys = [(int(match["epoch"]), int(match["step"])) for match in matches]
     steps = [step for _, step in sorted(keys)]
     if any(before >= after for before, after in pairwise(steps)):
-        length, first = max(*steps, 1), min(1, *(epoch for epoch, _ in keys))
+        length = max(*steps, 1)
+        first = min(1, *(epoch for epoch, _ in keys))
         keys = [(epoch, (epoch - first) * length + step) for epoch, step in keys]
     for (before, name), (after, other) in pairwise(sorted(zip(keys, names, strict=True))):
         if before[1] >= after[1]:

@@ -12,7 +12,10 @@ from dimred.run_files.metric import AS_TRAINED, REESTIMATED, Figures, Metric
 from dimred.run_files.metrics_file import finite
 
 FORWARD = 1 / 3  # of the cost of a forward and a backward pass
-START, FINAL, AVERAGE = "start", "final", "average"  # points that are not epochs
+# Points that are not epochs.
+START = "start"
+FINAL = "final"
+AVERAGE = "average"
 
 
 @dataclass

@@ -201,7 +201,8 @@ def load_basis(
     source = Path(path)
     if source.suffix == ".h5":
         source = source.with_suffix(".npy")
-    rows, beside = _open_npy(source), metadata_path(source)
+    rows = _open_npy(source)
+    beside = metadata_path(source)
     fields = read_metadata(beside) if beside.exists() else {}
     if rows.dtype != np.float32 or not rows.flags.c_contiguous:
         rows = as_float32(rows)

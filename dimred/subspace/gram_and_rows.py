@@ -33,7 +33,8 @@ def gram_pass(matrix: WeightMatrix, *, centred: bool = True) -> tuple[np.ndarray
         BadSnapshotError: a row holds an infinite number or NaN.
     """
     n_rows = matrix.shape[0]
-    gram, buffer = np.zeros((n_rows, n_rows)), np.empty((n_rows, STRIP))
+    gram = np.zeros((n_rows, n_rows))
+    buffer = np.empty((n_rows, STRIP))
     digests = [hashlib.sha256() for _ in range(n_rows)]
     for first, block in matrix.blocks(digests):
         with np.errstate(invalid="ignore", over="ignore"):  # checked below
@@ -59,11 +60,14 @@ def rows_pass(
     Returns:
         P P' of the rows as written, float64 (k, k); and their digest.
     """
-    (n_rows, n_columns), n_components = matrix.shape, len(coefficients)
+    (n_rows, n_columns) = matrix.shape
+    n_components = len(coefficients)
     header = {"descr": "<f4", "fortran_order": False, "shape": (n_components, n_columns)}
     rows.seek(0)
     np.lib.format.write_array_header_1_0(rows, header)
-    offset, row_gram, digest = rows.tell(), np.zeros((n_components, n_components)), hashlib.sha256()
+    offset = rows.tell()
+    row_gram = np.zeros((n_components, n_components))
+    digest = hashlib.sha256()
 
     def write(first: int, block: np.ndarray, centre: np.ndarray) -> None:
         hash_columns(digest, block)

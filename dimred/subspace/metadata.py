@@ -117,7 +117,8 @@ def read_metadata(path: Path) -> dict[str, Any]:
             if raw.read(CHECKSUM_BYTES) != checksum_of(path):
                 raise ValueError("its checksum does not match its content")
         with h5py.File(path, "r", locking=False) as file:
-            about, mean = BASIS.content_of(json.loads(file["about"][()])), file["mean"]
+            about = BASIS.content_of(json.loads(file["about"][()]))
+            mean = file["mean"]
             per_row = {name: file[name][()] for name in _PER_ROW}
             for name, values in {"deviation": about["deviation"], **per_row}.items():
                 if not (np.isfinite(values) & (np.asarray(values) >= 0)).all():

@@ -88,7 +88,8 @@ def principal_directions(gram: np.ndarray, n_components: int) -> np.ndarray:
         SeriesError: the snapshots span fewer than k directions.
     """
     values, vectors = np.linalg.eigh(gram)
-    values, vectors = np.maximum(values[::-1], 0.0), vectors[:, ::-1]
+    values = np.maximum(values[::-1], 0.0)
+    vectors = vectors[:, ::-1]
     rank = min(effective_rank(values), len(gram) - 1)
     k = n_components
     if k > rank:

@@ -51,15 +51,19 @@ class AdamW(nn.Optimizer):
         weight_decay = checked_decay(weight_decay)
         super().__init__(learning_rate, params, weight_decay)
         check_groups(self)
-        self.beta1, self.beta2, self.eps = float(beta1), float(beta2), float(eps)
-        self.log_beta1, self.log_beta2 = _log_as_float32(beta1), _log_as_float32(beta2)
+        self.beta1 = float(beta1)
+        self.beta2 = float(beta2)
+        self.eps = float(eps)
+        self.log_beta1 = _log_as_float32(beta1)
+        self.log_beta2 = _log_as_float32(beta2)
         self.first_moments = self.parameters.clone(prefix="adamw_m", init="zeros")
         self.second_moments = self.parameters.clone(prefix="adamw_v", init="zeros")
         self.n_parameters = len(self.parameters)
         self.adam = ops.Adam()
 
     def construct(self, gradients: tuple[Tensor, ...]) -> bool:
-        rates, decays = self.get_lr(), self.get_weight_decay()
+        rates = self.get_lr()
+        decays = self.get_weight_decay()
         if not self.is_group_lr:
             rates = (rates,) * self.n_parameters
         if not self.is_group:

@@ -68,7 +68,8 @@ class EMA(WeightsPart):
         super().__init__(auto_prefix=False)
         check_type("network", network, nn.Cell, "a cell with trainable parameters")
         self.fraction = _OfDecay(decay, ramp) if half_life is None else _OfHalfLife(half_life, decay)
-        weights, statistics = network.trainable_params(), moving_statistics(network)
+        weights = network.trainable_params()
+        statistics = moving_statistics(network)
         values = [*weights, *statistics]
         self.values = ms.ParameterTuple(values)
         self.averages = ms.ParameterTuple(

@@ -61,7 +61,8 @@ class Finish(nn.Cell):
         scale = self.loss_scale.scale_of_step()
         votes = (tally[0],) if self.votes else ()
         loss, gradients, votes = self.combine(loss, gradients, weight, votes)
-        changed, numbers = gradients, ()
+        changed = gradients
+        numbers = ()
         for part in self.gradient_parts:
             changed, reported = part(changed)
             numbers = numbers + reported

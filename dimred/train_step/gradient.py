@@ -71,8 +71,10 @@ class VectorGradient:
         vectors: Vectors,
         draw_dropout_masks: Callable[[int], object] = lambda number: None,
     ):
-        self._loss, self._gradient = gradient.loss, gradient
-        self._vectors, self._draw_dropout_masks = vectors, draw_dropout_masks
+        self._loss = gradient.loss
+        self._gradient = gradient
+        self._vectors = vectors
+        self._draw_dropout_masks = draw_dropout_masks
 
     def loss(self, inputs: Sequence[Tensor], number: int = 0) -> tuple[Tensor, Tensor]:
         """Return the loss times the weight, and the weight, () float32 each.

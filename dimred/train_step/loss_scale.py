@@ -87,8 +87,10 @@ class DynamicLossScale(StaticLossScale):
             name="dynamic", scale=scale, factor=factor, window=window, smallest=smallest, largest=largest
         )
         super().__init__(scale)
-        self.factor, self.window = float(factor), int(window)
-        self.smallest, self.largest = float(smallest), float(largest)
+        self.factor = float(factor)
+        self.window = int(window)
+        self.smallest = float(smallest)
+        self.largest = float(largest)
         self.scale = Parameter(self.scale, name="loss_scale.scale", requires_grad=False)
         self.n_good = Parameter(Tensor(0, ms.int32), name="loss_scale.good_steps", requires_grad=False)
 

@@ -61,12 +61,14 @@ class GroupGradient(VectorGradient):
         weight: Any = None
         for number, (part, fraction) in enumerate(batches):
             loss, batch_weight = super().loss(part, number)
-            total, weight = _plus(total, loss, fraction), _plus(weight, batch_weight, len(part[0]))
+            total = _plus(total, loss, fraction)
+            weight = _plus(weight, batch_weight, len(part[0]))
         return total, weight / len(inputs[0])
 
     def loss_and_gradient(self, inputs: Sequence[Tensor], number: int = 0) -> tuple[Tensor, Tensor, Tensor]:
         """Return loss and gradient times the weight, and the weight; raise as ``loss``."""
-        batches, statistics = _cut(inputs, self._rows), self._statistics
+        batches = _cut(inputs, self._rows)
+        statistics = self._statistics
         if len(batches) == 1:
             return super().loss_and_gradient(inputs)
         before = None if statistics is None else statistics.read()
@@ -77,7 +79,8 @@ class GroupGradient(VectorGradient):
             if statistics is not None:
                 after = _plus(after, statistics.read(), fraction)
                 statistics.put((1.0, before))
-            loss, vector = _plus(loss, batch_loss, fraction), _plus(vector, batch_vector, fraction)
+            loss = _plus(loss, batch_loss, fraction)
+            vector = _plus(vector, batch_vector, fraction)
             weight = _plus(weight, batch_weight, len(part[0]))  # whole numbers: n weights of 1 are exactly n
         if statistics is not None:
             statistics.put((1.0, after))
@@ -128,5 +131,6 @@ class FinishVector(nn.Cell):
     def construct(self, loss: Tensor, vector: Tensor, weight: Tensor, *untrained_values: Tensor) -> tuple[Tensor, ...]:
         tally = None
         if self.finish.votes:
-            tally, untrained_values = untrained_values[0], untrained_values[1:]
+            tally = untrained_values[0]
+            untrained_values = untrained_values[1:]
         return self.finish(loss, self.unflatten(vector), weight, untrained_values, tally)

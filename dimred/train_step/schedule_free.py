@@ -68,7 +68,9 @@ class ScheduleFree(nn.Optimizer):
         total = self.rates_squared + rate * rate
         fraction = rate * rate / ops.maximum(total, 1e-30)
         is_first = self.rates_squared == 0
-        weights, base, update = self.parameters, self.base, self._update
+        weights = self.parameters
+        base = self.base
+        update = self._update
         if self.is_group:
             updates = _each(ops.partial(update, is_first, rate, fraction), decay, weights, base, gradients)
         else:
@@ -97,7 +99,8 @@ class ScheduleFree(nn.Optimizer):
 
     def averaged(self) -> dict[str, np.ndarray]:
         """Return the averaged point x, name of each parameter -> array; before the first update x is the weights."""
-        weights, bases = to_arrays(self.parameters), to_arrays(self.base)
+        weights = to_arrays(self.parameters)
+        bases = to_arrays(self.base)
         if self.rates_squared.asnumpy() == 0:
             return weights
         return {

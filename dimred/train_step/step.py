@@ -188,7 +188,8 @@ class TrainStep(VisitedOnce, TypedCell):
         """
         tally = None
         if self.votes:
-            tally, inputs = inputs[0], inputs[1:]
+            tally = inputs[0]
+            inputs = inputs[1:]
         untrained_values = () if self.untrained_parameters is None else self.untrained_parameters()
         loss, gradients, weight = self.gradient(*inputs)
         return self.finish(loss, gradients, weight, untrained_values, tally)

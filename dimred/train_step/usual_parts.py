@@ -96,7 +96,8 @@ _LOSS_SCALES: dict[type, Callable[[Any], LossScale]] = {
 
 def _check_parts(parts: Sequence[StepPart], network: nn.Cell) -> None:
     """Check that parts can be those of a step of this network."""
-    known, of_network = set[str](), {id(parameter) for parameter in network.get_parameters()}
+    known = set[str]()
+    of_network = {id(parameter) for parameter in network.get_parameters()}
     for part in parts:
         if not isinstance(part, LossScale | GradientPart | WeightsPart) or not part.name:
             raise ConfigError(

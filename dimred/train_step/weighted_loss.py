@@ -63,7 +63,8 @@ class WeightedLoss(VisitedOnce, nn.Cell):
                 "their losses; the network must divide the sum by its rows, or return it with its count"
             )
         object.__setattr__(self, "n_items", _n_items())  # not registered, so that no checkpoint holds it
-        self.one, self.not_called = Tensor(1.0, ms.float32), Tensor(-1.0, ms.float32)
+        self.one = Tensor(1.0, ms.float32)
+        self.not_called = Tensor(-1.0, ms.float32)
 
     def construct(self, *inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
         ops.assign(self.n_items, self.not_called)
@@ -72,10 +73,12 @@ class WeightedLoss(VisitedOnce, nn.Cell):
         if len(inputs) > 0 and isinstance(inputs[0], Tensor) and inputs[0].ndim > 0:
             n_rows = inputs[0].shape[0]
         if len(numbers) == 1:
-            mean, n_items = numbers[0], ops.stop_gradient(self.n_items + 0.0)
+            mean = numbers[0]
+            n_items = ops.stop_gradient(self.n_items + 0.0)
             weight = ops.select(n_items < 0, self.one, n_items / n_rows)  # a loss of another kind counts its rows
         else:
-            mean, weight = numbers[0] / ops.maximum(numbers[1], 1.0), numbers[1] / n_rows
+            mean = numbers[0] / ops.maximum(numbers[1], 1.0)
+            weight = numbers[1] / n_rows
         return mean, mean * weight, weight
 
 
@@ -103,8 +106,10 @@ class _CountingLoss(nn.Cell):
 
     def __init__(self, loss: nn.Cell, function: Any):
         super().__init__(auto_prefix=False)
-        self.function, self.one = function, Tensor(1.0, ms.float32)
-        self.weight, self.ignore_index = loss.weight, loss.ignore_index
+        self.function = function
+        self.one = Tensor(1.0, ms.float32)
+        self.weight = loss.weight
+        self.ignore_index = loss.ignore_index
         self.smoothing = (loss.label_smoothing,) if hasattr(loss, "label_smoothing") else ()
         object.__setattr__(self, "n_items", _n_items())
 
@@ -134,8 +139,10 @@ class MeanOfBatches(nn.Cell):
         self.reduce = _Same() if reduce is None else reduce
 
     def construct(self, loss: Tensor, gradients: Any, weight: Tensor, votes: Any) -> tuple[Tensor, Any, Any]:
-        means, n = self.reduce(*gradients, loss, weight, *votes), len(gradients)
-        loss, weight = means[n], means[n + 1]
+        means = self.reduce(*gradients, loss, weight, *votes)
+        n = len(gradients)
+        loss = means[n]
+        weight = means[n + 1]
         return loss / weight, _each(ops.partial(ops.mul, 1.0 / weight), means[:n]), means[n + 2 :]
 
 

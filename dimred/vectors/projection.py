@@ -89,7 +89,9 @@ class Shards:
         slices = [columns_of_rank(n_columns, other, group_size) for other in range(group_size)]
         width = -(-n_columns // group_size)
         self.several = group_size > 1
-        self.part, self.first, self.end = slices[rank], slices[rank].start, slices[rank].start + width
+        self.part = slices[rank]
+        self.first = slices[rank].start
+        self.end = slices[rank].start + width
         self.places = tuple((r * width, r * width + part.stop - part.start) for r, part in enumerate(slices))
 
     def columns(self, components: np.ndarray) -> np.ndarray:
@@ -102,7 +104,8 @@ class Shards:
 class _Project(nn.Cell):
     def __init__(self, shards: Shards):
         super().__init__(auto_prefix=False)
-        self.first, self.end = shards.first, shards.end
+        self.first = shards.first
+        self.end = shards.end
         self.all_reduce = ops.AllReduce() if shards.several else None
 
     def construct(self, components: Tensor, vector: Tensor) -> Tensor:

@@ -47,7 +47,8 @@ class HostVectors:
 
     def add(self, factor: float, *terms: Term) -> tuple[Tensor, float]:
         """Add factor * v to the parameters, with v the sum of the terms; return v, (M,) float32, and v'v."""
-        vectors, total = _arrays(terms), self._memory.vector()
+        vectors = _arrays(terms)
+        total = self._memory.vector()
         for weights, span in self._pieces():
             _host_sum(vectors, span, total[span])
             weights += total[span] * np.float32(factor)
