@@ -27,7 +27,9 @@ from dimred.launch.job import can_join_ranks
 
 _log = logging.getLogger(__name__)
 
-_LEAST_MEMORY, _LEAST_DISK = 2e9, 1e9  # bytes; MindSpore alone takes half a gigabyte for each rank
+# Bytes; MindSpore alone takes half a gigabyte for each rank.
+_LEAST_MEMORY = 2e9
+_LEAST_DISK = 1e9
 _PACKAGES = ("mindspore", "numpy", "scipy", "scikit-learn", "h5py", "safetensors")
 
 
@@ -53,7 +55,9 @@ def doctor(
     """
     device_target, devices = choose_devices(device_target, devices)
     device = DEVICES[device_target]
-    versions, of_device, disk = _versions(), list(device.checks()), _disk()
+    versions = _versions()
+    of_device = list(device.checks())
+    disk = _disk()
     results = [*versions, *of_device, _memory(), disk, _instruction_set()]
     for result in results:
         _show(result)

@@ -29,7 +29,8 @@ class SnapshotAverages:
     """
 
     def __init__(self, series: CheckpointSeries | None, layout: WeightLayout, ranks: Ranks = ALONE) -> None:
-        self._layout, self._ranks = layout, ranks
+        self._layout = layout
+        self._ranks = ranks
         paths = () if series is None else series.paths
         steps = ranks.broadcast_bytes(np.array([] if series is None else series.steps, np.int64).tobytes())
         self.steps: list[int] = np.frombuffer(steps, np.int64).tolist()

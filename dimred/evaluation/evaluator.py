@@ -27,12 +27,14 @@ class _BatchCache:
     """Batches that are the same each time; if they are small, they are read once and kept in memory."""
 
     def __init__(self, read: Callable[[], Iterator[tuple[Tensor, ...]]], at_batch: Callable[[], object]):
-        self._read, self._at_batch = read, at_batch
+        self._read = read
+        self._at_batch = at_batch
         self._batches: list[tuple[Tensor, ...]] | None = None
 
     def create_tuple_iterator(self, num_epochs: int = 1) -> Iterator[tuple[Tensor, ...]]:
         """Yield copies of the batches, as MindSpore's datasets yield theirs."""
-        batches, n_bytes = [], 0
+        batches = []
+        n_bytes = 0
         for batch in self._read() if self._batches is None else self._batches:
             self._at_batch()
             yield copies(batch)
@@ -72,8 +74,10 @@ class Evaluator:
         at_batch: Callable[[], object] = lambda: None,
     ):
         self.network = network
-        self._scores, self._ranks = scores, ranks
-        self._images, self._n_batches = images, n_batches
+        self._scores = scores
+        self._ranks = ranks
+        self._images = images
+        self._n_batches = n_batches
         self.layout = WeightLayout.from_network(network)
         self._splits = {
             split: _BatchCache(partial(read_batches, part.evaluation), at_batch) for split, part in images.items()
@@ -156,7 +160,8 @@ class Evaluator:
         def read() -> list[list[Any]]:
             with_sizes = [*measures, _SamplesOfBatch()]
             *kept, sizes = measure_batches(self.network, self._splits[split], with_sizes, name_of=name_of)
-            n_read, n_there = sum(sizes), len(range(ranks.rank, self._images[split].n_images, ranks.group_size))
+            n_read = sum(sizes)
+            n_there = len(range(ranks.rank, self._images[split].n_images, ranks.group_size))
             if n_read != n_there:
                 raise DataError(
                     f"{split!r} gave {n_read} samples to rank {ranks.rank}, and had {n_there} for it when the run "

@@ -38,7 +38,8 @@ class Predict(Measure[Predictions]):
         Raises:
             DataError: the labels are not classes, or their shape does not fit the logits.
         """
-        logits, labels = outputs.astype(ms.float32), class_labels(outputs, labels)
+        logits = outputs.astype(ms.float32)
+        labels = class_labels(outputs, labels)
         classes = ops.argmax(logits, 1).astype(ms.int32)
         probabilities = ops.amax(ops.softmax(logits, 1), 1)
         return labels.asnumpy(), classes.asnumpy(), probabilities.asnumpy()
@@ -69,7 +70,8 @@ def count_classes(predictions: Predictions, n_classes: int) -> ClassCounts:
         n_classes: number of the network's outputs.
     """
     counts = predictions.labels != IGNORED
-    labels, classes = predictions.labels[counts].astype(np.int64), predictions.classes[counts]
+    labels = predictions.labels[counts].astype(np.int64)
+    classes = predictions.classes[counts]
     n_items, n_correct = (np.bincount(part, minlength=n_classes) for part in (labels, labels[labels == classes]))
     is_wrong = labels != classes
     codes, numbers = np.unique(labels[is_wrong] * n_classes + classes[is_wrong], return_counts=True)

@@ -18,7 +18,8 @@ from dimred.launch.messages import Sender
 _log = logging.getLogger(__name__)
 
 LAUNCHER = "DIMRED_LAUNCHER"  # environment variable with the file descriptor of the rank's end of the pair
-READING, COMPUTING = "reading the batch of", "computing"
+READING = "reading the batch of"
+COMPUTING = "computing"
 _SECONDS_BETWEEN_BARS = 0.1
 _LONGEST_TURN_SECONDS = 10.0  # between two calls of ``stalled``; after a longer pause the launcher was suspended
 
@@ -96,7 +97,10 @@ class StageBar:
     """
 
     def __init__(self, name: str, total: int, n_done: int):
-        self._name, self._total, self._n_done, self._status = name, total, n_done, ""
+        self._name = name
+        self._total = total
+        self._n_done = n_done
+        self._status = ""
         self._bar = LiveBar()
         self._shown_at = -math.inf
 
@@ -147,7 +151,8 @@ class StallDetector:
     """
 
     def __init__(self, ranks: Iterable[int], seconds: float, now: Callable[[], float] = time.monotonic):
-        self._seconds, self._now = seconds, now
+        self._seconds = seconds
+        self._now = now
         self._activities: dict[int, str] = {}
         self._progress = dict.fromkeys(ranks, (-1, 0))
         self._last = self._last_turn = now()

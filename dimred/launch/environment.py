@@ -53,7 +53,8 @@ def words_of_dimred() -> list[str]:
     """Return the words with which a shell starts this installation's ``dimred``: just its name if PATH finds it."""
     if COMMAND in os.environ:
         return shlex.split(os.environ[COMMAND])
-    script, on_path = Path(sys.executable).with_name("dimred"), shutil.which("dimred")
+    script = Path(sys.executable).with_name("dimred")
+    on_path = shutil.which("dimred")
     if on_path is not None and (not script.exists() or script.samefile(on_path)):
         return ["dimred"]
     return [str(script)] if script.exists() else [sys.executable, "-m", "dimred"]

@@ -140,7 +140,8 @@ def _kernels(code: CudaCode, capability: Version) -> CheckResult:
 
 def _log_compilation() -> None:
     """Log that the driver will compile the kernels; if they may be in its cache, only if nothing is shown for long."""
-    driver, code = ask_driver(), cuda_code(cuda_kernels())
+    driver = ask_driver()
+    code = cuda_code(cuda_kernels())
     cache = kernel_cache()
     is_empty = not cache.is_dir() or not any(cache.iterdir())
     for capability in {gpu.capability for gpu in driver.gpus} if driver is not None else ():

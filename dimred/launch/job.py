@@ -178,7 +178,9 @@ def make_job(
         n_servers = len({device.server_id for device in table})
         if nodes not in (None, n_servers):
             raise ConfigError(f"--nodes is {nodes}, but --rank-table has {n_servers} servers")
-        devices, nodes, master_addr = len(table), n_servers, master_addr or table[0].host
+        devices = len(table)
+        nodes = n_servers
+        master_addr = master_addr or table[0].host
     if devices is None:
         raise ConfigError("--devices is missing, and no --rank-table lists the devices; give one of them")
     nodes = nodes or 1

@@ -99,7 +99,8 @@ class _Watch:
     """The processes of one job on this host, and their state."""
 
     def __init__(self, job: Job, stall_timeout_seconds: float):
-        self._job, self._first = job, job.local_ranks[0]
+        self._job = job
+        self._first = job.local_ranks[0]
         self._logs = {rank: LogTail(job.folder(rank) / RANK_LOG) for rank in job.local_ranks}
         self._scheduler_log = LogTail(job.folder(self._first) / SCHEDULER_LOG)
         self._ranks: dict[int, Child] = {}
@@ -132,13 +133,16 @@ class _Watch:
         return 0
 
     def _start(self) -> None:
-        job, every = self._job, without_cluster(os.environ) | self._job.environment()
+        job = self._job
+        every = without_cluster(os.environ) | self._job.environment()
         if job.has_scheduler:
             # Slurm and systemd send signals to every process of a job; the ranks need the scheduler while they save.
-            command, log = job.scheduler_command(), self._scheduler_log.path
+            command = job.scheduler_command()
+            log = self._scheduler_log.path
             self._scheduler = Child(command, every | OF_SCHEDULER, log, ignores_stop_signals=True)
         for rank in job.local_ranks:
-            command, environment = job.command(rank), every | job.rank_environment(rank)
+            command = job.command(rank)
+            environment = every | job.rank_environment(rank)
             _log_environment(job.folder(rank) / ENVIRONMENT_LOG, command, environment)
             self._ranks[rank] = Child(command, environment, self._logs[rank].path)
         self._bar.start()

@@ -18,7 +18,8 @@ class Sender:
     """
 
     def __init__(self, connection: socket.socket) -> None:
-        self._connection, self._rest = connection, b""
+        self._connection = connection
+        self._rest = b""
         self._lock = threading.Lock()
 
     def send(self, message: Any, *, waits: bool = False) -> bool:
@@ -47,7 +48,8 @@ class Sender:
     def _send_rest(self, waits: bool) -> None:
         with suppress(BlockingIOError):
             while self._rest:
-                rest, self._rest = self._rest, b""  # a signal that raises after the call must not send it twice
+                rest = self._rest
+                self._rest = b""  # a signal that raises after the call must not send it twice
                 try:
                     n_sent = self._connection.send(rest, 0 if waits else socket.MSG_DONTWAIT)
                 except BlockingIOError:
@@ -67,7 +69,9 @@ class Receiver:
     """
 
     def __init__(self, connection: socket.socket) -> None:
-        self._connection, self._line, self.is_open = connection, b"", True
+        self._connection = connection
+        self._line = b""
+        self.is_open = True
         connection.setblocking(False)
 
     def fileno(self) -> int:

@@ -47,7 +47,8 @@ print(json.dumps([[version.value // 1000, version.value % 1000 // 10], gpus, fau
 """
 _KERNEL_VERSION = Path("/proc/driver/nvidia/version")  # absent in WSL
 _CONTAINER = struct.pack("<I", 0xBA55ED50)  # begins a container of code for several kinds of GPU
-_PTX, _MACHINE_CODE = 1, 2
+_PTX = 1
+_MACHINE_CODE = 2
 
 
 class Gpu(NamedTuple):
@@ -141,7 +142,8 @@ def _entries(data: mmap.mmap) -> Iterator[tuple[int, int]]:
         place = data.find(_CONTAINER, place + 4)
     else:
         return
-    entry, end = place + 16, place + 16 + size
+    entry = place + 16
+    end = place + 16 + size
     while entry + 64 <= end:
         kind, _, header, size = struct.unpack_from("<HHIQ", data, entry)
         (arch,) = struct.unpack_from("<I", data, entry + 28)

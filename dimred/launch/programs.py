@@ -23,7 +23,8 @@ def start(programs: ExitStack, command: Sequence[object], log: Path | None = Non
         command: program and arguments.
         log: file to append its output to; None for the output of this process.
     """
-    file, environment = None if log is None else programs.enter_context(log.open("a")), without_cluster(os.environ)
+    file = None if log is None else programs.enter_context(log.open("a"))
+    environment = without_cluster(os.environ)
     with postponed():  # a signal between the start and the callbacks would leave the program running
         process = start_tied([*map(str, command)], signal.SIGTERM, env=environment, stdout=file, stderr=file)
         programs.callback(process.wait)

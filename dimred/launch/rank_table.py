@@ -160,7 +160,8 @@ def _disagreements(servers: Sequence[_ServerRow], server_count: int, n_devices: 
     yield from _doubles("device_ip", [row.device_ip for server in servers for row in server.device])
     per_server = len(servers[0].device)
     for number, server in enumerate(servers):
-        where, first = f"server_list[{number}]", number * per_server
+        where = f"server_list[{number}]"
+        first = number * per_server
         yield from _doubles(f"{where}: device_id", [row.device_id for row in server.device])
         ranks = sorted(int(row.rank_id) for row in server.device)
         if ranks != list(range(first, first + per_server)):

@@ -65,7 +65,8 @@ class StopSignals:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         stop_waiting.set()
         if self.received is None:
-            self.received, waits = number, self._holds
+            self.received = number
+            waits = self._holds
         else:
             waits = has_launcher()
         if not waits:

@@ -71,8 +71,10 @@ def summarise(network: nn.Cell, *inputs: Sequence[int] | Input, count_functions:
     layers: list[Layer] = []
     ids: set[int] = set()
     handles = [cell.register_forward_hook(_recorder(name, layers, ids)) for name, cell in _layers_of(network)]
-    mode, training = ms.get_context("mode"), [(cell, cell.training) for _, cell in network.cells_and_names()]
-    function_flops, not_counted = None, ""
+    mode = ms.get_context("mode")
+    training = [(cell, cell.training) for _, cell in network.cells_and_names()]
+    function_flops = None
+    not_counted = ""
     try:
         ms.set_context(mode=ms.PYNATIVE_MODE)
         network.set_train(False)
@@ -150,7 +152,8 @@ def _recorder(name: str, layers: list[Layer], ids: set[int]) -> Callable[..., No
     def hook(cell: nn.Cell, inputs: tuple[Any, ...], output: Any) -> None:
         parameters = [parameter for parameter in cell.get_parameters() if id(parameter) not in ids]
         ids.update(id(parameter) for parameter in parameters)
-        input_shape, output_shape = _shape(inputs), _shape(output)
+        input_shape = _shape(inputs)
+        output_shape = _shape(output)
         products = _products(cell, inputs, output_shape)
         flops = products + _others(cell, input_shape, output_shape)
         sizes = _sizes(parameters)
@@ -174,7 +177,8 @@ def _shape(values: Any) -> Shape:
 
 def _products(cell: nn.Cell, inputs: tuple[Any, ...], output_shape: Shape) -> int:
     """Count the multiplications and additions of the matrix products and convolutions of one call."""
-    n_inputs, n_outputs = math.prod(_shape(inputs)), math.prod(output_shape)
+    n_inputs = math.prod(_shape(inputs))
+    n_outputs = math.prod(output_shape)
     if isinstance(cell, _CONVOLUTIONS):  # every output number is a sum over one kernel
         return n_outputs * (2 * cell.weight.size // cell.out_channels)
     if isinstance(cell, _TRANSPOSED_CONVOLUTIONS):  # every input number is spread over one kernel
@@ -194,8 +198,10 @@ def _products_of_attention(cell: nn.MultiheadAttention, query: Shape, key: Shape
         query: shape of the queries, (L, N, E), or with ``batch_first`` (N, L, E), or (L, E).
         key, value: shapes of keys and values, with S in the place of L, and their own widths.
     """
-    width, axis = cell.embed_dim, int(cell.batch_first and len(query) == 3)
-    n_queries, n_keys = math.prod(query[:-1]), key[axis]
+    width = cell.embed_dim
+    axis = int(cell.batch_first and len(query) == 3)
+    n_queries = math.prod(query[:-1])
+    n_keys = key[axis]
     inputs_and_output = math.prod(query) + math.prod(key) + math.prod(value) + n_queries * width
     return 2 * width * inputs_and_output + 2 * 2 * n_queries * n_keys * width
 

@@ -41,7 +41,8 @@ class Page:
     """
 
     def __init__(self, out: Path, name: str):
-        self._out, self._name = out, name
+        self._out = out
+        self._name = name
         self._sections: list[tuple[str, str]] = []
 
     def add(self, heading: str, pictures: Sequence[Picture], before: str = "", after: str = "") -> None:
@@ -57,7 +58,8 @@ class Page:
         """
         html = ""
         for picture in pictures:
-            name, svg = picture.name, save_figure(picture.figure, self._out, picture.name)
+            name = picture.name
+            svg = save_figure(picture.figure, self._out, picture.name)
             html += figure(name, svg, picture.description, f"{picture.caption} ({name}.png, {name}.svg)")
         grid = f'<div class="figures">{html}</div>' if pictures else ""
         self._sections.append((heading, f"{before}{grid}{after}"))
@@ -72,7 +74,8 @@ class Page:
         Raises:
             OSError: the file can't be written.
         """
-        links, parts = [], []
+        links = []
+        parts = []
         for heading, content in self._sections:
             anchor = re.sub(r"[^a-z0-9]+", "-", heading.lower()).strip("-")
             links.append(f'<a href="#{anchor}">{escape(heading)}</a>')

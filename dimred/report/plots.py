@@ -16,9 +16,14 @@ from dimred.report.trend import draw_trend, mean_width
 from dimred.run_files.metric import ACCURACY, Metric
 
 # Okabe and Ito's colours can be told apart with every common kind of colour blindness; markers differ too.
-PLAIN, STAGE_2, AVERAGE, LIGHT, REJECTED = "#000000", "#D55E00", "#0072B2", "#56B4E9", "#CC79A7"
+PLAIN = "#000000"
+STAGE_2 = "#D55E00"
+AVERAGE = "#0072B2"
+LIGHT = "#56B4E9"
+REJECTED = "#CC79A7"
 _COLOURS = (PLAIN, STAGE_2, AVERAGE, LIGHT, REJECTED, "#009E73", "#E69F00")
-_LINES, _MARKERS = ("-", "--", ":"), "osd^vxp*"
+_LINES = ("-", "--", ":")
+_MARKERS = "osd^vxp*"
 
 # Light -> dark, in SVG text. A picture follows its reader's colour scheme; the PNG is light.
 _DARK = {
@@ -74,7 +79,8 @@ def save_figure(figure: Figure, folder: Path, name: str) -> str:
     Raises:
         OSError: a file can't be written.
     """
-    png, svg = io.BytesIO(), io.StringIO()
+    png = io.BytesIO()
+    svg = io.StringIO()
     figure.savefig(png)
     with mpl.rc_context({"svg.hashsalt": "dimred", "svg.fonttype": "path"}):
         figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
@@ -114,7 +120,8 @@ def plot_metric(
     late = [value for epoch, value in plain.items() if epoch >= first] or list(plain.values())
     worst_tenth = {True: (10, 100), False: (0, 90), None: (0, 100)}
     low, high = np.percentile(late, worst_tenth[metric.higher_is_better])
-    low, high = min([low, *stage_2.values()]), max([high, *stage_2.values()])
+    low = min([low, *stage_2.values()])
+    high = max([high, *stage_2.values()])
     margin = 0.1 * (high - low) + 0.002
     axes.set(ylim=(factor * (low - margin), factor * (high + margin)), xlim=(0, max([*plain, *stage_2]) + 1))
     axes.set(xlabel="epoch", ylabel=label)
@@ -140,7 +147,8 @@ def plot_losses(stage_1: tuple[np.ndarray, np.ndarray], stage_2: tuple[np.ndarra
     # The first epochs would flatten the rest of the curve.
     late = np.concatenate([stage_1[1][len(stage_1[1]) // 4 :], losses])
     if np.isfinite(late).any():
-        low, high = np.nanmin(late), np.nanmax(late)
+        low = np.nanmin(late)
+        high = np.nanmax(late)
         axes.set(ylim=(low - 0.05 * (high - low) - 1e-9, high + 0.1 * (high - low) + 1e-9))
     axes.set(xlabel="epoch", ylabel="training loss of a batch")
     whole_numbers(axes.xaxis)
@@ -209,7 +217,8 @@ def plot_plane(view: PlaneView) -> Figure:
     ):
         if not len(points.off):
             continue
-        label, farthest = f"{name}, {distances(points.off)} off the plane", points.off.argmax()
+        label = f"{name}, {distances(points.off)} off the plane"
+        farthest = points.off.argmax()
         axes.plot(*points.along.T, marker, color=colour, ms=size, mfc="none", label=label)
         below = {"xytext": (4, -13), "textcoords": "offset points", "fontsize": 9}
         axes.annotate(f"{points.off[farthest]:.2g} off", points.along[farthest], **below)
@@ -245,7 +254,8 @@ def plot_curve(
         scores = [row["test_reestimated"] for row in rows]
         middle = factor * np.array([score["mean"] for score in scores])
         spread = factor * np.array([score["spread"] or 0.0 for score in scores])
-        style, colour = _LINES[number // len(_COLOURS) % len(_LINES)], _COLOURS[number % len(_COLOURS)]
+        style = _LINES[number // len(_COLOURS) % len(_LINES)]
+        colour = _COLOURS[number % len(_COLOURS)]
         axes.plot(passes, middle, style, color=colour, marker=_MARKERS[number % len(_MARKERS)], ms=4, label=name)
         axes.fill_between(passes, middle - spread, middle + spread, color=colour, alpha=0.12, lw=0)
     axes.set(xlabel="passes, in epochs of ordinary training", ylabel=f"test {label}")

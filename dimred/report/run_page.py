@@ -59,7 +59,9 @@ def write_report(out: Path, run: StageTwoRecord, plane: PlaneView | None = None)
         CheckpointError: a snapshot can't be read.
         OSError: a file can't be written.
     """
-    page, result, stage_1 = Page(out, PAGE), run.result, run.stage_1
+    page = Page(out, PAGE)
+    result = run.result
+    stage_1 = run.stage_1
     _add_curves(page, stage_1, run.metric, run)
     if run.basis is not None:
         _add_spectrum(page, run.basis.explained_variance_ratio)
@@ -86,7 +88,8 @@ def write_stage_1_report(out: Path, run: StageOneRecord, settings: StageOneConfi
     Raises:
         CheckpointError, OSError: as for ``write_report``.
     """
-    page, metrics = Page(out, PAGE), metrics_of(settings.metric, settings.model.n_classes)
+    page = Page(out, PAGE)
+    metrics = metrics_of(settings.metric, settings.model.n_classes)
     _add_curves(page, run, metrics[0], None)
     _add_spectrum(page, run.variance_fractions())
     _add_configuration(page, {}, {"stage 1": run.folder})
@@ -111,7 +114,9 @@ def write_stage_1_report(out: Path, run: StageOneRecord, settings: StageOneConfi
 
 
 def _summary(run: StageTwoRecord) -> str:
-    result, metric, split = run.result, run.metric, run.config.data.eval_split
+    result = run.result
+    metric = run.metric
+    split = run.config.data.eval_split
     facts = [
         (one.metric.text(one.at(FINAL)), f"{one.metric.name} on {split} of the network to use: {kept_in_words(result)}")
         for one in result.metrics
@@ -143,7 +148,8 @@ def _when(path: Path) -> str:
 
 def _add_choices(page: Page, result: StageTwoResult) -> None:
     """Add the candidates of each choice by ``val``, with the cost of choosing."""
-    parts, metric = [], result.main.metric
+    parts = []
+    metric = result.main.metric
     for what, heading in (("kept", "What stage 2 could have kept"), (AVERAGE, "Averages of the snapshots")):
         if (choice := result.choices.get(what)) is None:
             continue
@@ -176,10 +182,8 @@ def _add_choices(page: Page, result: StageTwoResult) -> None:
 def _add_curves(page: Page, run: StageOneRecord | None, metric: Metric, stage_2: StageTwoRecord | None) -> None:
     """Add the curves of both stages' metric and training loss; a stage that is not there is left out."""
     pictures = [] if run is None else _metric_picture(run, metric, stage_2)
-    losses_1, losses_2 = (
-        (column(run.epochs, "epoch"), column(run.epochs, "loss")) if run else (np.empty(0), np.empty(0)),
-        stage_2.losses() if stage_2 else (np.empty(0), np.empty(0)),
-    )
+    losses_1 = (column(run.epochs, "epoch"), column(run.epochs, "loss")) if run else (np.empty(0), np.empty(0))
+    losses_2 = stage_2.losses() if stage_2 else (np.empty(0), np.empty(0))
     courses = [
         f"{stage} from {losses[0]:.3g} to {losses[-1]:.3g}"
         for stage, (_, losses) in (("stage 1", losses_1), ("stage 2", losses_2))
@@ -221,7 +225,8 @@ def _averages_table(run: StageOneRecord) -> str:
     """Make the HTML of the measurements of ``stop: averaged``; empty if there are none."""
     rows = []
     for one in run.average_records:
-        loss, gain = f"{one['averaged_loss']:.4f} ± {one['averaged_standard_error']:.4f}", one["averaged_gain"]
+        loss = f"{one['averaged_loss']:.4f} ± {one['averaged_standard_error']:.4f}"
+        gain = one["averaged_gain"]
         gain_text = "" if gain is None else f"{gain:.4f} ± {one['averaged_gain_standard_error']:.4f}"
         rows.append([str(one["epoch"]), str(one["averaged_window"]), loss, gain_text])
     heading = ("after epoch", "snapshots averaged", "loss on val", "gain over the best before")
@@ -232,7 +237,8 @@ def _add_spectrum(page: Page, fractions: np.ndarray | None) -> None:
     """Add the fractions (k,) of the snapshots' variance along each direction, if they are known."""
     if fractions is None:
         return
-    n_most, k = int(np.searchsorted(np.cumsum(fractions), 0.9 * fractions.sum())) + 1, len(fractions)
+    n_most = int(np.searchsorted(np.cumsum(fractions), 0.9 * fractions.sum())) + 1
+    k = len(fractions)
     picture = Picture(
         "spectrum",
         plots.plot_spectrum(fractions),
@@ -246,7 +252,8 @@ def _add_spectrum(page: Page, fractions: np.ndarray | None) -> None:
 
 def _add_plane(page: Page, plane: PlaneView) -> None:
     statistics = ", with their own BatchNorm statistics" if plane.batch_norm else ""
-    third, off = in_words(plane.third), distances(plane.snapshots.off)
+    third = in_words(plane.third)
+    off = distances(plane.snapshots.off)
     picture = Picture(
         "plane",
         plot_plane(plane),

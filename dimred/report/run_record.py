@@ -190,7 +190,8 @@ def read_stage_1(checkpoints: Path) -> StageOneRecord:
         ConfigError: the run has not finished an epoch.
         SeriesError: its snapshots are not a readable series.
     """
-    folder, snapshots = checkpoints.parent, checkpoints / SNAPSHOTS
+    folder = checkpoints.parent
+    snapshots = checkpoints / SNAPSHOTS
     epochs = list(numbered_records(folder / METRICS, "epoch"))
     if not epochs:
         raise ConfigError(f"{str(folder)!r} has not finished an epoch; there is nothing to report")

@@ -15,7 +15,8 @@ _STEP = "step of stage 2"
 def plot_gains(steps: SearchSteps) -> Figure:
     """Draw the gain of each step, the accepted t, and the number of trials; failed steps are marked at t = 0."""
     figure, (upper, middle, lower) = new_figure((4.8, 5.6), ratios=(1.6, 1.2, 1))
-    numbers, sizes = steps["step"], steps["step_size"]
+    numbers = steps["step"]
+    sizes = steps["step_size"]
     draw_trend(upper, numbers, steps.gains, STAGE_2)
     draw_trend(middle, numbers, sizes, STAGE_2)
     draw_trend(lower, numbers, steps["n_trials"], AVERAGE)
@@ -36,7 +37,8 @@ def plot_gains(steps: SearchSteps) -> Figure:
 def plot_movement(steps: SearchSteps) -> Figure:
     """Draw how far each step moves inside and outside the subspace, and the distances up to each step."""
     figure, (upper, lower) = new_figure((4.8, 4.8), ratios=(1, 1.2))
-    numbers, places = steps["step"], places_to_draw(len(steps))
+    numbers = steps["step"]
+    places = places_to_draw(len(steps))
     away = np.linalg.norm(steps.coordinates[1:], axis=1)
     lines = [(steps.points[1:], away, "--", STAGE_2, "distance from the start, inside")]
     for key, colour, label in (("moved_inside", STAGE_2, "inside"), ("moved_outside", AVERAGE, "outside")):

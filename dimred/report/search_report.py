@@ -24,7 +24,8 @@ class SearchReport(MethodReport):
 
     def read(self, folder: Path) -> None:
         """Read the records of the steps, and check that none is missing."""
-        path, n_steps = folder / METRICS, self.result.steps
+        path = folder / METRICS
+        n_steps = self.result.steps
         self.steps = collect_steps(numbered_records(path, "step"), n_steps)
         if len(self.steps) != n_steps:
             raise RunError(
@@ -55,9 +56,12 @@ class SearchReport(MethodReport):
 
     def add_sections(self, page: Page) -> None:
         """Add a section with the pictures of the steps."""
-        result, steps = self.result, self.steps
-        words, end = trend_in_words(len(steps)), steps.coordinates[-1]
-        gain, fractions = steps.gains, 100 * steps["captured_fraction"]
+        result = self.result
+        steps = self.steps
+        words = trend_in_words(len(steps))
+        end = steps.coordinates[-1]
+        gain = steps.gains
+        fractions = 100 * steps["captured_fraction"]
         counts = {in_words: int(steps[failure].sum()) for failure, in_words in FAILURES.items()}
         outcome = f"{result.totals['accepted_steps']} of {result.steps} steps were accepted"
         outcome += "".join(f"; {count} {in_words}" for in_words, count in counts.items() if count)

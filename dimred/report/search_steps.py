@@ -53,7 +53,9 @@ def collect_steps(records: Iterable[Mapping[str, Any]], n_steps: int) -> SearchS
     """
     numbers = {key: array("d") for key in (*_KEYS, *FAILURES)}
     points = places_to_draw(n_steps + 1)
-    here, kept, are_kept = np.zeros(()), [], frozenset(points.tolist())
+    here = np.zeros(())
+    kept = []
+    are_kept = frozenset(points.tolist())
     for step, record in enumerate(records, start=1):
         for key in _KEYS:
             numbers[key].append(np.nan if record[key] is None else record[key])

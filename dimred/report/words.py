@@ -23,7 +23,9 @@ def run_verdict(run: StageTwoRecord, split: str) -> list[str]:
         run: contents of the run's files.
         split: the split that the metric was measured on.
     """
-    result, metric, main = run.result, run.metric, run.result.main
+    result = run.result
+    metric = run.metric
+    main = run.result.main
     ours = main.at(FINAL)
     statistics = ", BatchNorm re-estimated" if REESTIMATED in main.by_point[FINAL] else ""
     others = {f"{start_in_words(run)} (": main.at(START)}

@@ -134,7 +134,8 @@ class Begun(Generic[Settings]):
         """
         changes = []
         for name in dict.fromkeys([*self.pins, *pins]):
-            before, now = self.pins.get(name), pins.get(name)
+            before = self.pins.get(name)
+            now = pins.get(name)
             is_unread = name.startswith("DATA/") and (before is None or now is None)
             if not is_unread and (before and before.digest) != (now and now.digest):
                 changes.append(f"\n  {name}: {_in_words(before)} -> {_in_words(now)}")

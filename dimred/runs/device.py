@@ -113,7 +113,8 @@ def set_precision(settings: StageConfig) -> None:
 
     A search computes float32 in float32, whatever ``precision`` says. Keys that are set without an effect are logged.
     """
-    precision, target = settings.precision, ms.get_context("device_target")
+    precision = settings.precision
+    target = ms.get_context("device_target")
     if precision.jit_level is not None:
         ms.set_context(jit_config={"jit_level": precision.jit_level})
     if target in _SHORT_TYPES:
@@ -136,6 +137,7 @@ def set_precision(settings: StageConfig) -> None:
 
 def _allow_short_type(target: Target, allowed: bool) -> None:
     """Set whether convolutions and matrix products of float32 numbers may be computed in the device's shorter type."""
-    options, name = getattr(ms.device_context, target.lower()).op_precision, _SHORT_TYPES[target]
+    options = getattr(ms.device_context, target.lower()).op_precision
+    name = _SHORT_TYPES[target]
     getattr(options, f"conv_allow_{name}")(allowed)
     getattr(options, f"matmul_allow_{name}")(allowed)

@@ -108,7 +108,8 @@ def evaluate(
         CheckpointError: the weights can't be read, or don't fit the network.
         ConfigError, DataError: as for ``build_task``; or ``predictions`` are asked for, and the labels are not classes.
     """
-    arrays, named = read_checkpoint(weights), named_weights("WEIGHTS", weights)
+    arrays = read_checkpoint(weights)
+    named = named_weights("WEIGHTS", weights)
     check_no_gradient_point(arrays, named)
     set_up(config.seed, device_target)
     split = config.data.eval_split
@@ -134,7 +135,8 @@ def evaluate(
     if evaluator.has_batch_norm:
         n_batches = evaluator.reestimate()
         note(REESTIMATED)
-    images, classes = task.images[split], None
+    images = task.images[split]
+    classes = None
     for kind, of_samples in list(predicted.items())[:1]:
         classes = Classes(images.classes, count_classes(of_samples, config.model.n_classes), kind)
         if predictions is not None:

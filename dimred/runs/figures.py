@@ -29,7 +29,8 @@ class RunFigures:
 
     def __init__(self, task: Task[Any]) -> None:
         settings = task.settings
-        self._task, self._split = task, settings.data.eval_split
+        self._task = task
+        self._split = settings.data.eval_split
         self.metrics = task.metrics
         self.reestimates = settings.reestimate_batch_norm and task.evaluator.has_batch_norm
         self.values: Figures = {}
@@ -98,7 +99,8 @@ class RunFigures:
             is_reestimated: whether the file has the re-estimated statistics.
             is_kept: whether the file is to be used; otherwise only the line for programs is logged.
         """
-        main, has_batch_norm = self.metrics[0], self._task.evaluator.has_batch_norm
+        main = self.metrics[0]
+        has_batch_norm = self._task.evaluator.has_batch_norm
         values = self.values.get(main.name, {})
         value = values.get(REESTIMATED if is_reestimated else AS_TRAINED, values.get(AS_TRAINED))
         _log.info(str({main.name.capitalize() if main.is_fraction else main.name: value}))

@@ -43,7 +43,9 @@ class TensorBoard:
         from tensorboardX.proto.event_pb2 import Event, SessionLog
         from tensorboardX.summary import scalar
 
-        self._event, self._scalar, self._flushed_at = Event, scalar, -math.inf
+        self._event = Event
+        self._scalar = scalar
+        self._flushed_at = -math.inf
         first = 0 if last_record is None else int(last_record["step"]) + 1
         # The suffix distinguishes two files that are begun within the same second.
         folder.mkdir(exist_ok=True)

@@ -38,7 +38,9 @@ class Progress:
 
     def next_epoch(self) -> None:
         """Move to the beginning of the next epoch."""
-        self.epoch, self.done, self.seconds = self.epoch + 1, 0, 0.0
+        self.epoch = self.epoch + 1
+        self.done = 0
+        self.seconds = 0.0
 
 
 class Observer(Protocol):
@@ -127,11 +129,13 @@ class EpochLoop:
                     return
 
     def _finish_epoch(self, progress: Progress, observer: Observer, bar: StageBar) -> None:
-        per_epoch, order = self.images.steps_per_epoch, self.first_order + progress.epoch
+        per_epoch = self.images.steps_per_epoch
+        order = self.first_order + progress.epoch
         make = partial(self.images.training_epoch, self.seed, order)
         batches = read_batches(make, progress.done, at_skipped=tell_alive)
         batch: Any = ()
-        fault, launched = None, list[Result]()  # the results that are not read yet
+        fault = None
+        launched = list[Result]()  # the results that are not read yet
         started = time.perf_counter() - progress.seconds
         ballot = None  # a failing rank repeats its last batch, so before the first step all agree that each has one
         with self.signals.held():
@@ -176,7 +180,8 @@ class EpochLoop:
         self, launched: list[Result], progress: Progress, started: float, observer: Observer, bar: StageBar
     ) -> bool:
         """Count and record the steps that were made, and save if that is due; return whether all steps were made."""
-        n_made, ballot = len(launched), self.step.ballot
+        n_made = len(launched)
+        ballot = self.step.ballot
         if ballot is not None:
             n_made = ballot.count()
         for result in launched[:n_made]:

@@ -20,7 +20,9 @@ class StepProfiler:
     """
 
     def __init__(self, options: ProfileConfig | None, folder: Path):
-        self._options, self._folder, self._n_steps = options, folder, 0
+        self._options = options
+        self._folder = folder
+        self._n_steps = 0
         self._profile: Any = None
 
     def __enter__(self) -> "StepProfiler":

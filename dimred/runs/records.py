@@ -36,7 +36,8 @@ class MetricsLog:
     def __init__(self, path: Path, listeners: Sequence[Callable[[Record], object]] = ()) -> None:
         self._path = path
         # Updated at each write: reading the file for each mark would take a time quadratic in the length of the run.
-        self._n_bytes, self._digest = 0, hashlib.sha256()
+        self._n_bytes = 0
+        self._digest = hashlib.sha256()
         for part in _parts(path):
             self._count(part)
         self._file = path.open("ab", buffering=_LONGEST_RECORD)
@@ -98,7 +99,8 @@ def read_beginning(path: Path, mark: Mark) -> Iterator[bytes]:
     Raises:
         RunError: after the last part, if the file is shorter, or another byte was in it.
     """
-    n_bytes, digest = 0, hashlib.sha256()
+    n_bytes = 0
+    digest = hashlib.sha256()
     for part in _parts(path, mark["bytes"]):
         n_bytes += len(part)
         digest.update(part)

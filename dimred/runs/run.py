@@ -65,11 +65,19 @@ class Run(Generic[Settings]):
         begun: Begun[Settings] | None = None,
         is_kept: bool = True,
     ) -> None:
-        self.task, self.folder, self.begun, self.is_kept = task, folder, begun, is_kept
-        self.settings, self.ranks, self.evaluator = task.settings, task.ranks, task.evaluator
-        self.signals, self.profiler, self.states = signals, profiler, RunStates(folder)
+        self.task = task
+        self.folder = folder
+        self.begun = begun
+        self.is_kept = is_kept
+        self.settings = task.settings
+        self.ranks = task.ranks
+        self.evaluator = task.evaluator
+        self.signals = signals
+        self.profiler = profiler
+        self.states = RunStates(folder)
         self.figures = RunFigures(task)
-        self.progress, self.divergence = Progress(), DivergenceDetector()
+        self.progress = Progress()
+        self.divergence = DivergenceDetector()
         self.last: dict[str, Any] = {"loss": None, "parts": {}}
         self.records: MetricsLog
         self._is_new = True  # until ``restore`` has found a state
@@ -201,8 +209,10 @@ class Run(Generic[Settings]):
 
     def _check_inputs(self) -> None:
         """Look at the inputs of the last step on every rank; raise a DataError that names a sample that is to blame."""
-        progress, batches = self.progress, self.task.training_batches
-        order, found = self._first_order + progress.epoch, None
+        progress = self.progress
+        batches = self.task.training_batches
+        order = self._first_order + progress.epoch
+        found = None
         try:
             fault = batches.fault_of_step(self.settings.seed, order, progress.done)
             if fault is not None:
@@ -253,7 +263,9 @@ class Run(Generic[Settings]):
         Programs look for ``epoch: 1 step: 74 loss is 0.8713``. People read
         ``epoch 12/40  step 74  loss 0.8713  lr 0.2  val 84.1 %  2.1 s``; a metric that was not measured is left out.
         """
-        progress, loss, text = self.progress, self.last["loss"], self.figures.text(1)
+        progress = self.progress
+        loss = self.last["loss"]
+        text = self.figures.text(1)
         shown = loss_text(loss)
         parts = [f"epoch {progress.epoch}/{n_epochs}", f"step {progress.done}", f"loss {shown}"]
         if (rate := last_rate(step.optimizer)) is not None:

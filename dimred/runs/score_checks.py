@@ -59,7 +59,8 @@ class _TrainedLoss(MeanOfItems):
 
 def _check_outputs(config: StageConfig, outputs: Any, where: str) -> None:
     """Check that there are as many outputs as ``model.n_classes``; the scores check everything else."""
-    shape, n_classes = [*getattr(outputs, "shape", ())], config.model.n_classes
+    shape = [*getattr(outputs, "shape", ())]
+    n_classes = config.model.n_classes
     if len(shape) > 1 and shape[1] != n_classes:
         raise ConfigError(
             f"model.name is {config.model.name!r}, which on {where}) gives {shape[1]} outputs, but model.n_classes is "

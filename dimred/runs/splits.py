@@ -20,7 +20,9 @@ from dimred.factories import load_factory
 
 _log = logging.getLogger(__name__)
 
-_FEWEST_TO_CHOOSE, _ENOUGH_TO_CHOOSE = 2, 50  # samples of val
+# Samples of val.
+_FEWEST_TO_CHOOSE = 2
+_ENOUGH_TO_CHOOSE = 50
 _MOST_WORKERS = os.cpu_count() or 1  # that MindSpore takes
 
 
@@ -40,7 +42,8 @@ def build_splits(
         DataError: a split is missing or does not fit; or ``val`` is to choose and has fewer than two samples.
         ConfigError: the dataset's factory can't be found, or ``sink`` does not fit this host.
     """
-    n_classes, mixing = config.model.n_classes, _mixing(config)
+    n_classes = config.model.n_classes
+    mixing = _mixing(config)
     dataset_of(config.data).check(data, splits)
     images = {split: build_data(config.data, data, split, ranks, config.accumulation, mixing) for split in splits}
     check_classes(data, {split: part.classes for split, part in images.items()}, n_classes)

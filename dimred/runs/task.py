@@ -129,8 +129,10 @@ def build_task(
     Raises:
         ConfigError, DataError: network, data, loss or metric can't be made, or don't fit; see ``build_splits``.
     """
-    names, val_chooses = sorted(splits or settings.splits), splits is None and settings.uses_val
-    network, scores = build_network(settings), build_scores(settings)
+    names = sorted(splits or settings.splits)
+    val_chooses = splits is None and settings.uses_val
+    network = build_network(settings)
+    scores = build_scores(settings)
     ranks.separate_masks(network)
 
     def splits_of_task() -> dict[str, Batches]:

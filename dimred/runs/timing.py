@@ -10,7 +10,8 @@ from dimred.runs.run import Run
 from dimred.runs.task import Task
 from dimred.train_step.protocol import Step
 
-_STEPS, _WARM_UP = 50, 10
+_STEPS = 50
+_WARM_UP = 10
 
 
 class StepTimes(NamedTuple):
@@ -54,9 +55,12 @@ class _Timer(Observer):
 
 def time_steps(run: Run[StageOneConfig], task: Task[StageOneConfig], step: Step) -> StepTimes:
     """Compile the step, make 50 more on the training batches, and time them from the tenth on."""
-    settings, runs, start = task.settings, [], time.perf_counter()
+    settings = task.settings
+    runs = []
+    start = time.perf_counter()
     for n_steps in (1, _STEPS):
-        part, timer = task.training_batches.shortened(n_steps), _Timer()
+        part = task.training_batches.shortened(n_steps)
+        timer = _Timer()
         loop = EpochLoop(
             "stage 1",
             step,
@@ -71,8 +75,10 @@ def time_steps(run: Run[StageOneConfig], task: Task[StageOneConfig], step: Step)
         )
         loop.run(Progress(), timer)
         runs.append(timer.done_at)
-    first_result, done_at = runs[0][1], runs[1]
-    first, last = min(n for n in done_at if n >= _WARM_UP), max(done_at)
+    first_result = runs[0][1]
+    done_at = runs[1]
+    first = min(n for n in done_at if n >= _WARM_UP)
+    last = max(done_at)
     per_epoch = part.steps_per_epoch  # whose last step may have fewer rows
     n_rows = sum(part.rows_of_step(step_before % per_epoch + 1) for step_before in range(first, last))
     return StepTimes(first_result - start, done_at[last] - done_at[first], last - first, n_rows)

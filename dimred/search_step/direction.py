@@ -113,7 +113,8 @@ class InverseBFGS:
 
     def propose(self, state: CurvatureState, subspace_grad: np.ndarray) -> Proposal:
         """Update H by the pair that this gradient completes, and propose -H g_k; see ``Direction``."""
-        curvature, pair_used = math.nan, False
+        curvature = math.nan
+        pair_used = False
         if state.step_diff is not None and state.start_grad is not None:
             grad_diff = subspace_grad - state.start_grad
             curvature = float(grad_diff @ state.step_diff)
@@ -144,7 +145,8 @@ class InverseBFGS:
 
 def cosine(step_diff: np.ndarray, grad_diff: np.ndarray) -> float:
     """Return y's / (|y| |s|) for s, y (k,); -1 for a pair that is not finite, or too short to divide by its length."""
-    grad_norm, step_norm = float(np.linalg.norm(grad_diff)), float(np.linalg.norm(step_diff))
+    grad_norm = float(np.linalg.norm(grad_diff))
+    step_norm = float(np.linalg.norm(step_diff))
     if not (_SMALLEST_NORM < grad_norm < math.inf and _SMALLEST_NORM < step_norm < math.inf):
         return -1.0
     return float((grad_diff / grad_norm) @ (step_diff / step_norm))
@@ -170,8 +172,10 @@ def bfgs_update(inverse_hessian: np.ndarray, step_diff: np.ndarray, grad_diff: n
         step_diff: s, (k,).
         grad_diff: y, (k,), with y's > 0.
     """
-    step_norm, grad_norm = float(np.linalg.norm(step_diff)), float(np.linalg.norm(grad_diff))
-    step, grad = step_diff / step_norm, grad_diff / grad_norm
+    step_norm = float(np.linalg.norm(step_diff))
+    grad_norm = float(np.linalg.norm(grad_diff))
+    step = step_diff / step_norm
+    grad = grad_diff / grad_norm
     curvature = float(grad @ step)
     hessian_grad = inverse_hessian @ grad
     factor = (step_norm / grad_norm + float(grad @ hessian_grad) / curvature) / curvature

@@ -68,7 +68,8 @@ class ArmijoBacktracking:
 
     def search(self, line: LineFunction) -> LineSearchResult:
         """Try t = 1, then smaller ones, until a trial is accepted."""
-        loss, slope = line.loss(0.0), line.slope(0.0)
+        loss = line.loss(0.0)
+        slope = line.slope(0.0)
         if not -math.inf < slope < 0:
             return LineSearchResult(False, 0.0, loss)
         for trial in count():

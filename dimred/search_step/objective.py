@@ -122,9 +122,14 @@ class LineObjective:
     ):
         self.is_scaled = proposal.is_scaled
         self.n_trials = self.n_forward = self.n_backward = 0
-        self._line, self._direction = line, proposal.direction
-        self._reset, self._objective, self._inputs, self._project = reset, objective, inputs, project
-        self._losses, self._slopes = {0.0: loss}, {0.0: proposal.slope}
+        self._line = line
+        self._direction = proposal.direction
+        self._reset = reset
+        self._objective = objective
+        self._inputs = inputs
+        self._project = project
+        self._losses = {0.0: loss}
+        self._slopes = {0.0: proposal.slope}
 
     def loss(self, step_size: float) -> float:
         """Return phi(t), by a forward pass unless it is known."""

@@ -252,7 +252,8 @@ class SearchStep(TypedCell):
             raise
 
         self._untrained_parameters.restore(after if line_result.accepted else before)
-        momentum, moved_outside = self.memory.residual_momentum, 0.0
+        momentum = self.memory.residual_momentum
+        moved_outside = 0.0
         if self._outside is not None:
             momentum, moved_outside = self._outside.move(self._weights, here.grad, inside[0], momentum)
         direction_state = self.memory.direction

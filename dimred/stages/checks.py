@@ -58,7 +58,8 @@ def check_stage_1(
         ConfigError: there is a problem; the message lists all of them.
         DimredError, DataError: as ``Task.check``, which comes last.
     """
-    disk, problems = disk_of_stage_1(task.settings, task.network), task.problems
+    disk = disk_of_stage_1(task.settings, task.network)
+    problems = task.problems
     _check_run(task, out, disk, resume=resume)
     problems.collect(lambda: build_optimizer(task.settings.optimizer, task.network, [0.0]))
     problems.collect(lambda: _check_names(task.network))
@@ -85,7 +86,8 @@ def _first_weights(task: Task[StageOneConfig]) -> FirstWeights | None:
 
 def _check_begin(task: Task[StageOneConfig], arrays: Mapping[str, np.ndarray], epoch: int) -> None:
     """Refuse a full checkpoint that leaves nothing to do, or whose epochs had a different number of steps."""
-    epochs, per_epoch = task.settings.epochs, task.steps_per_epoch
+    epochs = task.settings.epochs
+    per_epoch = task.steps_per_epoch
     if epoch >= epochs:
         raise ConfigError(f"--from is of epoch {epoch}, but epochs is {epochs}; --set epochs to more than {epoch}")
     n_updates, n_dropped = (int(np.sum(arrays.get(name, 0))) for name in (UPDATES, "loss_scale.overflows"))
@@ -124,7 +126,9 @@ def check_stage_2(
         ConfigError: a check failed on this rank or on rank 0; the message lists all problems.
         DimredError, DataError: as ``Task.check``, which comes last.
     """
-    config, network, problems = task.settings, task.network, task.problems
+    config = task.settings
+    network = task.network
+    problems = task.problems
     if begun is not None and pca_mat is None and (pin := begun.pins.get("PCA_MAT")) is not None:
         pca_mat = out / BASIS if pin.path is None else Path(pin.path)
     plan = plan_of(config)
@@ -155,7 +159,8 @@ def _check_names(network: nn.Cell) -> None:
 
 def _check_run(task: Task[Settings], out: Path, disk: int, *, resume: bool) -> None:
     """Collect problems with the folder, the callback, and the room for ``disk`` bytes."""
-    callback, problems = task.settings.callback, task.problems
+    callback = task.settings.callback
+    problems = task.problems
     problems.collect(lambda: check_run_folder(out, resume=resume))
     if task.ranks.is_rank_zero:  # other ranks save no checkpoints, and may lack the files of a resumed run
         problems.collect(lambda: check_space(out, disk))
@@ -180,7 +185,9 @@ def _may_lack_memory(task: Task[Settings]) -> bool:
 
 def _check_memory(task: Task[Settings]) -> None:
     """Refuse a batch for which a CPU has less than half of the memory that a step is estimated to take."""
-    name, data, available = task.settings.model.name, task.settings.data, psutil.virtual_memory().available
+    name = task.settings.model.name
+    data = task.settings.data
+    available = psutil.virtual_memory().available
     n_bytes = memory_of_step(summarise(task.network, (1, *(task.input_shape or ()))), data.batch_size)
     if available < n_bytes / 2:
         raise ConfigError(

@@ -78,7 +78,8 @@ class Cooldown:
 
         Warn if stage 1's epochs had a different length.
         """
-        before, now = self.steps_per_epoch, task.steps_per_epoch
+        before = self.steps_per_epoch
+        now = task.steps_per_epoch
         if task.ranks.is_rank_zero and before not in (None, now):
             _log.warning(
                 f"stage 1 made {before} steps in an epoch, but stage 2 makes {now}, so stage 1's rate is "
@@ -144,7 +145,8 @@ class ChoosingCooldown(CooldownMethod):
         choice = self._choice = self._new_choice()
         for name in (one.removeprefix(VAL_LOSSES) for one in state.arrays if one.startswith(VAL_LOSSES)):
             size, metric, file = state.values["candidates"][name]
-            losses, source = state.arrays[VAL_LOSSES + name], self._files.folder / file
+            losses = state.arrays[VAL_LOSSES + name]
+            source = self._files.folder / file
             choice.candidates.append(Candidate(name, size, losses, metric, source=source))
             self._files.hold(source)
         choice.seconds = state.values["choosing_seconds"]
@@ -152,7 +154,9 @@ class ChoosingCooldown(CooldownMethod):
 
     def begin(self, result: StageTwoResult) -> None:
         """Add the best among the network's weights and the averages of stage 1's snapshots to the candidates."""
-        parent, evaluator, ranks = self.cooldown.parent, self._evaluator, self.run.ranks
+        parent = self.cooldown.parent
+        evaluator = self._evaluator
+        ranks = self.run.ranks
         choice = self._new_choice()
         series = ranks.run_on_rank_zero(lambda: parent.snapshots() if parent.has_snapshots else None)
         averages = SnapshotAverages(series, evaluator.layout, ranks)
@@ -251,9 +255,12 @@ def plan_cooldown(config: CooldownConfig, network: nn.Cell, parent: StageOneRun)
     if replacement is not None and replacement.name == "schedule_free":
         raise ConfigError("cooldown.optimizer.name is schedule_free, which has no rate to bring to 0; name another one")
     if replacement is not None and config.rate is not None:
-        optimizer, rate, source = replacement, config.rate, "cooldown.optimizer and cooldown.rate of the configuration"
+        optimizer = replacement
+        rate = config.rate
+        source = "cooldown.optimizer and cooldown.rate of the configuration"
     else:
-        optimizer, source = replacement or _known_config(parent).optimizer, str(parent.path.parent.parent / CONFIG)
+        optimizer = replacement or _known_config(parent).optimizer
+        source = str(parent.path.parent.parent / CONFIG)
         if optimizer.name == "schedule_free":
             raise ConfigError(
                 f"{parent.title} was trained with schedule_free, which leaves nothing to cool down: the trained "
@@ -288,7 +295,9 @@ def last_rate(parent: StageOneRun) -> float:
     Raises:
         ConfigError: the run or the epoch is not known, or nothing is left of the rate.
     """
-    schedule, epoch, per_epoch = _known_config(parent).schedule, parent.epoch, parent.steps_per_epoch
+    schedule = _known_config(parent).schedule
+    epoch = parent.epoch
+    per_epoch = parent.steps_per_epoch
     if epoch is None or per_epoch is None:
         raise ConfigError(
             f"WEIGHTS is {str(parent.path)!r}, not NAME-EPOCH_STEPS.ckpt, so stage 1's rate there is not known; set "

@@ -46,10 +46,14 @@ class EarlyStop:
     """
 
     def __init__(self, settings: StopConfig, network: nn.Cell, evaluator: Evaluator, ranks: Ranks) -> None:
-        self._settings, self._network, self._evaluator, self._ranks = settings, network, evaluator, ranks
+        self._settings = settings
+        self._network = network
+        self._evaluator = evaluator
+        self._ranks = ranks
         self.best: Candidate | None = None
         self.best_epoch = self.n_without_gain = 0
-        self._measured_epoch, self._record = 0, dict[str, Any]()
+        self._measured_epoch = 0
+        self._record = dict[str, Any]()
 
     @property
     def reason(self) -> str | None:
@@ -81,7 +85,8 @@ class EarlyStop:
         with preserved([*self._network.trainable_params(), *moving_statistics(self._network)]):
             tell_position("measuring averaged weights after", step)
             average = averages.measure(Window(n - max(n // 2, 2), n), choice, self._evaluator.measure_val_of)
-        self._measured_epoch, self._record = epoch, {}
+        self._measured_epoch = epoch
+        self._record = {}
         if not math.isfinite(average.loss):
             _log.warning(f"epoch: {epoch} averaged: no average has a finite loss on 'val', so none is compared")
             return
@@ -108,7 +113,9 @@ class EarlyStop:
         """
         gain = None if self.best is None else behind(self.best, average)
         if gain is None or gain.loss > gain.standard_error:
-            self.best, self.best_epoch, self.n_without_gain = average, epoch, 0
+            self.best = average
+            self.best_epoch = epoch
+            self.n_without_gain = 0
         else:
             self.n_without_gain += 1
         return gain
@@ -138,5 +145,7 @@ class EarlyStop:
         if (values := state.values.get("stop")) is not None:
             name, size = values["best"]
             self.best = Candidate(name, size, state.arrays[_LOSSES])
-            self.best_epoch, self.n_without_gain = values["best_epoch"], values["without_gain"]
-            self._measured_epoch, self._record = values["measured_epoch"], values["record"]
+            self.best_epoch = values["best_epoch"]
+            self.n_without_gain = values["without_gain"]
+            self._measured_epoch = values["measured_epoch"]
+            self._record = values["record"]

@@ -15,7 +15,8 @@ def commands_after_stage_1(task: Task[StageOneConfig], weights: Path, run_folder
     The report comes next if stage 1 has left nothing that the method could go on with. The commands ask for batches no
     larger than the data.
     """
-    folder, one = run_folder.absolute(), task.settings
+    folder = run_folder.absolute()
+    one = task.settings
     two = one.following
     following = plan_of(two).next_commands(one, weights, run_folder)
     if following is None:

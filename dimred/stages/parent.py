@@ -55,7 +55,8 @@ class StageOneRun:
             ConfigError: stage 1's configuration can't be read.
         """
         path = _in_its_run(weights)
-        name, file = epochs_of_checkpoint(path), _config_file(path)
+        name = epochs_of_checkpoint(path)
+        file = _config_file(path)
         config = load_config(StageOneConfig, file) if file else None
         return cls(path, read_checkpoint(path), name and name.epoch, name and name.steps_per_epoch, config)
 

@@ -78,7 +78,8 @@ class SearchMethod(Method):
 
     def after_step(self, made: Result, progress: Progress, result: StageTwoResult) -> str | None:
         """Record the step; a loss that is not finite is no divergence, because such a step changes nothing."""
-        run, main = self.run, result.main
+        run = self.run
+        main = result.main
         run.note(made, checks_divergence=False)
         self._records.append(run.records.write(epoch=progress.epoch, step=run.n_steps, **made.record()))
         loss = loss_text(self._records[-1]["loss_after"])
@@ -160,7 +161,8 @@ class SearchPlan(Plan[SearchConfig]):
         if pca_mat is None:
             self.check_parent(parent)
             return parent.snapshots()
-        basis, n_components = load_basis(pca_mat, network=network), self.section.n_components
+        basis = load_basis(pca_mat, network=network)
+        n_components = self.section.n_components
         if n_components > basis.n_components:
             raise ConfigError(
                 f"search.n_components is {n_components}, but {pca_mat} has {basis.n_components}; use --set "
@@ -248,7 +250,8 @@ def build_search_step(task: Task[StageTwoConfig], basis: SubspaceBasis) -> Subsp
         ConfigError: the loss can't be built, see ``build_loss``, or the options of the search do not go together.
         BasisMismatchError: the basis does not fit the network.
     """
-    config, network = task.settings, task.network
+    config = task.settings
+    network = task.network
     search = config.search
     options = search.model_dump(include={*SearchOptions.model_fields})
     if search.rule == "sgd" and search.learning_rate_schedule == "linear":

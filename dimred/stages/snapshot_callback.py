@@ -55,8 +55,12 @@ class SnapshotCallback(Callback):
             check_number("every", every, at_least=1, whole=True, usual="None takes one snapshot an epoch")
         check_series_options(keep, prefix, format)
         self.series: SeriesWriter | None = None
-        self._folder, self._every, self._keep = folder, every, keep
-        self._prefix, self._format, self._resume = prefix, format, resume
+        self._folder = folder
+        self._every = every
+        self._keep = keep
+        self._prefix = prefix
+        self._format = format
+        self._resume = resume
         self._weights: list[Any] = []
         self._optimizers: list[nn.Optimizer] = []
         self._before: int | None = None  # steps that were made before this call of Model.train
@@ -79,7 +83,8 @@ class SnapshotCallback(Callback):
 
     def on_train_epoch_begin(self, run_context: Any) -> None:
         """Check before the first epoch that no snapshot in the folder is of a later step."""
-        arguments, series = run_context.original_args(), self.series
+        arguments = run_context.original_args()
+        series = self.series
         if series is None or self._before is not None:
             return
         # MindSpore counts the steps from 0 after ``initial_epoch`` epochs, too.
@@ -109,7 +114,8 @@ class SnapshotCallback(Callback):
         return int(arguments.cur_step_num + (self._before or 0))
 
     def _take(self, arguments: Any) -> None:
-        series, self._taken_at = self.series, self._step(arguments)
+        series = self.series
+        self._taken_at = self._step(arguments)
         if series is not None:
             with ExitStack() as in_place:
                 for optimizer in self._optimizers:

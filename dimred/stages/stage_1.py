@@ -38,8 +38,12 @@ class StageOne:
     """
 
     def __init__(self, run: Run[StageOneConfig], step: Step, weights: FirstWeights | None = None) -> None:
-        self.run, self.step = run, step
-        self._settings, self._task, self._ranks, self._progress = run.settings, run.task, run.ranks, run.progress
+        self.run = run
+        self.step = step
+        self._settings = run.settings
+        self._task = run.task
+        self._ranks = run.ranks
+        self._progress = run.progress
         self._folder = run.folder / STAGE_1_CHECKPOINTS
         self._per_epoch = run.task.steps_per_epoch
         if weights is not None:
@@ -87,7 +91,8 @@ class StageOne:
         return state is None
 
     def _end(self) -> None:
-        run, stop = self.run, self.stop
+        run = self.run
+        stop = self.stop
         if stop is not None and self.has_ended:
             on = "to train on, repeat the command with --resume --set stop=null"
             _log.info(f"stage 1 ends after epoch {run.finished_epochs}: {stop.reason}; {on}")
@@ -116,7 +121,8 @@ class StageOne:
 
     def _rewind(self) -> SeriesWriter:
         """Remove files written after the step that the run goes on from, and return the remaining snapshots."""
-        prefix, options = self._settings.model.file_prefix, self._settings.snapshots
+        prefix = self._settings.model.file_prefix
+        options = self._settings.snapshots
         self.checkpoints = FullCheckpoints(self._folder, prefix, self._settings.checkpoints.keep)
         self.checkpoints.forget_after(self.run.finished_epochs)
         snapshots = CheckpointSeries.resume(
@@ -140,7 +146,8 @@ class StageOne:
             self._ranks.run_on_rank_zero(lambda: self._append(weights))
 
     def _append(self, weights: dict[str, np.ndarray]) -> None:
-        snapshots, progress = self._snapshots, self._progress
+        snapshots = self._snapshots
+        progress = self._progress
         if snapshots is not None:
             retry(lambda: snapshots.append(weights, self.run.n_steps, progress.epoch, step_in_epoch=progress.done))
 
@@ -178,7 +185,8 @@ class StageOne:
 
     def after_epoch(self, progress: Progress) -> str:
         """Evaluate if that is due, record the epoch, and return the status for the progress bar."""
-        run, start = self.run, time.perf_counter()
+        run = self.run
+        start = time.perf_counter()
         run.figures.values = {}
         if progress.epoch % self._settings.evaluate_every_epochs == 0 or self._is_last(progress):
             run.measure(self.step)

@@ -61,7 +61,9 @@ class StageTwo(Observer):
             RunError, CheckpointError: the state can't be restored, see ``Run.restore``.
             FaultError: no candidate has a finite loss on ``val``.
         """
-        run, progress, ranks = self.run, self.run.progress, self.run.ranks
+        run = self.run
+        progress = self.run.progress
+        ranks = self.run.ranks
         state = run.restore(self.step, self._n_epochs)
         if state is not None:
             self._restore(state)
@@ -90,7 +92,8 @@ class StageTwo(Observer):
 
     def _train(self) -> None:
         """Train the remaining epochs; end early if the step says that nothing more is to be gained."""
-        run, progress = self.run, self.run.progress
+        run = self.run
+        progress = self.run.progress
         try:
             run.loop("stage 2", self.step, self._n_epochs, STAGE_2_EPOCHS_FROM).run(progress, self)
         except NothingToGainError as stop:
@@ -133,7 +136,8 @@ class StageTwo(Observer):
 
     def _keep(self) -> None:
         """Let the method put the network to keep in place, measure and save it, and write ``result.json``."""
-        run, result = self.run, self.result
+        run = self.run
+        result = self.result
         result.steps = run.n_steps
         self.method.finish(result)
         run.figures.measure_final()

@@ -72,7 +72,8 @@ class SubspaceTrainStep(SearchStep):
                 argument="basis",
             )
         basis.check(WeightLayout.from_network(network))
-        k, n_components = basis.n_components, search.n_components
+        k = basis.n_components
+        n_components = search.n_components
         if n_components is not None and n_components > k:
             raise ConfigError(
                 f"n_components is {n_components}; the basis has {k}, so 1 to {k} are allowed", argument="n_components"

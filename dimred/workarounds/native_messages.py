@@ -15,7 +15,8 @@ from pathlib import Path
 def redirect_native_stderr(path: Path) -> Iterator[None]:
     """Append what native code prints on standard error to ``path``; Python's ``sys.stderr`` stays the terminal."""
     sys.stderr.flush()
-    terminal, before = os.dup(2), sys.stderr
+    terminal = os.dup(2)
+    before = sys.stderr
     with path.open("ab") as log, os.fdopen(terminal, "w", buffering=1, encoding=before.encoding) as stream:
         os.dup2(log.fileno(), 2)
         sys.stderr = stream
