@@ -178,7 +178,7 @@ def read_full_checkpoint(path: Path, source: str) -> tuple[dict[str, np.ndarray]
 
     Args:
         path: the file.
-        source: how the user named it, for the error about another kind of file.
+        source: what an error calls it.
 
     Returns:
         The arrays by name; and the epoch after which they were written.

@@ -114,7 +114,6 @@ def train(
         raise ConfigError(
             "--fast-dev-run begins in a folder of its own, which has nothing to resume; leave --resume out"
         )
-    _check_stage(stage, weights, go_on_from)
     name = stage.replace("-", "_")
     model_of_config = StageOneConfig if stage == "stage-1" else StageTwoConfig
     goes_on = resume and any(out.glob(f"device*_{name}/{PINS}"))  # a run has begun, with a configuration of its own
@@ -126,6 +125,7 @@ def train(
     if config is not None:  # otherwise the ranks find it in the run of stage 1, or in their own
         config = config_file(config)
         load_config(model_of_config, config, settings)
+    _check_stage(stage, weights, go_on_from)
     # The other hosts read WEIGHTS and PCA_MAT under host 0's paths.
     _check_paths(data, go_on_from, None if node_rank else weights, None if node_rank else pca_mat)
     if is_for_imagenet:

@@ -157,16 +157,16 @@ def own_config(run: Path) -> Path:
 
 
 def named_weights(argument: str, path: Path) -> str:
-    """Return the beginning of a message about a checkpoint: the argument, its value, and the kind of file if known.
+    """Return what a message calls a checkpoint: the argument, its value, and the kind of file if the folder tells it.
 
-    An example is ``WEIGHTS is 'a/b.ckpt', a network of stage 2, which``. The folder tells the kind.
+    An example is ``WEIGHTS 'a/b.ckpt', a network of stage 2,``.
     """
     kinds = {
-        SNAPSHOTS: f"a snapshot (trainable weights alone; a full checkpoint is {FULL_CHECKPOINT}), ",
-        STAGE_2_CHECKPOINTS: "a network of stage 2, ",
-        STATES: f"a state for --resume (a full checkpoint is {FULL_CHECKPOINT}), ",
+        SNAPSHOTS: f", a snapshot (trainable weights alone; a full checkpoint is {FULL_CHECKPOINT}),",
+        STAGE_2_CHECKPOINTS: ", a network of stage 2,",
+        STATES: f", a state for --resume (a full checkpoint is {FULL_CHECKPOINT}),",
     }
-    return f"{argument} is {str(path)!r}, {kinds.get(path.parent.name, '')}which"
+    return f"{argument} {str(path)!r}{kinds.get(path.parent.name, '')}"
 
 
 def snapshots_below(folder: Path, patterns: Sequence[str] = (f"{STAGE_1_CHECKPOINTS}/{SNAPSHOTS}",)) -> Path | None:

@@ -58,7 +58,7 @@ def read_first_weights(path: Path, new: Sequence[str], network: nn.Cell) -> Firs
         CheckpointError: the file can't be read.
         ConfigError: something is neither taken nor named, or a pattern matches nothing; the message lists it all.
     """
-    title = f"model.weights is {str(path)!r}, which"
+    title = f"model.weights {str(path)!r}"
     in_file = read_checkpoint(path)
     check_no_gradient_point(in_file, title)
     parameters = {parameter.name: parameter for parameter in network.get_parameters()}

@@ -83,7 +83,7 @@ class StageOneRun:
 
     @property
     def title(self) -> str:
-        """Return the beginning of a message about WEIGHTS."""
+        """Return what messages call WEIGHTS."""
         return named_weights("WEIGHTS", self.path)
 
     @property

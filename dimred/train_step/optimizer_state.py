@@ -50,11 +50,11 @@ def last_rate(optimizer: nn.Cell) -> float | None:
 
 
 def check_no_gradient_point(names: Collection[str], title: str) -> None:
-    """Check that a checkpoint is not a full one of schedule-free training, which lacks the averaged weights.
+    """Refuse a full checkpoint of schedule-free training, which lacks the averaged weights.
 
     Args:
         names: names of its arrays.
-        title: the beginning of the error; it names the checkpoint.
+        title: what the error calls the checkpoint.
 
     Raises:
         ConfigError: the checkpoint is one.

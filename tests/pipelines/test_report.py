@@ -97,11 +97,11 @@ def test_weights_that_are_not_finite_are_not_measured_in_silence(
     name = next(name for name, value in arrays.items() if value.ndim > 1)
     write_checkpoint(tmp_path / "net.ckpt", arrays | {name: np.full_like(arrays[name], np.nan)})
     call = ("eval", few_digits, tmp_path / "net.ckpt", "--config", two_stages.stage_1 / "config.yaml")
-    said = f"net.ckpt', which has '{name}' with an infinite number or NaN; a metric measured with it means nothing"
+    said = f"net.ckpt' has '{name}' with an infinite number or NaN; a metric measured with it means nothing"
     assert said in dimred_here(*call, cwd=tmp_path, status=0).stderr
     write_checkpoint(tmp_path / "int.ckpt", arrays | {name: np.ones(arrays[name].shape, np.int8)})
     done = dimred_here(*call[:2], tmp_path / "int.ckpt", *call[3:], cwd=tmp_path, status=2)
-    assert f"which has '{name}' in the type int8, but the network has Float32" in done.stderr
+    assert f" has '{name}' in the type int8, but the network has Float32" in done.stderr
 
 
 def test_a_wrong_run_is_one_line(two_stages: TwoStages, searched: Path, tmp_path: Path) -> None:

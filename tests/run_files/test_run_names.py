@@ -35,17 +35,17 @@ def test_a_run_is_found_from_what_is_in_it_and_its_last_network_is_named(tmp_pat
 
 
 def test_a_message_about_weights_says_what_they_are() -> None:
-    full, run = "a full checkpoint is checkpoint_stage_1/NAME-EPOCH_STEPS.ckpt), ", Path("run")
+    full, run = "a full checkpoint is checkpoint_stage_1/NAME-EPOCH_STEPS.ckpt),", Path("run")
     for path, kind in (
         (run / "checkpoint_stage_1" / "net-2_74.ckpt", ""),
         (
             run / "checkpoint_stage_1" / "checkpoint_pca" / "net-2_12.ckpt",
-            f"a snapshot (trainable weights alone; {full}",
+            f", a snapshot (trainable weights alone; {full}",
         ),
-        (run / "checkpoint_stage_2" / "net-1_74.ckpt", "a network of stage 2, "),
-        (run / "resume" / "state-5.ckpt", f"a state for --resume ({full}"),
+        (run / "checkpoint_stage_2" / "net-1_74.ckpt", ", a network of stage 2,"),
+        (run / "resume" / "state-5.ckpt", f", a state for --resume ({full}"),
     ):
-        assert named_weights("--from", path) == f"--from is {str(path)!r}, {kind}which"
+        assert named_weights("--from", path) == f"--from {str(path)!r}{kind}"
 
 
 def test_the_snapshots_of_a_run_are_found_below_its_folder(tmp_path: Path) -> None:

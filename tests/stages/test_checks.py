@@ -170,7 +170,7 @@ def test_the_point_of_schedule_free_gradients_is_no_start(data: Path, network: n
     free = to_arrays([ScheduleFree(network.trainable_params()).rates_squared])
     write_checkpoint(weights, to_arrays(network.get_parameters()) | free)
     said = refusal_of_stage_2(data, network, weights, None)
-    assert f"{str(weights)!r}, which has the point at which schedule-free training takes its gradients" in said
+    assert f"{str(weights)!r} has the point at which schedule-free training takes its gradients" in said
     assert "name the *-final.ckpt beside it" in said
 
 

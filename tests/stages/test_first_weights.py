@@ -54,7 +54,7 @@ def test_what_does_not_fit_is_listed_in_both_directions(trained: Path) -> None:
     with pytest.raises(ConfigError) as refused:
         read_first_weights(trained, ["head.*"], larger)
     first, *listed, last = str(refused.value).splitlines()
-    assert first == f"model.weights is {str(trained)!r}, which does not fit the network:"
+    assert first == f"model.weights {str(trained)!r} does not fit the network:"
     assert listed == [
         "  model.new has 'head.*', which matches nothing",
         "  3.weight is float32 (7, 6) in the file, and Float32 (3, 6) in the network",
