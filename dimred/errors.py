@@ -69,11 +69,11 @@ class CheckpointError(DimredError):
 
 
 class SeriesError(DimredError):
-    """A series of snapshots can't be used as asked: it has none or too few, or they do not belong together."""
+    """A series can't be used as asked: it has no or too few snapshots, or they do not belong together."""
 
 
 class BasisMismatchError(DimredError):
-    """A basis is missing or damaged, or does not fit the network or data it is used with; or a layout is not valid."""
+    """A basis is missing, damaged, or does not fit the network or data; or a layout is not valid."""
 
 
 class RunError(DimredError):
@@ -81,7 +81,7 @@ class RunError(DimredError):
 
 
 class FaultError(DimredError):
-    """A run that had begun can't go on: a disk, file, data or memory failed, or it diverged. What it saved is kept."""
+    """A run had to end: a disk, a file, data or memory failed, or training diverged. What it saved is kept."""
 
     exit_status = 3
 
@@ -93,7 +93,7 @@ class DivergedError(FaultError):
 
 
 class StoppedError(DimredError):
-    """A run was ended by signal n, such as SIGTERM, with exit status 128 + n; ``saved`` says what is kept."""
+    """Signal n, such as SIGTERM, ended a run: exit status 128 + n. ``saved`` says what is kept."""
 
     def __init__(self, number: int, saved: str = "", *, settings: Sequence[str] = ()):
         name = "ctrl-C" if number == signal.SIGINT else signal.Signals(number).name

@@ -165,7 +165,7 @@ def uniform_windows(n: int) -> list[Window]:
 
 
 def newest_windows(n: int) -> list[Window]:
-    """List the windows that a cooldown chooses among: the newest 8, 13 and 21 of n snapshots, and all of them.
+    """List the windows that a cooldown chooses among: the newest 8, 13 and 21 snapshots, and all n.
 
     On the stored choices of six tasks at three budgets these are as good as an earlier search of windows from coarse to
     fine, at half of the passes (``tests/studies/end_rule.md``).

@@ -155,17 +155,17 @@ class Checkpoint:
 
     @classmethod
     def open(cls, path: Path, *, verify: bool = True) -> Self:
-        """Locate the tensors of a single checkpoint file; the arguments and errors are those of ``read_index``."""
+        """Locate the tensors of a single checkpoint file; arguments and errors are as for ``read_index``."""
         stamps = stamps_of([path])
         return cls(path, (path,), read_index(path, verify=verify), stamps=stamps)
 
     def check_fit(self, layout: WeightLayout) -> None:
-        """Check that all weights of ``layout`` are there as floats, in its shapes; CheckpointError if one is not."""
+        """Raise CheckpointError unless the file has every weight of ``layout`` as a float tensor of its shape."""
         if misfit := self.misfit(layout):
             raise CheckpointError(f"{self.path} does not fit the network or the other snapshots: {misfit}.")
 
     def misfit(self, layout: WeightLayout) -> str | None:
-        """Explain why the weights of ``layout`` are not all there as floats, in its shapes; None if they are."""
+        """Say which weight of ``layout`` is missing, is no float, or has another shape; None if all are right."""
         if misfit := layout.misfit(self.tensors):
             return misfit
         for name in layout.names:

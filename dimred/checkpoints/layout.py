@@ -131,7 +131,7 @@ class WeightLayout:
         check_type("weights", weights, Mapping, "a mapping: name -> array, tensor or parameter")
         arrays = {name: as_array(weights[name]) for name in self.names if name in weights}
         if misfit := self.misfit(arrays):
-            raise CheckpointError(f"The weights are not those of the layout: {misfit}.")
+            raise CheckpointError(f"The weights do not match the layout: {misfit}.")
         return np.concatenate([arrays[name].ravel() for name in self.names], dtype=np.float32, casting="unsafe")
 
     def unflatten(self, vector: np.ndarray) -> dict[str, np.ndarray]:
@@ -174,7 +174,7 @@ class WeightLayout:
         return None
 
     def first_difference(self, other: "WeightLayout") -> str:
-        """Describe the first difference from another layout, which is not equal to this one."""
+        """Describe the first difference between this layout and ``other``, which must differ."""
         pairs = [zip(one.names, one.shapes, strict=True) for one in (self, other)]
         numbered = enumerate(zip_longest(*pairs))
         number, (here, there) = next((number, pair) for number, pair in numbered if pair[0] != pair[1])
@@ -185,7 +185,7 @@ class WeightLayout:
 
 
 def layout_of(network: Any, layout: WeightLayout | None) -> WeightLayout | None:
-    """Return the layout that the user gave, or that of the network, or None; ConfigError if either has a wrong type."""
+    """Return the layout if there is one, else the network's, else None; ConfigError if either has a wrong type."""
     check_type("layout", layout, (WeightLayout, type(None)), "a dimred.WeightLayout")
     if layout is not None or network is None:
         return layout
@@ -197,7 +197,7 @@ def _plain(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def hash_columns(digest: "hashlib._Hash", rows: np.ndarray) -> None:
-    """Add the next columns to the digest of a vector, or of rows: the SHA-256 of each chunk of 65,536 of them.
+    """Add the next columns to the digest of a vector or of rows: the SHA-256 of each chunk of 65,536 columns.
 
     Args:
         digest: the SHA-256 to update.

@@ -42,8 +42,8 @@ class WeightMatrix:
 
     Args:
         series: the snapshots; each becomes a row, oldest first.
-        layout: the parameters and their order. Default: the series' own; for a folder without a manifest, that of
-            ``trainable_layout`` for the snapshot with the most entries.
+        layout: the parameters and their order. Default: the series' own; for a folder without a manifest, what
+            ``trainable_layout`` makes of the snapshot with the most entries.
         skip_bad: leave out snapshots that can't be used, with a warning in the log, instead of raising.
 
     Attributes:

@@ -2,7 +2,7 @@
 
 The ``safetensors`` library decides whether a header is valid, but does not give the offsets that streaming needs; they
 are read from the header here. Files are written here too: the library's ``serialize`` doubles the memory, and its
-``save_file`` writes to a temporary file of its own and hides the system's error numbers.
+``save_file`` writes to its own temporary file and hides the system's error numbers.
 """
 
 import json

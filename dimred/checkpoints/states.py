@@ -50,7 +50,7 @@ class _NumberedFiles:
 
 
 class RunState(NamedTuple):
-    """Everything that a run needs to go on.
+    """Everything that a run needs to resume.
 
     Attributes:
         arrays: name -> value of every parameter, and of everything else that is an array.
@@ -113,7 +113,7 @@ class RunStates(_NumberedFiles):
         raise RunError(f"{reason} No other state is left; restore one of {self.directory}, or name another folder")
 
     def newest_in_words(self) -> str:
-        """Name the state that a run would go on from, for an error message."""
+        """Name the state that a run would resume from, for an error message."""
         files = self._files()
         return f"the last good state is {files[-1][1]}" if files else "no state has been saved yet"
 

@@ -172,7 +172,7 @@ def read_exactly(descriptor: int, out: np.ndarray, offset: int, path: os.PathLik
 
 
 def write_exactly(descriptor: int, values: np.ndarray, offset: int) -> None:
-    """Write all bytes of a contiguous array to a file at byte ``offset``; a single ``pwrite`` may write only a part.
+    """Write all bytes of a contiguous array at byte ``offset``; one ``pwrite`` may write only some of them.
 
     Raises:
         OSError: the disk is full, or fails.

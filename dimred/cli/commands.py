@@ -60,7 +60,7 @@ class _Group(TyperGroup):
         self.commands = dict.fromkeys(_PANEL_OF)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return the command of a name; None if there is none."""
+        """Return the command with this name; None if there is none."""
         return _command(cmd_name) if cmd_name in _PANEL_OF else None
 
 

@@ -85,7 +85,7 @@ class Strict(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _no_number(cls, value: Any, info: ValidationInfo) -> Any:
-        """Turn a boolean, such as YAML's ``off``, into text unless the key is boolean; a number would become 0 or 1.
+        """Turn a boolean, such as YAML's ``off``, into text unless the key is boolean; else it would become 0 or 1.
 
         Raises:
             ValueError: a boolean is in a list; no list of a configuration holds booleans.

@@ -51,7 +51,7 @@ def load_config(stage: type[Stage], path: Path | None, overrides: Sequence[str] 
 
 
 def _problems(stage: type[StageConfig], whole: Mapping[str, Any], overrides: Sequence[str] = ()) -> list[str]:
-    """List the problems of a file and overrides: misplaced keys, faults of the stage, and of the stage 2 after it."""
+    """List the problems of a file with overrides: misplaced keys, the stage's, and those of the stage 2 after it."""
     values = _values(stage, whole, overrides)
     problems = [*_misplaced(whole), *_problems_of(stage, values)]
     following = values.get("stage_2", {})
@@ -71,7 +71,7 @@ def _problems_of(stage: type[StageConfig], values: Mapping[str, Any]) -> Sequenc
 
 
 def _misplaced(whole: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line about each key at the top of a file that is neither shared nor the section of a stage."""
+    """Yield a line about each key at the top of a file that is neither shared nor a stage's section."""
     for key, value in whole.items():
         if key in StageConfig.model_fields:
             continue

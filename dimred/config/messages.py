@@ -55,14 +55,14 @@ def _in_words(model: type[BaseModel], keys: Sequence[str], values: Any, problem:
 
 
 def _key_at(location: Sequence[int | str], keys: Collection[str]) -> str:
-    """Return the key at a location, which may be inside its value, such as an element of a list; "" for none."""
+    """Return the key whose value is, or contains, what is at a location; "" for none."""
     parts = [str(part) for part in location]
     beginnings = (".".join(parts[:n]) for n in range(len(parts), 0, -1))
     return next((key for key in beginnings if key in keys), "")
 
 
 def lines_of_unknown(unknown: str, value: Any, keys: Sequence[str], new_keys: Mapping[str, str]) -> Iterator[str]:
-    """Yield a line about an unknown dotted key; if it is a section that resembles no known key, about each key in it.
+    """Yield a line about an unknown dotted key; for a section that resembles no known key, one about each key in it.
 
     The line says what to do instead, suggests a similar key, or lists the allowed ones. ``new_keys`` maps a dotted key,
     or its last parts, to what to do instead.
@@ -83,7 +83,7 @@ def lines_of_unknown(unknown: str, value: Any, keys: Sequence[str], new_keys: Ma
 
 
 def _similar_keys(unknown: str, keys: Sequence[str]) -> list[str]:
-    """Return the key of the same section that is most like an unknown one, or else those of other sections."""
+    """Return the key of the same section that is most like an unknown one, or else the like keys of other sections."""
     section, _, last = unknown[:80].rpartition(".")
     places: dict[str, list[str]] = {}  # the last part of a key -> the sections that have it
     for key in keys:

@@ -11,7 +11,7 @@ from dimred.factories import load_factory
 
 
 class MethodConfig(Strict):
-    """The keys of a method of stage 2, and what must be known of the method where MindSpore is not imported.
+    """The keys of a stage-2 method, and what must be known about it where MindSpore is not imported.
 
     The section has the method's name. Every key needs a default. What a method does is in its ``Plan``, and what a
     report says about it in its ``MethodReport``; both are named here and imported when they are needed.

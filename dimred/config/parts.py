@@ -254,7 +254,7 @@ class ScheduleConfig(Strict):
 
     @property
     def falls_to_zero(self) -> bool:
-        """Return whether the schedule ends with a rate of 0, which a cooldown could not lower any more."""
+        """Return whether the schedule ends with a rate of 0, which leaves a cooldown nothing to lower."""
         return self.name not in ("step", "constant")
 
     def horizon(self, n_epochs: int) -> int:

@@ -1,4 +1,4 @@
-"""The interface to the ranks of a data-parallel job, and its form for a process that is alone."""
+"""The interface to the ranks of a data-parallel job, and the single-process implementation."""
 
 from collections.abc import Callable, Sequence
 from enum import IntEnum
@@ -49,7 +49,7 @@ class Ranks:
             n_gradients: how many of the first tensors are gradients, which may be fused in groups.
 
         Raises:
-            ConfigError: there is no gradient with one of the numbers at which groups are to end.
+            ConfigError: ``all_reduce_split`` has an index beyond the last gradient.
         """
         return None
 

@@ -61,7 +61,7 @@ def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 @contextmanager
 def _unfinished(target: Path, make: Callable[[Path], object]) -> Iterator[Path]:
-    """Make a file or folder beside the target, and hold a lock on it inside the block; after an error, remove it.
+    """Make a file or folder beside the target, and lock it inside the block; after an error, remove it.
 
     The lock is for ``remove_leftovers``. The name does not contain the target's, which may already be as long as the
     file system allows.
@@ -193,7 +193,7 @@ def remove_leftovers(directory: str | os.PathLike[str], *, is_only_writer: bool 
     Args:
         directory: the folder.
         is_only_writer: whether nobody else may write there, as in the folder of a run, which is locked; then all
-            leftovers are removed, even those of a power failure.
+            leftovers are removed, even after a power failure.
     """
     boot = "*" if is_only_writer else BOOT
     for path in Path(directory).glob(f".writing-{boot}-*.tmp"):

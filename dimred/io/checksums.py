@@ -1,4 +1,4 @@
-"""JSON files with their format, its version and a checksum of their own; the digest of parts of a large file."""
+"""JSON files with their format, its version and a checksum; the digest of parts of a large file."""
 
 import hashlib
 import json

@@ -40,7 +40,7 @@ class FileFormat(NamedTuple):
         return {key: value for key, value in marked.items() if key not in (_NAME, _VERSION)}
 
     def sealed(self, text: str) -> str:
-        """Return a text with a last line that has its format, its version, and the SHA-256 of all before that line."""
+        """Return a text with a last line added: its format, its version, and the SHA-256 of the lines before."""
         digest = hashlib.sha256(text.encode()).hexdigest()
         return f"{text}{self._seal}{self.version}, SHA-256 of the lines above: {digest}\n"
 

@@ -1,4 +1,4 @@
-"""Open the files that dimred reads. Not all that has a file's name is a file: a read of a named pipe waits for ever.
+"""Open the files that dimred reads, if they are files: reading a named pipe would wait for ever.
 
 ``tests/io/test_regular_file.py`` holds that no other module opens a file for reading. A library that opens a path
 itself, such as MindSpore's reader of images, gets it after ``check_regular``.
@@ -50,7 +50,7 @@ def open_regular(path: str | os.PathLike[str]) -> BufferedReader:
 
 
 def read_regular(path: str | os.PathLike[str]) -> bytes:
-    """Read a regular file; the errors are those of ``open_regular``."""
+    """Read a regular file; errors are as for ``open_regular``."""
     with open_regular(path) as file:
         return file.read()
 

@@ -57,7 +57,7 @@ def _short(identifier: bytes) -> str:
 
 
 def free_bytes(disk: int | os.PathLike[str]) -> int | None:
-    """Return how many bytes are free on the disk of an open descriptor or of a path that exists; None if unknown.
+    """Return how many bytes are free on the disk of an open descriptor or an existing path; None if unknown.
 
     Some file systems in user space, such as gcsfuse and s3fs, answer with zeros or not at all.
     """

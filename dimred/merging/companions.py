@@ -86,13 +86,13 @@ def _files_below(folder: Path) -> Iterator[Path]:
             yield path
         elif path.is_dir() and path.resolve() not in folder.resolve().parents:
             if any(file.name.endswith(_OF_WEIGHTS) for file in path.rglob("*")):
-                _log.info(f"{path} is neither averaged nor copied: it has weights of its own")
+                _log.info(f"{path} is neither averaged nor copied: it has other weights")
             else:
                 yield from _files_below(path)
 
 
 def write_index(template: SavedNetwork, folder: Path) -> None:
-    """Write the index of the new shards in a folder: the template's, if it has one, with the new number of bytes."""
+    """Write the index of a folder's new shards, if the template has one, with the new number of bytes."""
     for index in index_files(template.files[0].parent) if len(template.files) > 1 else ():
         with reading(index):
             content = json.loads(read_regular(index))

@@ -1,4 +1,4 @@
-"""Find the checkpoints in a folder of another program, and open one: a file, or a folder with one file or shards."""
+"""Find the checkpoints in another program's folder, and open one: a file, or a folder with one file or shards."""
 
 import json
 import logging
@@ -88,7 +88,7 @@ def _checkpoints_or_pickles(folder: Path) -> list[Path]:
 
 
 def _only_series(folder: Path, paths: Sequence[Path], order: str, argument: str) -> list[Path]:
-    """Return those of the paths that are one series; ConfigError if there are several series or kinds, or none."""
+    """Return the paths that form one series; ConfigError if there are several series or kinds, or none."""
     groups: defaultdict[tuple[bool, str], list[Path]] = defaultdict(list)
     for path in paths:
         groups[path.is_dir(), _pattern(path) if order == "step" else ""].append(path)
@@ -129,14 +129,14 @@ def _pattern(path: Path) -> str:
 
 
 def _stems(paths: Iterable[Path]) -> list[str]:
-    """Return the names of files without their endings, and those of folders."""
+    """Return the names of files, without their endings, and of folders."""
     return [path.name if path.is_dir() else converted_path(path).stem for path in paths]
 
 
 def distinct(paths: Iterable[Path]) -> list[Path]:
     """Leave out other names of a file or folder that is listed already, and log them: it would count twice.
 
-    A checkpoint is its name with its step, so a link that has a step of its own stays: a store of files keeps two
+    A checkpoint is its name with its step, so a link with another step stays: a store of files keeps two
     checkpoints with equal bytes once, and links to that.
 
     Raises:

@@ -121,7 +121,7 @@ def check_adapters(checkpoints: Sequence[SavedNetwork]) -> None:
 
 
 def _is_factor(name: str, checkpoint: SavedNetwork) -> bool:
-    """Return whether an entry is one of the factors of a product, by its name and that of its partner."""
+    """Return whether an entry is a factor of a product, by its name and its partner's."""
     match = _FACTOR.search(name)
     if match is None:
         return _OF_LYCORIS.search(name) is not None
@@ -148,7 +148,7 @@ def _check_adapter(checkpoint: SavedNetwork, config: dict[str, Any]) -> None:
 
 
 def _comparable(key: str, value: object) -> object:
-    """Return a configuration's value in a form that can be compared: what is empty as None, a set as a sorted list.
+    """Return a configuration's value in a form that can be compared: empty as None, a set as a sorted list.
 
     Patterns become pairs, because the first one that fits a module gives its rank or alpha.
     """
@@ -160,7 +160,7 @@ def _comparable(key: str, value: object) -> object:
 
 
 def factors_of(checkpoint: SavedNetwork) -> dict[str, str]:
-    """Pair the factors: name of A, with shape (r, ...), -> name of B, with shape (n, r) or (n, r, 1, 1)."""
+    """Map the name of each A, (r, ...), to the name of its B, (n, r) or (n, r, 1, 1)."""
     pairs = {}
     tensors = checkpoint.tensors
     for name in filter(_A.search, tensors):
@@ -219,7 +219,7 @@ class LowRankMean:
         return total if self._largest_rank is None else min(total, self._largest_rank)
 
     def _growth_of(self, rank: int) -> float:
-        """Return the ratio of the new divisor in s to the old one; without a limit it is N, or sqrt(N) for rsLoRA."""
+        """Return the ratio of the new divisor in s to the old: without a limit N, or sqrt(N) for rsLoRA."""
         return (self.rank_of(rank) / rank) ** self._power
 
     def _alpha_of(self, factor: str) -> float:

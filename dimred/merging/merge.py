@@ -79,7 +79,7 @@ def merge(
         minimize, maximize: whether a lower or a higher score is better; a metric needs exactly one of them.
         budget: limit on evaluations on ``search``; by default all candidates are scored.
         timeout: limit on one evaluation, in seconds.
-        resume: whether to go on with the scores in ``OUT.merge`` of a call that was stopped, killed or failed.
+        resume: whether to keep the scores in ``OUT.merge`` that a stopped, killed or failed call left.
         profile: without a metric, how much each checkpoint counts; see ``profile_coefficients``; default ``uniform``.
             Numbers belong to the checkpoints as they are named, and for one folder or glob to the oldest first.
         last: number of checkpoints to take, the newest; by default all.
@@ -87,7 +87,7 @@ def merge(
         order: what to sort the checkpoints by: ``step``, ``name`` or ``mtime``.
         names_from: a checkpoint of the network alone, or a ``manifest.json``, which says which entries are weights; all
             others are copied. For the default see ``trainable_layout``.
-        dtype: type of the weights written, such as ``float32``; default that of the last checkpoint or ``rest``.
+        dtype: type of the weights written, such as ``float32``; by default the type in the last checkpoint or ``rest``.
         rest: the checkpoint to copy everything but the weights from; default the last one.
         lora_rank: largest rank of the mean of LoRA adapters; default no limit, so that the mean is exact.
 
@@ -386,7 +386,7 @@ def _digest_of(checkpoints: Sequence[SavedNetwork]) -> str:
 
 
 def _open_rest(path: Path, inputs: Sequence[SavedNetwork]) -> SavedNetwork:
-    """Open the checkpoint to copy all but the weights from; if it is an input under another name, return that input."""
+    """Open the checkpoint to copy all but the weights from; if it is one of the inputs, return that."""
     rest = read_one(path)
 
     def is_rest(one: SavedNetwork) -> bool:

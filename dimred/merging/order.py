@@ -1,4 +1,4 @@
-"""Order checkpoints by the whole numbers in the names of their files or folders, by their names, or by their times."""
+"""Order checkpoints by the whole numbers in the names of files or folders, by names, or by times."""
 
 import re
 from collections.abc import Mapping, Sequence

@@ -75,7 +75,7 @@ def write_network(
 
     BatchNorm statistics are averaged too if the template is one of the checkpoints. The vectors of a spectral norm are
     scaled to norm 1 again, as the norm that they estimate would be too small otherwise. The factors of LoRA adapters
-    are those of ``LowRankMean``, the mean of the adapters' products.
+    come from ``LowRankMean``, the mean of the adapters' products.
 
     After an error, part of the result may be left in ``out``.
 
@@ -113,7 +113,7 @@ def write_network(
 
 
 class _MeanWriter:
-    """Writes files like the template's; the arguments are those of ``write_network``.
+    """Writes files like the template's; the arguments are as for ``write_network``.
 
     Attributes:
         unit_vectors: names of the vectors that are scaled to norm 1.

@@ -13,7 +13,7 @@ _MOST_NAMES = 3  # in a message
 
 
 def is_pickle(path: Path) -> bool:
-    """Return whether a file is a pickle: by its ending, or for ``.ckpt``, MindSpore's ending too, by its first bytes.
+    """Return whether a file is a pickle: by suffix; ``.ckpt`` files, which MindSpore also writes, by their first bytes.
 
     Raises:
         CheckpointError: the file can't be read.

@@ -72,7 +72,7 @@ def name_faults(out: Path) -> Iterator[None]:
 
 
 def check_is_new(out: Path) -> None:
-    """Check that there is no result yet, and no other file in the place of its record; ConfigError if there is one.
+    """Raise ConfigError if there is a result already, or another file in the place of its record.
 
     A record without its result is allowed, because a call that was killed leaves one.
     """

@@ -24,7 +24,7 @@ class SavedNetwork(Checkpoint):
 
     @cached_property
     def layout(self) -> WeightLayout:
-        """Return the layout of the weights: the user's, else that of ``trainable_layout``, which may raise."""
+        """Return the layout of the weights: the user's, else what ``trainable_layout`` finds, which may raise."""
         return self.given_layout or trainable_layout(self.tensors, self.path)
 
     @cached_property

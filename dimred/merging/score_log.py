@@ -276,7 +276,7 @@ def table(
     """Make the rows of the record's table, with [value, standard error] for each split.
 
     With splits, the winner and the last of ``finalists`` are also scored on ``test``. If the metric re-estimates
-    statistics, the winner is also scored without re-estimation, in a row of its own.
+    statistics, the winner is also scored without re-estimation, in another row.
 
     Args:
         scores: the scores of this merge; new ones are added.

@@ -1,4 +1,4 @@
-"""The user's metric: a function in this process, or a function from a file in a process of its own.
+"""The user's metric: a function in this process, or a function from a file, in another process.
 
 That process is ``python -m dimred.merging.user_metric DESCRIPTOR FILE NAME``: it loads the function NAME from FILE, and
 answers questions in JSON over the socket DESCRIPTOR.
@@ -104,7 +104,7 @@ class FunctionMetric:
 
 
 class ProcessMetric:
-    """A metric in a process of its own, which is ended when a question fails.
+    """A metric in another process, which is ended when a question fails.
 
     Args:
         source: ``FILE.py:NAME``, a function in a file that may also define ``reestimate(candidate)``.

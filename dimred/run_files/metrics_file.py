@@ -33,7 +33,7 @@ def each_record(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def numbered_records(path: Path, key: str) -> Iterator[dict[str, Any]]:
-    """Yield the records of a run, each of which must have a number under a key: its step or its epoch.
+    """Yield a run's records; each must have a number under ``key``, its step or epoch.
 
     Raises:
         RunError: the file can't be read, or a record has no such number.

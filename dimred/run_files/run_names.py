@@ -96,7 +96,7 @@ def epochs_and_steps(names: Sequence[str]) -> list[tuple[int, int]]:
     networks = sorted({match["network"] for match in matches})
     if len(networks) > 1:
         few = ", ".join(map(repr, networks[:4]))
-        raise SeriesError(f"There are checkpoints of several runs: {few}. Move each run to a folder of its own.")
+        raise SeriesError(f"There are checkpoints of several runs: {few}. Give each run its own folder.")
     keys = [(int(match["epoch"]), int(match["step"])) for match in matches]
     steps = [step for _, step in sorted(keys)]
     if any(before >= after for before, after in pairwise(steps)):
@@ -110,7 +110,7 @@ def epochs_and_steps(names: Sequence[str]) -> list[tuple[int, int]]:
 
 
 def unplaced_in(series: Sequence[str], others: Sequence[str]) -> str | None:
-    """Return the first of other names that belongs to a series but has no place in it, such as 1M beside 500k and 750k.
+    """Return the first other name that belongs to a series but has no place in it, such as 1M beside 500k and 750k.
 
     Up to the first number that differs within the series, such a name differs from the others in numbers alone.
 
@@ -157,7 +157,7 @@ def own_config(run: Path) -> Path:
 
 
 def named_weights(argument: str, path: Path) -> str:
-    """Return what a message calls a checkpoint: the argument, its value, and the kind of file if the folder tells it.
+    """Return what a message calls a checkpoint: argument, value, and the kind of file if its folder tells.
 
     An example is ``WEIGHTS 'a/b.ckpt', a network of stage 2,``.
     """

@@ -94,7 +94,7 @@ class MetricsLog:
 
 
 def read_beginning(path: Path, mark: Mark) -> Iterator[bytes]:
-    """Yield the beginning of a metrics file, which need not exist, up to a mark, in parts; it may be some GB.
+    """Yield a metrics file in chunks, up to a mark; the file may be missing, or several GB.
 
     Raises:
         RunError: after the last part, if the file is shorter, or another byte was in it.

@@ -27,7 +27,7 @@ def gram_pass(matrix: WeightMatrix, *, centred: bool = True) -> tuple[np.ndarray
         centred: whether to subtract the mean.
 
     Returns:
-        The Gram matrix, float64 (N, N); and N digests, comparable with those of the manifest.
+        The Gram matrix, float64 (N, N); and N digests, to compare with the manifest's.
 
     Raises:
         BadSnapshotError: a row holds an infinite number or NaN.

@@ -74,8 +74,8 @@ def effective_rank(eigenvalues: np.ndarray) -> int:
 def principal_directions(gram: np.ndarray, n_components: int) -> np.ndarray:
     """Compute the first principal directions: P = S^-1 U' X with X X' = U S^2 U', X centred.
 
-    Each direction's sign is chosen so that one score is positive: that of the earliest snapshot whose score is within
-    1 % of the largest. So a basis is reproducible even if two scores differ only by rounding.
+    Each direction's sign makes one score positive: the score of the earliest snapshot whose score is within 1 % of the
+    largest. So a basis is reproducible even if two scores differ only by rounding.
 
     Args:
         gram: float64 (N, N), about the mean.

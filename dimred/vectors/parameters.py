@@ -56,7 +56,7 @@ def check_arrays(parameters: Iterable[Parameter], arrays: Mapping[str, np.ndarra
 
 
 def _misfit(parameter: Parameter, array: np.ndarray | None) -> str | None:
-    """Describe the entry of a file that does not fit the parameter of its name; None if it fits."""
+    """Say why a file's entry does not fit the parameter; None if it fits."""
     if array is None:
         remedy = "it belongs to another network or is another kind of checkpoint"
         if not parameter.requires_grad:
