@@ -34,7 +34,8 @@ def is_statistic(name: str, index: Index) -> bool:
         name: the entry's name, which may end as Keras's variables (``:0``) and those of Flax NNX (``.value``) do.
         index: all entries, to recognise a ``mean`` and a ``var`` of one shape in one layer.
     """
-    if not (match := _LAST.fullmatch(name)):
+    match = _LAST.fullmatch(name)
+    if not match:
         return False
     above, last, ending = match.groups()
     if last not in _PARTNERS:

@@ -97,7 +97,8 @@ def configuration_schema() -> dict[str, Any]:
         schema["properties"][name] = stage
     name, other_name = N_COMPONENTS_NAMES
     for section in schema["$defs"].values():
-        if name in (keys := section.get("properties", {})):
+        keys = section.get("properties", {})
+        if name in keys:
             keys[other_name] = keys[name] | {"description": f"The same as {name}."}
             section["not"] = {"required": [name, other_name]}
     return schema

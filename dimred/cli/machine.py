@@ -93,7 +93,8 @@ def _versions() -> list[CheckResult]:
             CheckResult("mindspore", "not installed", str(MissingPackageError("mindspore")).split("; ")[1]),
         ]
     for name in ("mindspore", "numpy"):
-        if versions[name] not in (specifiers := _specifiers(name)):
+        specifiers = _specifiers(name)
+        if versions[name] not in specifiers:
             remedy = f"training needs another version: python -m pip install '{name}{specifiers}'"
             results.append(CheckResult(name, versions[name], remedy))
     return results

@@ -147,7 +147,8 @@ def _jobs(
             f"RUN is {str(run)!r}, trained with schedule_free, which leaves stage 2 nothing to do; give a run with "
             "another optimizer: schedule-free SGD is a row that compare trains itself"
         )
-    if (other := seeds.setdefault(one.seed, run)) is not run:
+    other = seeds.setdefault(one.seed, run)
+    if other is not run:
         raise ConfigError(f"RUN is {str(run)!r}, of seed {one.seed}, as {str(other)!r} is; give one run per seed")
     last_epoch = max(full_checkpoints(run / STAGE_1_CHECKPOINTS), default=0) if one.stop else one.epochs
     for at in epochs or [last_epoch]:
@@ -226,7 +227,8 @@ def _check_comparable(
         ConfigError, DataError, SeriesError: something is missing, or does not match.
     """
     checkpoint = checkpoint_of(run, at)
-    if at < (first := one.snapshots.first_epoch):
+    first = one.snapshots.first_epoch
+    if at < first:
         raise ConfigError(
             f"RUN is {str(run)!r}, to be compared at epoch {at}, but it keeps snapshots from epoch {first} on; name "
             "later epochs with --at, or train it with an earlier snapshots.first_epoch"

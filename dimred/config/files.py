@@ -154,7 +154,8 @@ def config_file(path: Path) -> Path:
     """
     if path.suffix or path.is_file():
         return path
-    if (recipe := _RECIPES / f"{path}.yaml").exists():
+    recipe = _RECIPES / f"{path}.yaml"
+    if recipe.exists():
         return recipe
     raise ConfigError(
         f"--config is {str(path)!r}, which is not a file; give a YAML file, or a recipe: {', '.join(recipe_names())}"
@@ -219,7 +220,8 @@ for _kind in ("int", "float"):
 
 def _parse(text: str, source: str) -> Any:
     try:
-        node = (loader := _Loader(text)).get_single_node()
+        loader = _Loader(text)
+        node = loader.get_single_node()
         return None if node is None else loader.construct_object(node, deep=True)  # refuses what contains itself
     except (yaml.YAMLError, *_CONSTRUCTOR_ERRORS) as error:
         where = " ".join(str(error).split())[:200]

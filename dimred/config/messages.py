@@ -68,9 +68,11 @@ def lines_of_unknown(unknown: str, value: Any, keys: Sequence[str], new_keys: Ma
     or its last parts, to what to do instead.
     """
     parts = unknown.split(".")
-    if new := next(filter(None, (new_keys.get(".".join(parts[n:])) for n in range(len(parts)))), None):
-        yield f"{unknown} is not a key: {new}"
-    elif near := _similar_keys(unknown, keys):
+    advice = [new_keys[ending] for n in range(len(parts)) if (ending := ".".join(parts[n:])) in new_keys]
+    near = _similar_keys(unknown, keys)
+    if advice:
+        yield f"{unknown} is not a key: {advice[0]}"
+    elif near:
         yield f"unknown key {shown(unknown)}; did you mean {' or '.join(map(repr, near))}?"
     elif isinstance(value, Mapping) and value:
         for name, inner in value.items():

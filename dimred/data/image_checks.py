@@ -92,7 +92,8 @@ def _files_below(root: Path) -> Iterator[Path]:
     """Yield the files at any depth, also behind links to folders; a folder with several links is visited once."""
     real_paths = set()
     for folder, inside, names in os.walk(root, followlinks=True):
-        if (real_path := os.path.realpath(folder)) in real_paths:
+        real_path = os.path.realpath(folder)
+        if real_path in real_paths:
             inside.clear()
             continue
         real_paths.add(real_path)

@@ -192,7 +192,8 @@ def _check_names(folder: Path, classes: Sequence[str]) -> None:
         )
     names: dict[str, str] = {}
     for name in classes:
-        if (other := names.setdefault(unicodedata.normalize("NFC", name), name)) != name:
+        other = names.setdefault(unicodedata.normalize("NFC", name), name)
+        if other != name:
             raise DataError(
                 f"{str(folder)!r} has a class {name!r} in two Unicode forms, {other!a} and {name!a}; move "
                 "the images of one into the other"
@@ -239,7 +240,8 @@ def check_classes(root: Path, classes: Mapping[str, Sequence[str]], n_classes: i
                 f"{with_it!r} in {str(root)!r} has a class {_in_code_points(differences[0])}, and {without!r} has "
                 f"none; they differ in {len(differences)} classes; give every split the same class folders"
             )
-    if (n_here := len(classes[first])) > n_classes:
+    n_here = len(classes[first])
+    if n_here > n_classes:
         raise DataError(
             f"{str(root)!r} has {n_here} classes, but the model has n_classes {n_classes}: raise it for a new network; "
             f"if WEIGHTS were trained with {n_classes}, this DATA does not belong to them"

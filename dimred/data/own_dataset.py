@@ -92,7 +92,8 @@ class OwnDataset(Batches):
         samples = Readable(self._training_samples(numbers, seed, epoch)).create_tuple_iterator(output_numpy=True)
         for number, (*inputs, _) in zip(numbers, samples, strict=True):
             for position, values in enumerate(inputs, start=1):
-                if (found := not_finite(values)) is not None:
+                found = not_finite(values)
+                if found is not None:
                     return f"sample {number} of the split {self._split!r} has {found} in input {position}"
         return None
 
@@ -119,7 +120,8 @@ class OwnDataset(Batches):
     def _training_samples(self, order: np.ndarray, seed: int, epoch: int) -> ds.Dataset:
         epoch_seed = int(np.random.default_rng([seed, epoch, 1]).integers(2**31))
         source = self._make(epoch_seed, None if is_spare(epoch) else epoch)
-        if len(source) != (n_plain := len(self._plain_source)):
+        n_plain = len(self._plain_source)
+        if len(source) != n_plain:
             raise DamagedError(
                 f"data.dataset gave {n_plain} samples without a seed, and {len(source)} with one; give equally many"
             )

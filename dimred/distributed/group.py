@@ -118,7 +118,8 @@ class Group(Ranks):
         except Exception as error:
             fault = error
         fault_of_all = self.first_fault(fault)
-        if (first := fault or fault_of_all) is not None:
+        first = fault or fault_of_all
+        if first is not None:
             raise first
         return cast(Result, result)
 

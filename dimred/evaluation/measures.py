@@ -181,7 +181,8 @@ def _check_inputs(inputs: Sequence[Tensor], n_rows: int, name_of: Callable[[int]
     """Raise a DataError that names the first sample of a batch with an input that is not finite, if there is one."""
     for position, values in enumerate(inputs, start=1):
         for row, of_sample in enumerate(on_host(values) if values.is_floating_point() else ()):
-            if (found := not_finite(of_sample)) is not None:
+            found = not_finite(of_sample)
+            if found is not None:
                 raise DataError(
                     f"{name_of(n_rows + row)} has {found} in input {position}, so that its outputs are not finite and "
                     "a measurement would mean nothing; correct the sample"

@@ -341,7 +341,11 @@ def retry(action: Callable[[], _Result]) -> _Result:
             return action()
         except OSError as error:
             is_full = error.errno in _FULL
-            pause = SECONDS_UNTIL_ROOM if is_full else next(pauses, None) if error.errno in _TRANSIENT else None
+            pause = None
+            if is_full:
+                pause = SECONDS_UNTIL_ROOM
+            elif error.errno in _TRANSIENT:
+                pause = next(pauses, None)
             if pause is None or (is_full and stop_waiting.is_set()):
                 raise
             if not is_full or since_line >= _SECONDS_BETWEEN_LINES:

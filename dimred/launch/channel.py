@@ -26,7 +26,8 @@ _LONGEST_TURN_SECONDS = 10.0  # between two calls of ``stalled``; after a longer
 
 def _connect() -> Sender | None:
     """Take over this rank's end of the socket pair, and hide it from programs it starts; None without a launcher."""
-    if (number := os.environ.pop(LAUNCHER, None)) is None:
+    number = os.environ.pop(LAUNCHER, None)
+    if number is None:
         return None
     launcher = socket.socket(fileno=int(number))
     launcher.set_inheritable(False)

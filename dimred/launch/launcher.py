@@ -210,7 +210,8 @@ class _Watch:
         if self._scheduler is not None and (status := self._scheduler.status()):
             why = f"the scheduler {_how(status)}; the ranks were ended{self._elsewhere()}."
             return RankFailedError(f"{why} {_GO_ON} {self._scheduler_log.quote()}")
-        if (stall := self._stalls.stalled()) is not None:
+        stall = self._stalls.stalled()
+        if stall is not None:
             return RankFailedError(f"{stall.words}; the ranks were ended. {_GO_ON} {self._logs[stall.rank].quote()}")
         if self._stopped_by is not None and now > self._stop_deadline:
             return RankFailedError("stopped", 128 + self._stopped_by)

@@ -209,7 +209,8 @@ def read_one(path: Path) -> SavedNetwork:
 def _read_folder(folder: Path) -> SavedNetwork:
     indices = index_files(folder)
     files = indices or [path for path in weight_files(folder) if not is_pickle(path)]
-    if not files and (pickles := sorted(path for path in folder.iterdir() if path.name.endswith((*PICKLES, ".ckpt")))):
+    pickles = sorted(path for path in folder.iterdir() if path.name.endswith((*PICKLES, ".ckpt")))
+    if pickles and not files:
         raise refusal(pickles)
     if len(files) != 1:
         each = f"; to average its files, give '{folder / ('*' + files[0].suffix)}'" if files else ""

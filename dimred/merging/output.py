@@ -47,7 +47,11 @@ def check_target(out: Path, template: SavedNetwork, dtype: str | None) -> None:
         check_choice("dtype", dtype, DTYPES)
     if not out.parent.is_dir():
         raise ConfigError(f"out is {str(out)!r}, in a folder that does not exist; make it first", argument="out")
-    kind = "LoRA adapters" if adapter_config(template) else "in several files" if len(template.files) > 1 else ""
+    kind = ""
+    if adapter_config(template):
+        kind = "LoRA adapters"
+    elif len(template.files) > 1:
+        kind = "in several files"
     is_folder = kind or template.path.is_dir()
     if kind and out.suffix:
         raise ConfigError(

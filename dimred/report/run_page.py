@@ -151,7 +151,8 @@ def _add_choices(page: Page, result: StageTwoResult) -> None:
     parts = []
     metric = result.main.metric
     for what, heading in (("kept", "What stage 2 could have kept"), (AVERAGE, "Averages of the snapshots")):
-        if (choice := result.choices.get(what)) is None:
+        choice = result.choices.get(what)
+        if choice is None:
             continue
         rows = []
         for one in sorted(choice.candidates, key=lambda one: math.inf if one["loss"] is None else one["loss"]):

@@ -164,7 +164,8 @@ def _load(task: Task[StageConfig], arrays: dict[str, Any], named: str) -> bool:
     absent = statistics if statistics.isdisjoint(arrays) else set()
     parameters = [value for value in task.network.get_parameters() if value.name not in absent]
     from_arrays(parameters, arrays, named)
-    if (name := first_not_finite(parameters)) is not None:
+    name = first_not_finite(parameters)
+    if name is not None:
         _log.warning(f"{named} has {name!r} with an infinite number or NaN; a metric measured with it means nothing")
     return not absent
 

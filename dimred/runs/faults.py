@@ -25,7 +25,8 @@ def translate_errors(states: RunStates | None, *, is_kept: bool = True) -> Itera
     try:
         yield
     except Exception as error:
-        if (fault := _fault_of(error, states, is_kept)) is None:
+        fault = _fault_of(error, states, is_kept)
+        if fault is None:
             raise
         raise fault from error
 

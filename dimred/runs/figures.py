@@ -77,7 +77,8 @@ class RunFigures:
         """Format the metrics by ``Metric.text``, the re-estimated ones in brackets; "" if nothing was measured."""
         texts = []
         for metric in self.metrics:
-            if (values := self.values.get(metric.name)) is not None:
+            values = self.values.get(metric.name)
+            if values is not None:
                 again = f" ({metric.text(values[REESTIMATED], decimals)} re-estimated)" if REESTIMATED in values else ""
                 name = "" if metric is self.metrics[0] else f"{metric.name} "
                 texts.append(f"{name}{metric.text(values[AS_TRAINED], decimals)}{again}")
@@ -86,7 +87,8 @@ class RunFigures:
     def log_ema(self) -> None:
         """Log the metrics of the EMA's weights, if they were measured."""
         for metric in self.metrics:
-            if (value := self.values.get(metric.name, {}).get(EMA)) is not None:
+            value = self.values.get(metric.name, {}).get(EMA)
+            if value is not None:
                 _log.info(f"with the average of the weights (EMA): {metric.name} {metric.text(value)}")
 
     def log_end(self, network: Path, is_reestimated: bool, is_kept: bool) -> None:
@@ -117,7 +119,8 @@ class RunFigures:
             ]
             if texts:
                 _log.info(f"{metric.name} on {self._split!r}: {', '.join(texts)}")
-        if (warning := self._task.settings.eval_split_warning()) is not None:
+        warning = self._task.settings.eval_split_warning()
+        if warning is not None:
             _log.info(warning)
         if self._task.ranks.is_rank_zero:  # which has the file
             _log.info(f"network: {network}")

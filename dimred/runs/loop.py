@@ -186,7 +186,8 @@ class EpochLoop:
             n_made = ballot.count()
         for result in launched[:n_made]:
             progress.done += 1
-            if (status := observer.after_step(result, progress)) is not None:
+            status = observer.after_step(result, progress)
+            if status is not None:
                 bar.status(status)
         progress.seconds = time.perf_counter() - started
         all_made = n_made == len(launched)

@@ -268,7 +268,8 @@ class Run(Generic[Settings]):
         text = self.figures.text(1)
         shown = loss_text(loss)
         parts = [f"epoch {progress.epoch}/{n_epochs}", f"step {progress.done}", f"loss {shown}"]
-        if (rate := last_rate(step.optimizer)) is not None:
+        rate = last_rate(step.optimizer)
+        if rate is not None:
             parts.append(f"lr {rate:.3g}")
         if text:
             parts.append(f"{self.settings.data.eval_split} {text}")

@@ -142,7 +142,8 @@ class EarlyStop:
 
     def restore(self, state: RunState) -> None:
         """Restore the measurements from a state; do nothing if it has none."""
-        if (values := state.values.get("stop")) is not None:
+        values = state.values.get("stop")
+        if values is not None:
             name, size = values["best"]
             self.best = Candidate(name, size, state.arrays[_LOSSES])
             self.best_epoch = values["best_epoch"]

@@ -112,7 +112,8 @@ class StageOneRun:
         Raises:
             ConfigError: the loss, the label smoothing of the cross entropy, or one of the keys of the data differs.
         """
-        if (one := self.config) is None:
+        one = self.config
+        if one is None:
             return
         keys = ["loss", *([] if settings.loss else ["label_smoothing"])]
         keys += [f"data.{key}" for key in dataset_of(settings.data).kept_keys]
