@@ -92,7 +92,8 @@ if not TYPE_CHECKING:  # to whom a name that is not above is an error
         try:
             return getattr(import_module(_HOME[name]), name)
         except ModuleNotFoundError as error:
-            if (missing := missing_package(error)) is None:
+            missing = missing_package(error)
+            if missing is None:
                 raise
             raise missing from error
 

@@ -279,20 +279,6 @@ def _check_function(metric: Callable[..., Any]) -> None:
         raise ConfigError(f"metric is {shown(metric)}, which can't be used: {error}", argument="metric") from None
 
 
-def _template_of(inputs: Sequence[SavedNetwork], rest: str | Path | None, lora_rank: int | None) -> SavedNetwork:
-    """Return the checkpoint to copy everything but the weights from, after checking that it and the inputs fit."""
-    check_integers(inputs)
-    is_lora = adapter_config(inputs[-1]) is not None
-    if rest is not None and is_lora:
-        raise ConfigError(f"rest is {str(rest)!r}, but LoRA adapters have nothing else to copy; leave it out")
-    if lora_rank is not None and not is_lora:
-        raise ConfigError(f"lora_rank is {lora_rank}, but the checkpoints are not LoRA adapters; leave it out")
-    template = inputs[-1] if rest is None else _open_rest(Path(rest), inputs)
-    if misfit := template.misfit(inputs[-1].layout):
-        raise ConfigError(f"rest is {str(rest)!r}, which is not of the checkpoints' network: {misfit}")
-    return template
-
-
 def _choose(
     inputs: Sequence[SavedNetwork],
     write: Callable[[np.ndarray], tuple[Path, dict[str, Any]]],

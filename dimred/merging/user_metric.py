@@ -73,7 +73,8 @@ class FunctionMetric:
     """
 
     def __init__(self, function: Callable[..., Any], hook: Callable[[str], Any] | None = None) -> None:
-        self._function, self._hook = function, hook
+        self._function = function
+        self._hook = hook
         self.reestimates = hook is not None
         try:
             signature = inspect.signature(function)

@@ -31,7 +31,9 @@ class PointFiles:
         self.folder = folder
         self._keep = keep
         self._held: set[str] = set()
-        self._prefix, self._steps_per_epoch, self._ranks = prefix, steps_per_epoch, ranks
+        self._prefix = prefix
+        self._steps_per_epoch = steps_per_epoch
+        self._ranks = ranks
         if ranks.is_rank_zero and folder.is_dir():
             remove_leftovers(folder, is_only_writer=True)
 

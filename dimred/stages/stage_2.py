@@ -165,6 +165,7 @@ def build_stage_2(run: Run[StageTwoConfig], task: Task[StageTwoConfig], parent: 
     """
     from_arrays(task.network.get_parameters(), parent.arrays, parent.title)
     prefix = run.settings.model.file_prefix
-    folder, keep = run.folder / STAGE_2_CHECKPOINTS, run.settings.checkpoints.keep
+    folder = run.folder / STAGE_2_CHECKPOINTS
+    keep = run.settings.checkpoints.keep
     files = PointFiles(folder, prefix, run.task.steps_per_epoch, keep, run.ranks)
     return StageTwo(run, plan.build(run, task, parent, files), parent, files)

@@ -106,10 +106,11 @@ def test_a_search_that_was_made_longer_has_no_result_before_it_has_the_one_of_al
     one, longer = (
         stage_2_run(
             settings(method="search", search={"n_components": 1}, epochs=epochs, checkpoints={"keep": keep}),
-            weights, matrix,
+            weights,
+            matrix,
         )
         for epochs, keep in ((1, None), (2, 1))
-    )  # fmt: skip
+    )
     one(out, False)
     with dying(StageTwo, "after_epoch"):
         longer(out, True)
