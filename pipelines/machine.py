@@ -39,7 +39,7 @@ def bench(
     from dimred.stages.checks import check_stage_1
 
     settings = load_config(StageOneConfig, config, overrides or [])
-    ranks = set_up(settings.seed, device_target, settings.all_reduce_split, settings.deterministic)
+    ranks = set_up(settings.seed, device_target, settings.all_reduce_split, settings.deterministic, settings.mode)
     set_precision(settings)
     task = build_task(settings, data, ranks, is_checked=False)
     check_stage_1(task, out)
@@ -59,6 +59,7 @@ def bench(
         "ranks": ranks.group_size,
         "batch": task.training_batches.rows_of_step(1),
         "precision": precision.level + half,
+        "mode": settings.mode,
         "jit level": precision.jit_level or "default",
         "compile, s": f"{times.first:.1f}",
         "ms a step": f"{1000 * times.seconds / times.n_steps:.1f}",

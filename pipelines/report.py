@@ -61,7 +61,7 @@ def report(folder: Path, out: Path, grid: int, n_batches: int, device_target: Ta
     make_report_folder(out)
     task = None
     if "data" not in run.missing_sources:
-        set_up(settings.seed, device_target)
+        set_up(settings.seed, device_target, mode=settings.mode)
         splits = {"train", settings.data.eval_split}
         task = build_task(settings, Path(str(run.result.sources["data"])), splits=splits)
         then = run.result.digests

@@ -38,7 +38,7 @@ def stage_1(
 
     begun = Begun.open(out, StageOneConfig, config, overrides or []) if resume else None
     settings = begun.config if begun else load_config(StageOneConfig, config or Path("imagenet"), overrides or [])
-    ranks = set_up(settings.seed, device_target, settings.all_reduce_split, settings.deterministic)
+    ranks = set_up(settings.seed, device_target, settings.all_reduce_split, settings.deterministic, settings.mode)
     set_precision(settings)
     task = build_task(settings, data, ranks, is_checked=False)
     first, weights = check_stage_1(task, out, go_on_from, begun, resume=resume)

@@ -37,7 +37,7 @@ def stage_2(
 
     begun = Begun.open(out, StageTwoConfig, config, overrides or []) if resume else None
     settings = begun.config if begun else load_config(StageTwoConfig, config or config_beside(weights), overrides or [])
-    ranks = set_up(settings.seed, device_target, settings.all_reduce_split, settings.deterministic)
+    ranks = set_up(settings.seed, device_target, settings.all_reduce_split, settings.deterministic, settings.mode)
     parent = StageOneRun.open_on_all(weights, ranks)
     settings = settings.with_epochs_after(parent.epoch)
     set_precision(settings)

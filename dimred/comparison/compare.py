@@ -37,7 +37,7 @@ from dimred.run_files.run_names import (
     results_in,
 )
 from dimred.runs.begun import Begun, pins_of_data
-from dimred.runs.device import set_up
+from dimred.runs.device import Mode, set_up
 from dimred.runs.splits import build_splits
 from dimred.stages.disk import snapshots_in_the_end
 from dimred.stages.parent import StageOneRun
@@ -161,7 +161,7 @@ def _jobs(
         n_ranks = _check_begun(run, images, digests)
         if missing:
             begin = partial(Comparison, images, run, one, two, at, folder, n_ranks, device_target)
-            yield partial(_run, begin, missing, one.seed, digests, device_target)
+            yield partial(_run, begin, missing, one.seed, digests, device_target, two.mode)
 
 
 def _chosen(names: Sequence[str] | None, one: StageOneConfig, two: StageTwoConfig, at: int) -> list[ComparedMethod]:
@@ -186,9 +186,10 @@ def _run(
     seed: int,
     digests: Mapping[str, str],
     device_target: Target,
+    mode: Mode,
 ) -> None:
     """Run the missing methods, and write a row, ``METHOD.json``, for each, with the digests of RUN and DATA."""
-    set_up(seed, device_target)
+    set_up(seed, device_target, mode=mode)
     comparison = begin()
     for method in missing:
         _log.info(f"seed {seed}: {method.name}")

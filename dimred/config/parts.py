@@ -146,10 +146,9 @@ class PrecisionConfig(Strict):
     """Whether BatchNorm stays float32 at the levels O2 and O3; null means yes at O2, no at O3."""
     casts: dict[str, Literal["float16", "bfloat16", "float32"]] = Field(default_factory=dict)
     """Pattern of a cell's name in the network -> the type that it computes in, whatever the level says."""
-    jit_level: Literal["O0", "O1", "O2"] | None = None
-    """Ascend: how far graphs are compiled. O0 launches kernel by kernel and compiles fastest; O1 also fuses kernels; O2
-    sinks whole graphs to the device: the fastest steps, the longest compilation, and no shape may change. null for
-    MindSpore's choice for the device. Not run on a device yet."""
+    jit_level: Literal["O0", "O1"] | None = None
+    """Ascend, GPU: how far the graphs of a step are compiled. O0 launches kernel by kernel and compiles fastest; O1
+    also fuses kernels. null for MindSpore's choice for the device. Not run on a device yet."""
     hf32: bool | None = None
     """Ascend: compute float32 convolutions and matrix products in HF32, with an 11-bit mantissa: faster, less exact.
     false for neither; null for CANN's choice, which is convolutions only. A search uses neither. Not run on a device

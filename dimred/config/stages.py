@@ -70,6 +70,9 @@ class StageConfig(Strict):
 
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 1
     """Seed of the initial weights, and of the order of the samples and their augmentation."""
+    mode: Literal["graph", "pynative"] = "graph"
+    """graph: MindSpore compiles a step before it runs it; pynative: it runs operation by operation, at once, and a
+    network may hold any Python. dimred/train_step/README.md says what pynative costs."""
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     tensorboard: bool = False

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,6 +15,17 @@ from dimred.launch.environment import without_cluster
 
 ASCEND_DEVICE = Path("/dev/davinci_manager")
 _CANN = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME")  # set by CANN's set_env.sh
+_CANN_OF = {
+    "2.7.0": "8.2",
+    "2.7.1": "8.3",
+    "2.7.2": "8.5",
+    "2.9": "9.0",
+    "2.10": "9.1",
+    "2.11": "9.2",
+}
+"""A version of MindSpore, or its first two numbers -> the CANN that it is released with, by the table "Confirming
+Version Matching Relationship" of MindSpore Transformers, whose releases name both:
+https://www.mindspore.cn/mindformers/docs/en/r1.9.0/installation.html up to 2.9, and release 2.1's for 2.10 and 2.11."""
 _COUNT = """
 from mindspore.device_context import ascend
 print(ascend.device_count() if ascend.is_available() else 0)
@@ -84,5 +96,15 @@ def _cann() -> CheckResult:
         return CheckResult("CANN", f"{home}, which does not exist", "source the set_env.sh of a CANN that is installed")
     texts = [read_regular(path).decode(errors="replace") for path in Path(home).glob("version.*")]
     lines = [line for text in texts for line in text.splitlines()]
-    version = next((line.strip() for line in lines if "ersion" in line), "no version found")
-    return CheckResult("CANN", f"{home} ({version})")
+    found = next((line.strip() for line in lines if "ersion" in line), "no version found")
+    return CheckResult("CANN", f"{home} ({found}{_cann_of_mindspore()})")
+
+
+def _cann_of_mindspore() -> str:
+    """Return which CANN the installed MindSpore is released with, in words; empty if that is not known."""
+    try:
+        mindspore = version("mindspore")
+    except PackageNotFoundError:
+        return ""
+    cann = _CANN_OF.get(mindspore) or _CANN_OF.get(".".join(mindspore.split(".")[:2]))
+    return f"; MindSpore {mindspore} is released with CANN {cann}" if cann else ""

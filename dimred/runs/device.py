@@ -4,11 +4,12 @@ import gc
 import logging
 import os
 from collections.abc import Sequence
+from typing import Literal
 
 os.environ.setdefault("GLOG_v", "3")  # errors only; MindSpore reads it when it loads
 
 import mindspore as ms
-from mindspore import communication, ops
+from mindspore import communication, nn, ops
 
 from dimred.config import StageConfig
 from dimred.distributed.group import Group
@@ -19,7 +20,10 @@ from dimred.launch.devices import DEVICES
 
 _log = logging.getLogger(__name__)
 
+Mode = Literal["graph", "pynative"]
+
 _SHORT_TYPES: dict[Target, str] = {"Ascend": "hf32", "GPU": "tf32"}  # also the names of their keys in ``precision``
+_COMPILED_ONLY = ("precision.jit_level", "all_reduce_split")  # keys with an effect on compiled graphs alone
 _HAS_EFFECT_ON: dict[str, tuple[Target, ...]] = {
     "precision.jit_level": ("Ascend", "GPU"),
     "precision.hf32": ("Ascend",),
@@ -34,8 +38,9 @@ def set_up(
     device_target: Target = "CPU",
     all_reduce_split: Sequence[int] = (),
     deterministic: bool = False,
+    mode: Mode = "graph",
 ) -> Ranks:
-    """Choose the device and graph mode, seed the global generators of MindSpore and NumPy, and join the ranks.
+    """Choose the device and the mode, seed the global generators of MindSpore and NumPy, and join the ranks.
 
     On a GPU float32 is computed in float32, without TF32, unless ``set_precision`` allows it.
 
@@ -45,6 +50,7 @@ def set_up(
         all_reduce_split: the numbers, from 0, of the gradients that end a fused all-reduce; () fuses none. Only for
             several ranks on Ascend.
         deterministic: whether kernels and collectives are to give the same bits in every run.
+        mode: graph or pynative.
 
     Returns:
         The ranks of the job, or ``ALONE``.
@@ -54,7 +60,7 @@ def set_up(
     """
     gc.freeze()  # MindSpore collects garbage at each compilation; imported modules need no visit
     choose_device(device_target)
-    ms.set_context(mode=ms.GRAPH_MODE)
+    ms.set_context(mode=ms.GRAPH_MODE if mode == "graph" else ms.PYNATIVE_MODE)
     ms.set_seed(seed)
     if deterministic and ms.get_context("deterministic") != "ON":  # can be set only once, before the ranks join
         ms.set_deterministic(True)
@@ -109,14 +115,12 @@ def _join(target: Target, all_reduce_split: Sequence[int]) -> Ranks:
 
 
 def set_precision(settings: StageConfig) -> None:
-    """Set how graphs are compiled, and whether a device may compute float32 products in a shorter type.
+    """Set whether a device may compute float32 products in a shorter type.
 
     A search computes float32 in float32, whatever ``precision`` says. Keys that are set without an effect are logged.
     """
     precision = settings.precision
     target = ms.get_context("device_target")
-    if precision.jit_level is not None:
-        ms.set_context(jit_config={"jit_level": precision.jit_level})
     if target in _SHORT_TYPES:
         allowed = False if settings.needs_exact_float32 else getattr(precision, _SHORT_TYPES[target])
         if allowed is not None:
@@ -131,8 +135,24 @@ def set_precision(settings: StageConfig) -> None:
     keys = [key for key, devices in _HAS_EFFECT_ON.items() if is_set[key] and target not in devices]
     if keys:
         _log.info(f"without effect on {target}: {', '.join(keys)}")
+    if settings.mode == "pynative" and (keys := [key for key in _COMPILED_ONLY if is_set[key]]):
+        _log.info(f"without effect in PyNative: {', '.join(keys)}")
     if settings.needs_exact_float32 and (precision.hf32 or precision.tf32):
         _log.info("precision.hf32 and precision.tf32 have no effect on a search, which computes float32 in float32")
+
+
+def compile_at(level: str | None, cell: nn.Cell) -> None:
+    """Set how far the graphs of a cell, and of each cell inside it, are compiled, unless it has a setting already.
+
+    Args:
+        level: ``precision.jit_level``; None for MindSpore's choice.
+        cell: the cell, which has not been called yet.
+    """
+    if level is None:
+        return
+    for _, part in cell.cells_and_names():
+        if not part.jit_config_dict:
+            part.set_jit_config(ms.JitConfig(jit_level=level))
 
 
 def _allow_short_type(target: Target, allowed: bool) -> None:

@@ -111,7 +111,7 @@ def evaluate(
     arrays = read_checkpoint(weights)
     named = named_weights("WEIGHTS", weights)
     check_no_gradient_point(arrays, named)
-    set_up(config.seed, device_target)
+    set_up(config.seed, device_target, mode=config.mode)
     split = config.data.eval_split
     task = build_task(config, data, splits={"train", split})
     if predictions is not None:

@@ -24,6 +24,7 @@ from dimred.evaluation.scores import Score, cross_entropy, is_among_five, is_cor
 from dimred.factories import call_factory, load_factory
 from dimred.models.factory import make_cell
 from dimred.run_files.metric import ACCURACY, TOP5, metrics_of
+from dimred.runs.device import compile_at
 from dimred.train_step.clipping import Clipping
 from dimred.train_step.ema import EMA
 from dimred.train_step.loss_scale import DynamicLossScale, StaticLossScale
@@ -130,7 +131,9 @@ def join_step(config: StageConfig, network: nn.Cell, optimizer: nn.Optimizer, ra
         ConfigError: the loss can't be built, see ``build_loss``, or the parts do not go together, see ``TrainStep``.
     """
     parts = build_parts(config, network)
-    return TrainStep(build_loss(config, network), optimizer, ranks=ranks, ballot=ranks.ballot(), **parts)
+    step = TrainStep(build_loss(config, network), optimizer, ranks=ranks, ballot=ranks.ballot(), **parts)
+    compile_at(config.precision.jit_level, step)
+    return step
 
 
 _BUILT_IN = {ACCURACY: is_correct, TOP5: is_among_five}

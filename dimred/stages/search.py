@@ -20,6 +20,7 @@ from dimred.run_files.metrics_file import each_record, loss_text
 from dimred.run_files.run_names import BASIS, METRICS, SNAPSHOTS
 from dimred.run_files.stage_two_result import StageTwoResult
 from dimred.runs.begun import Pin
+from dimred.runs.device import compile_at
 from dimred.runs.loop import Progress
 from dimred.runs.run import Run
 from dimred.runs.steps import build_loss, build_parts
@@ -259,4 +260,6 @@ def build_search_step(task: Task[StageTwoConfig], basis: SubspaceBasis) -> Subsp
         options["learning_rate"] = make_rates("linear", search.learning_rate, 0, n_steps)
     parts = build_parts(config, network)
     loss = build_loss(config, network)
-    return SubspaceTrainStep(loss, basis, ranks=task.ranks, **parts, **options)
+    step = SubspaceTrainStep(loss, basis, ranks=task.ranks, **parts, **options)
+    compile_at(config.precision.jit_level, step)
+    return step

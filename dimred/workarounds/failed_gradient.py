@@ -5,6 +5,8 @@ tensor can be indexed by a number any more. Seen in MindSpore 2.10, not in 2.7.1
 ``tests/workarounds`` fails once the fault is gone.
 """
 
+import importlib
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 from functools import wraps
@@ -12,8 +14,12 @@ from typing import ParamSpec, TypeVar
 
 import mindspore as ms
 
+_log = logging.getLogger(__name__)
+
 _Inputs = ParamSpec("_Inputs")
 _Result = TypeVar("_Result")
+
+_HOMES = ("mindspore.graph.api", "mindspore.common.api")  # of a private name; the second up to 2.8, then deprecated
 
 
 def clearing_failures(call: Callable[_Inputs, _Result]) -> Callable[_Inputs, _Result]:
@@ -25,10 +31,18 @@ def clearing_failures(call: Callable[_Inputs, _Result]) -> Callable[_Inputs, _Re
             return call(*inputs, **options)
         except BaseException:
             if ms.get_context("mode") == ms.PYNATIVE_MODE:
-                with suppress(ImportError):
-                    from mindspore.common.api import _pynative_executor  # a private name, which may move
-
-                    _pynative_executor.clear_res()
+                _clear()
             raise
 
     return guarded
+
+
+def _clear() -> None:
+    for home in _HOMES:
+        with suppress(ImportError, AttributeError):
+            importlib.import_module(home)._pynative_executor.clear_res()
+            return
+    _log.warning(
+        f"MindSpore {ms.__version__} has no _pynative_executor in {' or '.join(_HOMES)}, so what it keeps of the "
+        "gradient that failed stays: begin a new process before you compute another one"
+    )

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import mindspore
 import pytest
 
 from dimred.workarounds.onednn_cap import has_avx512
@@ -66,7 +67,14 @@ def test_a_cann_that_is_there_is_named_with_its_version(tmp_path: Path, monkeypa
     (tmp_path / "version.cfg").write_text("# comment\ntoolkit_running_version=[8.5.0]\n")
     monkeypatch.setenv("ASCEND_HOME_PATH", str(tmp_path))
     process = dimred_here("doctor", "--device-target", "Ascend", cwd=tmp_path)
-    assert f"ok     CANN                          {tmp_path} (toolkit_running_version=[8.5.0])" in process.stdout
+    line = next(line for line in process.stdout.splitlines() if "CANN" in line)
+    beginning = f"ok     CANN                          {tmp_path} (toolkit_running_version=[8.5.0]; MindSpore "
+    assert line.startswith(beginning)
+    made_for = re.search(r" is released with CANN (\d+\.\d+)\)$", line)
+    assert made_for
+    of_kernels = Path(mindspore.__file__).parent / "lib/plugin/ascend/custom_ascendc_910b/version.info"
+    if of_kernels.exists():  # it names the CANN that MindSpore's own kernels were compiled with
+        assert of_kernels.read_text().strip().endswith(f"={made_for[1]}.0")
 
 
 def test_without_nvidias_driver_and_cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,19 +130,41 @@ def test_the_printed_commands_of_two_ranks_run_as_they_are_in_another_folder(
 def test_a_killed_rank_ends_the_job_and_resume_gives_the_same_bytes(
     stage: int, rank: int, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    job: RanksJob = request.getfixturevalue(f"job_{stage}")
+    kill_and_resume(request.getfixturevalue(f"job_{stage}"), rank, 2, tmp_path)
+
+
+def kill_and_resume(job: RanksJob, rank: int, n_ranks: int, tmp_path: Path) -> None:
+    """Run a job again, kill a rank of it, and resume it: it must leave the bytes of the first one."""
+    stage = job.stage
     command = [*job.command, "--out", str(tmp_path)]
     process, log = started(command, tmp_path)
     wait_for_a_state(process, tmp_path / f"device0_stage_{stage}")
     os.kill(program_of(tmp_path / f"device{rank}_stage_{stage}"), signal.SIGKILL)
     assert process.wait(timeout=30) == 128 + signal.SIGKILL
-    assert f"error: rank {rank} of 2 was killed by SIGKILL, as happens when this host runs out " in log.read_text()
+    assert (
+        f"error: rank {rank} of {n_ranks} was killed by SIGKILL, as happens when this host runs out " in log.read_text()
+    )
     assert "; the other ranks were ended." in log.read_text()
     assert soon(lambda: nothing_is_left(tmp_path))
     assert differences(results_of(tmp_path, stage), job.results)  # it was killed before its end
     again = run(*command, "--resume", cwd=tmp_path, status=0)
     assert "going on after step" in again.stdout
     assert not differences(results_of(tmp_path, stage), job.results)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", [1, 2])
+def test_three_ranks_in_pynative_that_are_killed_and_resumed_give_the_same_bytes(
+    stage: int, few_digits: Path, two_stages: TwoStages, tmp_path: Path
+) -> None:
+    paths = (few_digits,) if stage == 1 else (few_digits, two_stages.weights, two_stages.matrix)
+    sets = [f"--set={option}" for option in ("mode=pynative", *(ONE_OPTIONS if stage == 1 else TWO_OPTIONS))]
+    three = ("--devices", "3", "--device-target", "CPU")
+    folders = [tmp_path / name for name in ("whole", "killed")]
+    for folder in folders:
+        folder.mkdir()
+    job = uninterrupted(stage, script(stage, *paths, "--config", DIGITS, *three, *sets), folders[0])
+    kill_and_resume(job, 2, 3, folders[1])
 
 
 @pytest.mark.slow

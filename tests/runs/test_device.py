@@ -44,20 +44,25 @@ def test_the_options_of_the_device_are_set_and_what_cpu_ignores_is_said() -> Non
     code = """
 import logging, sys
 import mindspore as ms
+from mindspore import nn
 from dimred.config import StageOneConfig
 from dimred.runs.device import set_precision, set_up
+from dimred.runs.steps import build_train_step
 logging.basicConfig(level="INFO", format="%(message)s", stream=sys.stdout)
 precision = {"jit_level": "O1", "hf32": True, "tf32": True}
-settings = StageOneConfig.checked({"deterministic": True, "precision": precision})
+settings = StageOneConfig.checked({"deterministic": True, "precision": precision, "mode": "pynative"})
 set_up(1, deterministic=settings.deterministic)
 set_up(1, deterministic=settings.deterministic)
 set_precision(settings)
-print(ms.get_context("deterministic"), ms.context.get_jit_config())
+step = build_train_step(settings, nn.Dense(2, 2), 5)
+levels = {cell.jit_config_dict["jit_level"] for _, cell in step.cells_and_names()}
+print(ms.get_context("deterministic"), levels)
 """
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines() == [
         "without effect on CPU: precision.jit_level, precision.hf32, precision.tf32, deterministic",
-        "ON {'jit_level': 'O1'}",
+        "without effect in PyNative: precision.jit_level",
+        "ON {'O1'}",
     ]
 
 

@@ -1,14 +1,19 @@
 """Each fault of MindSpore that is worked around is still there: a test that fails says which module can be deleted."""
 
+import importlib
 import os
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
+import mindspore as ms
 import pytest
 
 import dimred
+from dimred.workarounds.failed_gradient import clearing_failures
 from dimred.workarounds.onednn_cap import ISA_VARIABLE, has_avx512
 from tests.helpers import needs
 from tests.helpers.fake_cuda import fake_gpu
@@ -138,6 +143,28 @@ def test_the_faults_of_steps_are_still_there(tmp_path: Path) -> None:
     found = dict(line.split(" ", 1) for line in done.stdout.splitlines())
     modules = "visited_cells", "binary_cross_entropy", "moved_memory", "failed_gradient"
     assert found == dict.fromkeys(modules, "True"), f"a module may be no longer needed: {done.stderr[-800:]}"
+
+
+@pytest.mark.parametrize(("gone", "warned"), [(0, False), (1, False), (2, True)])
+def test_the_state_of_a_failed_gradient_is_cleared_or_a_warning_says_that_it_is_not(
+    gone: int, warned: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """MindSpore has the private name in two modules, and later versions may have it in neither."""
+    modules = [importlib.import_module(name) for name in ("mindspore.graph.api", "mindspore.common.api")]
+    cleared: list[int] = []
+    for number, module in enumerate(modules):
+        executor = SimpleNamespace(clear_res=partial(cleared.append, number))
+        monkeypatch.setattr(module, "_pynative_executor", executor)
+    for module in modules[:gone]:
+        monkeypatch.delattr(module, "_pynative_executor")
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    try:
+        with pytest.raises(ZeroDivisionError):
+            clearing_failures(lambda: 1 / 0)()
+    finally:
+        ms.set_context(mode=ms.GRAPH_MODE)
+    assert cleared == ([] if warned else [gone])
+    assert ("begin a new process before you compute another one" in caplog.text) == warned
 
 
 def test_the_faults_of_processes_are_still_there(tmp_path: Path) -> None:
