@@ -95,5 +95,14 @@ def doctor(out: Annotated[Path, typer.Option(help="Folder of the rank.")], devic
     print(f"{seconds:.1f} s with compiling")
 
 
+def prove(out: Annotated[Path, typer.Option(help="Folder of the rank.")], device_target: DeviceTarget = "CPU") -> None:
+    """Compare kernels and steps with NumPy, or several ranks with one, and print the differences as one JSON object."""
+    make_ready(device_target)  # before MindSpore is imported
+    from dimred.proof.checks import prove
+    from dimred.runs.device import set_up
+
+    print(prove(set_up(1, device_target)))
+
+
 if __name__ == "__main__":
-    run_program(bench, doctor, tell_refusal=tell_refusal)
+    run_program(bench, doctor, prove, tell_refusal=tell_refusal)

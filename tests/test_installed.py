@@ -1,5 +1,6 @@
 """An installed dimred has one name at the top of site-packages, with the programs and their files inside it."""
 
+import json
 import os
 import re
 import shutil
@@ -229,6 +230,32 @@ def test_merging_and_pca_need_no_package_of_training(snapshots: Path) -> None:
     code = absent + "import dimred; dimred.TrainStep"
     done = run(sys.executable, "-c", code, cwd=snapshots.parent)
     assert "MissingPackageError: this needs the Python package mindspore" in done.stderr
+
+
+@pytest.mark.slow
+def test_an_installed_wheel_proves_a_machine_without_the_clone(wheel: Path, tmp_path: Path) -> None:
+    """Its environment has the packages of this one, but not the clone."""
+    home, work = tmp_path / "environment", tmp_path / "work"
+    work.mkdir()
+    run(sys.executable, "-m", "venv", home, status=0)
+    run(home / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-deps", wheel, status=0)
+    (site,) = home.glob("lib/python3*/site-packages")
+    (site / "packages.pth").write_text(sysconfig.get_path("purelib"))
+    where = run(home / "bin" / "python", "-c", "import dimred; print(dimred.__file__)", cwd=work, status=0)
+    assert where.stdout.startswith(str(site))
+    command = (home / "bin" / "dimred", "doctor", "--full", "--device-target", "CPU")
+    done = run(*command, cwd=work, environment={"PYTHONPATH": ""}, timeout_seconds=1800, status=0)
+    assert done.stdout.endswith("all is well\n")
+    (path,) = work.iterdir()
+    numbers = json.loads(path.read_text())["numbers"]
+    modes = ("graph", "pynative")
+    steps = ("kernels", "a training step", "a search step", "2 ranks")
+    for step in steps:
+        assert {check.split(", ")[1] for check in numbers if check.startswith(f"{step} beside ")} == {*modes}
+    assert len(numbers) == len(steps) * len(modes) + 1
+    values = [one for check in numbers.values() for one in check]
+    assert all(0 <= one["value"] <= one["limit"] for one in values)
+    assert {one["value"] for one in numbers["a run that is killed and resumed"]} == {0}
 
 
 @pytest.mark.slow

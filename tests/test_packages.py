@@ -55,7 +55,8 @@ for name in ("data", "vectors", "distributed", "train_step", "search_step", "eva
 MAY_IMPORT["runs"] = tuple(name for name in MAY_IMPORT if name not in ("merging", "report", "search_step", "subspace"))
 MAY_IMPORT["stages"] = (*MAY_IMPORT["runs"], "runs", "search_step", "subspace")
 MAY_IMPORT["comparison"] = (*MAY_IMPORT["stages"], "stages", "merging", "report")
-MAY_IMPORT["pipelines"] = (*MAY_IMPORT["comparison"], "comparison")
+MAY_IMPORT["proof"] = (*MAY_IMPORT["stages"], "stages")
+MAY_IMPORT["pipelines"] = (*MAY_IMPORT["comparison"], "comparison", "proof")
 MAY_IMPORT["__init__"] = MAY_IMPORT["comparison"]
 MAY_IMPORT["__main__"] = ("cli",)
 

@@ -7,9 +7,11 @@ import logging
 import os
 import platform
 import tempfile
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
+from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import psutil
 import typer
@@ -19,17 +21,22 @@ from packaging.specifiers import SpecifierSet
 from dimred import __version__
 from dimred.console import Data, DeviceTargetIfGiven, Overrides
 from dimred.errors import DISTRIBUTION, ConfigError, DimredError, MissingPackageError, number_of
-from dimred.io.atomic import describe_os_error
+from dimred.io.atomic import atomic_write, describe_os_error
+from dimred.io.file_format import FileFormat
 from dimred.io.system import free_bytes
 from dimred.launch.device import CheckResult, Target
 from dimred.launch.devices import DEVICES, choose_devices
 from dimred.launch.job import can_join_ranks
+from dimred.proof.difference import Difference
+from dimred.run_files.metrics_file import json_text
 
 _log = logging.getLogger(__name__)
 
 # Bytes; MindSpore alone takes half a gigabyte for each rank.
 _LEAST_MEMORY = 2e9
 _LEAST_DISK = 1e9
+_REPORT = FileFormat("dimred doctor report", 1)
+_Answer = list[Difference] | str  # the numbers of a check, or the error that ended it
 _PACKAGES = ("mindspore", "numpy", "scipy", "scikit-learn", "h5py", "safetensors")
 
 
@@ -42,6 +49,9 @@ def doctor(
     master_port: Annotated[
         int | None, typer.Option(min=1024, max=65535, help="Port to join the ranks through; a free one by default.")
     ] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="Also prove that training is right here, and write a file for a report.")
+    ] = False,
 ) -> None:
     """Check whether this machine can train, and say how to fix what is wrong.
 
@@ -51,7 +61,13 @@ def doctor(
     it. The exit status is 1 if a check failed; its line says how to fix that. The checks of Ascend and GPUs have never
     been run on a device.
 
+    With --full it takes up to three minutes more. It compares kernels, training steps and search steps with NumPy, in
+    graph mode and PyNative, kills a run and resumes it to the same bytes, and compares several ranks with one. Every
+    number is in the file that it names at its end: attach it to a report.
+
     Example: dimred doctor
+
+    Example: dimred doctor --full
     """
     device_target, devices = choose_devices(device_target, devices)
     device = DEVICES[device_target]
@@ -66,9 +82,20 @@ def doctor(
     steps: list[tuple[str, int, int | None]] = [("one compiled step", 1, None)]
     if n_ranks > 1 and can_join_ranks():
         steps.append(("one collective", n_ranks, master_port))
-    for what, n, port in steps if not any(result.remedy for result in needed) else ():
+    can_compute = not any(result.remedy for result in needed)
+    for what, n, port in steps if can_compute else ():
         results.append(_step(f"{what}, {number_of(n, 'rank')}", n, device_target, port))
         _show(results[-1])
+    if full:
+        answers: dict[str, _Answer] = {}
+        for n, port in [(n, port) for _, n, port in steps] if can_compute else ():
+            answers |= _proved(device_target, n, port)
+        if can_compute:
+            answers["a run that is killed and resumed"] = _resumed(device_target)
+        for check, answer in answers.items():
+            results.append(_judge(check, answer))
+            _show(results[-1])
+        print(f"report: {_write_report(device_target, results, answers)}")
     n_wrong = sum(bool(result.remedy) for result in results)
     print(f"{n_wrong} of {len(results)} need fixing" if n_wrong else "all is well")
     raise typer.Exit(int(n_wrong > 0))
@@ -178,6 +205,63 @@ def _last_line(program: str, arguments: list[str], devices: int, target: Target,
     if status:  # a signal stopped it
         raise typer.Exit(status)
     return output.getvalue().strip().splitlines()[-1]
+
+
+def _proved(target: Target, n_ranks: int, port: int | None) -> dict[str, _Answer]:
+    """Return the answers of the checks that ``pipelines/machine.py`` makes on these ranks."""
+    _log.debug(f"comparing with NumPy and one rank, {number_of(n_ranks, 'rank')}")
+    try:
+        found = json.loads(_last_line("prove", ["--device-target", target], n_ranks, target, port))
+    except (DimredError, OSError, ValueError) as error:
+        return {f"comparisons, {number_of(n_ranks, 'rank')}": str(error)}
+    return {check: _answer(answer) for check, answer in found.items()}
+
+
+def _answer(found: Any) -> _Answer:
+    return found if isinstance(found, str) else [Difference(*one) for one in found]
+
+
+def _resumed(target: Target) -> _Answer:
+    from dimred.proof.resume import killed_and_resumed
+
+    _log.debug("killing a run and resuming it")
+    try:
+        with tempfile.TemporaryDirectory(prefix=".dimred-doctor-", dir=Path.cwd()) as folder:
+            return killed_and_resumed(Path(folder), target)
+    except (DimredError, OSError) as error:
+        return str(error)
+
+
+def _judge(check: str, answer: _Answer) -> CheckResult:
+    if isinstance(answer, str):
+        return CheckResult(check, "failed", answer)
+    wrong = [f"{one.name}: {one.value:.2g}, not at most {one.limit:.2g}" for one in answer if not one.is_right]
+    if wrong:
+        return CheckResult(check, ", ".join(wrong), "report it, with the file named below")
+    return CheckResult(check, ", ".join(f"{one.name} {one.value:.1g}" for one in answer))
+
+
+def _write_report(target: Target, results: Sequence[CheckResult], answers: Mapping[str, _Answer]) -> Path:
+    """Write all results and numbers into a new file of this folder, and return its path."""
+    now = datetime.now().astimezone()
+    content = {
+        "time": now.isoformat(timespec="seconds"),
+        "system": platform.platform(),
+        "device target": target,
+        "results": [result._asdict() for result in results],
+        "numbers": {
+            check: answer if isinstance(answer, str) else [one._asdict() for one in answer]
+            for check, answer in answers.items()
+        },
+    }
+    path = Path.cwd() / f"dimred-doctor-{now:%Y%m%d-%H%M%S}.json"
+    try:
+        atomic_write(path, json_text(_REPORT.marked(content), indent=2) + "\n")
+    except OSError as error:
+        raise ConfigError(
+            f"--full writes {path}, which can't be written ({describe_os_error(error)}); call it in another folder"
+        ) from error
+    return path
 
 
 def bench(

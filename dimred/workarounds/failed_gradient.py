@@ -19,7 +19,8 @@ _log = logging.getLogger(__name__)
 _Inputs = ParamSpec("_Inputs")
 _Result = TypeVar("_Result")
 
-_HOMES = ("mindspore.graph.api", "mindspore.common.api")  # of a private name; the second up to 2.8, then deprecated
+_EXECUTOR = "_pynative_executor"  # private to MindSpore
+_HOMES = ("mindspore.graph.api", "mindspore.common.api")  # where it is: the second up to 2.8, and deprecated since
 
 
 def clearing_failures(call: Callable[_Inputs, _Result]) -> Callable[_Inputs, _Result]:
@@ -40,9 +41,9 @@ def clearing_failures(call: Callable[_Inputs, _Result]) -> Callable[_Inputs, _Re
 def _clear() -> None:
     for home in _HOMES:
         with suppress(ImportError, AttributeError):
-            importlib.import_module(home)._pynative_executor.clear_res()
+            getattr(importlib.import_module(home), _EXECUTOR).clear_res()
             return
     _log.warning(
-        f"MindSpore {ms.__version__} has no _pynative_executor in {' or '.join(_HOMES)}, so what it keeps of the "
+        f"MindSpore {ms.__version__} has no {_EXECUTOR} in {' or '.join(_HOMES)}, so what it keeps of the "
         "gradient that failed stays: begin a new process before you compute another one"
     )

@@ -1,6 +1,7 @@
 """``dimred doctor`` on this machine, and on machines where something is missing."""
 
 import importlib.metadata
+import json
 import os
 import re
 import socket
@@ -61,6 +62,17 @@ def test_without_an_ascend_device_and_cann(tmp_path: Path, monkeypatch: pytest.M
     assert "this host has no Ascend device (/dev/davinci_manager is missing); install the driver" in device
     assert "source its set_env.sh" in cann
     assert process.stdout.endswith("2 of 6 need fixing\n")  # no job was tried
+
+
+def test_a_report_is_written_also_where_nothing_can_be_computed(tmp_path: Path) -> None:
+    process = dimred_here("doctor", "--full", "--device-target", "Ascend", cwd=tmp_path, status=1)
+    (path,) = tmp_path.iterdir()
+    assert f"report: {path}\n" in process.stdout
+    report = json.loads(path.read_text())
+    assert report["device target"] == "Ascend"
+    assert report["numbers"] == {}
+    remedies = [f"{result['text']}; {result['remedy']}" for result in report["results"] if result["remedy"]]
+    assert [line.split("  ")[-1] for line in wrong(process.stdout)] == remedies
 
 
 def test_a_cann_that_is_there_is_named_with_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from mindspore import Tensor, nn, ops
 import dimred
 from dimred.distributed.ranks import ALONE
 from dimred.models.resnet import resnet
+from dimred.proof.search_twin import Twin
 from dimred.search_step.direction import Proposal
 from dimred.search_step.line_search import ArmijoBacktracking
 from dimred.search_step.search_step import SearchStep
@@ -24,7 +25,6 @@ from dimred.stages.snapshot_callback import SnapshotCallback
 from dimred.vectors.projection import GraphProjection
 from dimred.vectors.weights import GraphVectors
 from tests.helpers.networks import TanhMLP, mlp_function, orthonormal_rows, weight_vector
-from tests.oracles.search import Twin
 
 N_STEPS = 10
 N_COMPONENTS = 32

@@ -6,13 +6,15 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
+from dimred.proof.small_network import (  # noqa: F401
+    TanhMLP,
+    mlp_function,
+    orthonormal_rows,
+    set_weights,
+    weight_vector,
+)
 from dimred.search_step.line_search import LineFunction, LineSearchResult
 from dimred.subspace.basis import SubspaceBasis as PlainBasis
-
-
-def orthonormal_rows(k: int, n_weights: int, seed: int = 0) -> np.ndarray:
-    columns, _ = np.linalg.qr(np.random.default_rng(seed).standard_normal((n_weights, k)))
-    return np.ascontiguousarray(columns.T.astype(np.float32))
 
 
 def basis_for(network: nn.Cell, k: int = 4, seed: int = 0) -> PlainBasis:
@@ -44,18 +46,6 @@ class RejectAll:
         return LineSearchResult(False, 0.0, line.loss(0.0))
 
 
-def weight_vector(network: nn.Cell) -> np.ndarray:
-    return np.concatenate([p.asnumpy().ravel() for p in network.trainable_params()])
-
-
-def set_weights(network: nn.Cell, vector: np.ndarray) -> None:
-    first = 0
-    for parameter in network.trainable_params():
-        piece = vector[first : first + parameter.size].reshape(parameter.shape).astype(np.float32)
-        parameter.set_data(Tensor(piece))
-        first += parameter.size
-
-
 def state_bytes(network: nn.Cell, trainable: bool | None = None) -> dict[str, bytes]:
     """Return every parameter's bytes, or only of those that train, or only of the others."""
     chosen = [p for p in network.get_parameters() if trainable is None or p.requires_grad == trainable]
@@ -85,42 +75,6 @@ def quadratic_function(matrix: np.ndarray):
     def function(w, batch):
         (linear,) = batch
         return 0.5 * w @ matrix @ w + linear @ w, matrix @ w + linear
-
-    return function
-
-
-class TanhMLP(nn.Cell):
-    """Mean squared error of tanh(x W1' + b1) W2' + b2."""
-
-    def __init__(self, n_in: int = 3, n_hidden: int = 5, n_out: int = 2, seed: int = 3):
-        super().__init__()
-        self.hidden = nn.Dense(n_in, n_hidden)
-        self.out = nn.Dense(n_hidden, n_out)
-        rng = np.random.default_rng(seed)
-        set_weights(self, rng.standard_normal(sum(p.size for p in self.trainable_params())) * 0.5)
-
-    def construct(self, x, target):
-        error = self.out(ops.tanh(self.hidden(x))) - target
-        return (error * error).mean()
-
-
-def mlp_function(n_in: int = 3, n_hidden: int = 5, n_out: int = 2):
-    """Make the function (w, batch) -> loss and gradient of ``TanhMLP`` by hand; w holds W1, b1, W2, b2 in a row."""
-    shapes = [(n_hidden, n_in), (n_hidden,), (n_out, n_hidden), (n_out,)]
-
-    def function(w, batch):
-        x, target = batch
-        parts, first = [], 0
-        for shape in shapes:
-            parts.append(w[first : first + int(np.prod(shape))].reshape(shape))
-            first += int(np.prod(shape))
-        w1, b1, w2, b2 = parts
-        hidden = np.tanh(x @ w1.T + b1)
-        error = hidden @ w2.T + b2 - target
-        out_grad = 2.0 * error / error.size
-        hidden_grad = (out_grad @ w2) * (1.0 - hidden**2)
-        grads = [hidden_grad.T @ x, hidden_grad.sum(0), out_grad.T @ hidden, out_grad.sum(0)]
-        return (error**2).mean(), np.concatenate([grad.ravel() for grad in grads])
 
     return function
 

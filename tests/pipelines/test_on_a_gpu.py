@@ -97,3 +97,16 @@ def test_doctor_makes_its_steps_and_says_that_no_weight_moved(gpu: dict[str, str
     assert wrong == list(steps)
     assert all("had the loss 0.0, or changed no weight" in lines[step] for step in steps)
     shutil.rmtree(cache, ignore_errors=True)
+
+
+def test_doctor_proves_that_a_gpu_is_broken(gpu: dict[str, str], tmp_path: Path) -> None:
+    """Products of this GPU are right, and convolutions are not computed."""
+    done = dimred("doctor", "--full", "--devices", 2, cwd=tmp_path, environment=gpu, timeout_seconds=1800, status=1)
+    (report,) = tmp_path.glob("dimred-doctor-*.json")
+    assert f"report: {report}" in done.stdout
+    numbers = json.loads(report.read_text())["numbers"]
+    for mode in ("graph", "pynative"):
+        of_kernels = {one["name"]: one["value"] <= one["limit"] for one in numbers[f"kernels beside NumPy, {mode}"]}
+        assert of_kernels["matrix product"]
+        assert not of_kernels["convolution"]
+        assert f"WRONG  kernels beside NumPy, {mode}" in done.stdout

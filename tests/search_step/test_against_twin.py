@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
+from dimred.proof.search_twin import Twin
 from dimred.stages.subspace_train_step import SubspaceTrainStep
 from tests.helpers.networks import (
     Quadratic,
@@ -21,7 +22,6 @@ from tests.helpers.networks import (
     quadratic_matrix,
     weight_vector,
 )
-from tests.oracles.search import Twin
 
 N_STEPS = 50
 TOLERANCE = 1e-2  # share of a step's length: float32 rounding, condition of H and noise in y, 1e-7 * 1e4 * 10

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from dimred.proof.search_twin import Twin
+from dimred.proof.step_twin import ema
 from dimred.search_step.result import Outcome
 from dimred.stages.subspace_train_step import SubspaceTrainStep
 from dimred.train_step.clipping import Clipping
@@ -11,8 +13,6 @@ from dimred.train_step.loss_scale import DynamicLossScale, StaticLossScale
 from dimred.train_step.precision import with_precision
 from tests.helpers.networks import RejectAll, TanhMLP, basis_for, mlp_function, weight_vector
 from tests.helpers.problems import batches, tensors
-from tests.oracles.search import Twin
-from tests.oracles.train_step import ema
 
 BATCHES = batches(6, rows=64)
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from dimred.config import SearchOptions
+from dimred.proof.search_twin import bfgs_inverse, cosine
 from dimred.search_step import direction
 from dimred.search_step.direction import (
     CurvatureState,
@@ -20,7 +21,6 @@ from dimred.search_step.direction import (
 )
 from dimred.search_step.line_search import ArmijoBacktracking, FixedStep
 from tests.helpers.networks import quadratic_matrix
-from tests.oracles.search import bfgs_inverse, cosine
 
 K = 4
 numbers = st.floats(-1e6, 1e6, allow_nan=False, width=32)

@@ -8,6 +8,7 @@ import pytest
 from mindspore import nn
 
 from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
+from dimred.proof.step_twin import ema
 from dimred.stages.subspace_train_step import SubspaceTrainStep
 from dimred.train_step.ema import EMA
 from dimred.train_step.statistics import moving_statistics
@@ -15,7 +16,6 @@ from dimred.train_step.step import TrainStep
 from dimred.vectors.parameters import from_arrays, to_arrays
 from tests.helpers.networks import BatchNormNet, TanhMLP, basis_for, image_batch, state_bytes, weight_vector
 from tests.helpers.problems import batches, tensors
-from tests.oracles.train_step import ema
 
 N_STEPS, DECAY = 16, 0.95
 

@@ -9,6 +9,7 @@ from mindspore import Parameter, Tensor, nn
 
 from dimred.config import NO_DECAY_PATTERNS
 from dimred.errors import ConfigError
+from dimred.proof.step_twin import Optimizer, clip
 from dimred.train_step.adamw import AdamW
 from dimred.train_step.clipping import Clipping
 from dimred.train_step.loss_scale import DynamicLossScale, StaticLossScale
@@ -16,7 +17,7 @@ from dimred.train_step.optimizers import decays, make_optimizer
 from dimred.train_step.schedule import make_rates, with_cooldown
 from dimred.train_step.schedule_free import ScheduleFree
 from tests.helpers.problems import RATES
-from tests.oracles.train_step import LossScaleTwin, Optimizer, clip, rates
+from tests.oracles.train_step import LossScaleTwin, rates
 
 OPTIONS = [
     ("momentum", {}),

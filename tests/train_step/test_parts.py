@@ -8,6 +8,7 @@ from mindspore import dataset
 from mindspore.train import LossMonitor, Model
 
 from dimred.config import NO_DECAY_PATTERNS
+from dimred.proof.step_twin import Optimizer, clip, ema
 from dimred.train_step.clipping import Clipping
 from dimred.train_step.ema import EMA
 from dimred.train_step.loss_scale import DynamicLossScale
@@ -16,7 +17,6 @@ from dimred.train_step.precision import with_precision
 from dimred.train_step.step import TrainStep
 from tests.helpers.networks import TanhMLP, mlp_function, weight_vector
 from tests.helpers.problems import RATES, batches, tensors
-from tests.oracles.train_step import Optimizer, clip, ema
 
 N_STEPS = 5
 CLIP, DECAY, KEEP = {"norm": 0.1}, 0.1, 0.7

@@ -2,27 +2,25 @@
 
 The lines 1 to 6 of ``Twin.step`` are the equations of Li et al., Low Dimensional Trajectory Hypothesis is True (2022),
 algorithm 2 (P-BFGS), and of its P-SGD, with Nocedal & Wright, Numerical Optimization (2nd edition), 3.4 (Armijo), 6.17
-(inverse BFGS) and 6.20 (its first H). With a cooldown, line 6 is an optimizer's step on g - P' g_k, from w + t d;
-``tests.oracles.train_step`` has the optimizers' own equations.
+(inverse BFGS) and 6.20 (its first H).
 """
 
 from dataclasses import dataclass, field
-from itertools import count
 from typing import Any
 
 import numpy as np
 
 
-def bfgs_inverse(h, s, y):
+def bfgs_inverse(h: np.ndarray, s: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Apply Nocedal & Wright 6.17 as written: (I - r s y') H (I - r y s') + r s s', r = 1 / y's."""
     r = 1.0 / (y @ s)
     left = np.eye(len(s)) - r * np.outer(s, y)
     return left @ h @ left.T + r * np.outer(s, s)
 
 
-def cosine(s, y):
+def cosine(s: np.ndarray, y: np.ndarray) -> float:
     """Return y's / (|y| |s|), which the curvature guard compares with ``min_cosine``."""
-    return (y @ s) / (np.linalg.norm(y) * np.linalg.norm(s))
+    return float((y @ s) / (np.linalg.norm(y) * np.linalg.norm(s)))
 
 
 @dataclass
@@ -46,8 +44,6 @@ class Twin:
     learning_rate: Any = 0.1
     momentum: float = 0.9
     min_cosine: float = 0.01
-    optimizer: Any = None  # the cooldown's: a ``tests.oracles.train_step.Optimizer``
-    sizes: Any = ()  # of the arrays that the optimizer steps on
     h: np.ndarray = field(init=False)
     pair_start: Any = None  # g_prev and s_prev of the last accepted step
     m: Any = 0.0
@@ -55,12 +51,12 @@ class Twin:
     n_accepted: int = 0
     n_pairs: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         self.components = self.components.astype(np.float64)
         self.weights = self.weights.astype(np.float64)
         self.h = np.eye(len(self.components))
 
-    def step(self, batch):
+    def step(self, batch: tuple[np.ndarray, ...]) -> dict[str, Any]:
         """Take one step on a batch, and return the fields of a ``SearchResult`` that the tests compare, by name."""
         p, w = self.components, self.weights
         loss, g = self.function(w, batch)
@@ -79,22 +75,16 @@ class Twin:
             self.h, self.velocity, self.n_pairs = h, velocity, self.n_pairs + used
             self.pair_start = (g_k, t * d_k)
             self.n_accepted += 1
-        if self.optimizer is None:
-            self.m = self.gamma * self.m + (g - p.T @ g_k)  # 6, published
-            self.weights = w + t * d - self.alpha * self.m
-        else:
-            self.weights = np.concatenate(self.optimizer.step(self._parts(w + t * d), self._parts(g - p.T @ g_k)))
+        self.m = self.gamma * self.m + (g - p.T @ g_k)  # 6
+        self.weights = w + t * d - self.alpha * self.m
         return {"loss": loss, "slope": slope, "step_size": t, "n_trials": n_trials, "pair_used": used}
 
-    def _parts(self, vector):
-        return np.split(vector, np.cumsum(self.sizes)[:-1])
-
-    def _rate(self):
+    def _rate(self) -> float:
         if isinstance(self.learning_rate, float):
             return self.learning_rate
-        return self.learning_rate[min(self.n_accepted, len(self.learning_rate) - 1)]
+        return float(self.learning_rate[min(self.n_accepted, len(self.learning_rate) - 1)])
 
-    def _direction_matrix(self, g_k):
+    def _direction_matrix(self, g_k: np.ndarray) -> tuple[np.ndarray, bool]:
         if self.pair_start is None or self.rule != "bfgs":
             return self.h, False
         g_start, s = self.pair_start
@@ -106,11 +96,15 @@ class Twin:
             h = (y @ s) / (y @ y) * np.eye(len(s))  # 6.20
         return bfgs_inverse(h, s, y), True
 
-    def _backtrack(self, w, d, loss, slope, batch, is_capped):
-        for j in count():
+    def _backtrack(
+        self, w: np.ndarray, d: np.ndarray, loss: float, slope: float, batch: tuple[np.ndarray, ...], is_capped: bool
+    ) -> tuple[float, int]:
+        j = 0
+        while True:
             t = self.rho**j
             if j >= self.max_trials and (is_capped or np.array_equal((w + t * d).astype("f4"), w.astype("f4"))):
                 return 0.0, j
             trial, _ = self.function(w + t * d, batch)
             if np.isfinite(trial) and trial < loss + self.sigma * t * slope:
                 return t, j + 1
+            j += 1

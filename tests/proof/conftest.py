@@ -1,0 +1,1 @@
+from tests.helpers.modes import _graph_mode, pynative  # noqa: F401
