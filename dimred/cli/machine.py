@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import psutil
 import typer
@@ -27,8 +27,10 @@ from dimred.io.system import free_bytes
 from dimred.launch.device import CheckResult, Target
 from dimred.launch.devices import DEVICES, choose_devices
 from dimred.launch.job import can_join_ranks
-from dimred.proof.difference import Difference
 from dimred.run_files.metrics_file import json_text
+
+if TYPE_CHECKING:
+    from dimred.proof.difference import Difference
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +38,7 @@ _log = logging.getLogger(__name__)
 _LEAST_MEMORY = 2e9
 _LEAST_DISK = 1e9
 _REPORT = FileFormat("dimred doctor report", 1)
-_Answer = list[Difference] | str  # the numbers of a check, or the error that ended it
+_Answer = list["Difference"] | str  # the numbers of a check, or the error that ended it
 _PACKAGES = ("mindspore", "numpy", "scipy", "scikit-learn", "h5py", "safetensors")
 
 
@@ -218,6 +220,8 @@ def _proved(target: Target, n_ranks: int, port: int | None) -> dict[str, _Answer
 
 
 def _answer(found: Any) -> _Answer:
+    from dimred.proof.difference import Difference
+
     return found if isinstance(found, str) else [Difference(*one) for one in found]
 
 
