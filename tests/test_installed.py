@@ -11,6 +11,7 @@ import tarfile
 import zipfile
 from pathlib import Path
 
+import mindspore
 import numpy as np
 import pytest
 from packaging.metadata import Metadata
@@ -240,7 +241,7 @@ def test_an_installed_wheel_proves_a_machine_without_the_clone(wheel: Path, tmp_
     run(sys.executable, "-m", "venv", home, status=0)
     run(home / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-deps", wheel, status=0)
     (site,) = home.glob("lib/python3*/site-packages")
-    (site / "packages.pth").write_text(sysconfig.get_path("purelib"))
+    (site / "packages.pth").write_text(str(Path(mindspore.__file__).parents[1]))
     where = run(home / "bin" / "python", "-c", "import dimred; print(dimred.__file__)", cwd=work, status=0)
     assert where.stdout.startswith(str(site))
     command = (home / "bin" / "dimred", "doctor", "--full", "--device-target", "CPU")
