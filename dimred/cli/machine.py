@@ -7,7 +7,7 @@ import logging
 import os
 import platform
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from datetime import datetime
 from pathlib import Path
@@ -90,11 +90,8 @@ def doctor(
         _show(results[-1])
     if full:
         answers: dict[str, _Answer] = {}
-        for n, port in [(n, port) for _, n, port in steps] if can_compute else ():
-            answers |= _proved(device_target, n, port)
-        if can_compute:
-            answers["a run that is killed and resumed"] = _resumed(device_target)
-        for check, answer in answers.items():
+        for check, answer in _proofs(device_target, [(n, port) for _, n, port in steps]) if can_compute else ():
+            answers[check] = answer
             results.append(_judge(check, answer))
             _show(results[-1])
         print(f"report: {_write_report(device_target, results, answers)}")
@@ -207,6 +204,13 @@ def _last_line(program: str, arguments: list[str], devices: int, target: Target,
     if status:  # a signal stopped it
         raise typer.Exit(status)
     return output.getvalue().strip().splitlines()[-1]
+
+
+def _proofs(target: Target, groups: Sequence[tuple[int, int | None]]) -> Iterator[tuple[str, _Answer]]:
+    """Yield each check of ``--full`` with its answer; ``groups`` has numbers of ranks, and ports to join them."""
+    for n_ranks, port in groups:
+        yield from _proved(target, n_ranks, port).items()
+    yield "a run that is killed and resumed", _resumed(target)
 
 
 def _proved(target: Target, n_ranks: int, port: int | None) -> dict[str, _Answer]:
