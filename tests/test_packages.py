@@ -83,7 +83,6 @@ IMPORTED_LATE = {
     ("dimred/merging/convert.py", "torch"): "may be missing",
     ("dimred/runs/listeners.py", "tensorboardX"): "may be missing",
     ("dimred/runs/use_gpu.py", "dimred"): AFTER_MAKE_READY,
-    ("dimred/workarounds/failed_gradient.py", "mindspore"): "a private name, which may move",
     ("pipelines/machine.py", "dimred"): AFTER_MAKE_READY,
     ("pipelines/machine.py", "mindspore"): AFTER_MAKE_READY,
     ("pipelines/stage_1.py", "dimred"): AFTER_MAKE_READY,
