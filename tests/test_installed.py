@@ -148,8 +148,9 @@ def test_a_clone_is_installed_once_and_again_where_it_was_moved_to(tmp_path: Pat
             clone.rename(moved)
         run("bash", "-c", f". {place}/scripts/install.sh; install", status=0)
     calls = (tmp_path / "calls").read_text().splitlines()
-    assert [call.split()[-1] for call in calls[::2]] == [f"{clone}[test]", f"{moved}[test]"]
-    assert calls[1::2] == ["-c import dimred.pipelines.stage_1, dimred.pipelines.stage_2"] * 2  # to keep its bytecode
+    installed = [call.split()[-1] for call in calls if call.startswith("-m pip install ")]
+    assert installed == [f"{clone}[test]", f"{moved}[test]"]
+    assert calls.count("-c import dimred.pipelines.stage_1, dimred.pipelines.stage_2") == 2  # to keep its bytecode
 
 
 @pytest.mark.slow
