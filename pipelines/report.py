@@ -3,6 +3,7 @@
 The loss in the plane of both stages is not in any file, and is measured here.
 """
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -50,15 +51,16 @@ def report(folder: Path, out: Path, grid: int, n_batches: int, device_target: Ta
     Raises:
         ConfigError: stage 2 is not finished, stage 1 has no epoch yet, or ``out`` holds something else.
     """
+    command = shlex.join(["dimred", "report", str(folder.resolve()), "--out", str(out.resolve())])
     if not (folder / RESULT).exists() and (folder / STAGE_1_CHECKPOINTS).is_dir():
         stage_1 = read_stage_1(folder / STAGE_1_CHECKPOINTS)
-        make_report_folder(out)
+        make_report_folder(out, command)
         return write_stage_1_report(out, stage_1, load_config(StageOneConfig, own_config(folder)))
     run = read_stage_2(folder)
     if not run.checkpoints:
         run = replace(run, missing_sources=(*run.missing_sources, "checkpoints of stage 2"))
     settings = run.config
-    make_report_folder(out)
+    make_report_folder(out, command)
     task = None
     if "data" not in run.missing_sources:
         set_up(settings.seed, device_target)
