@@ -13,10 +13,13 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from dimred.averaging.mean import mean_vector, open_fitting
+from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageOneConfig, StageTwoConfig, load_config
+from dimred.evaluation.predictions import class_name, count_classes
 from dimred.launch.device import Target
+from dimred.report.class_section import ClassView
 from dimred.report.plots import PlanePoints, PlaneView
 from dimred.report.run_page import make_report_folder, write_report, write_stage_1_report
 from dimred.report.run_record import StageTwoRecord, read_stage_1, read_stage_2
@@ -70,10 +73,26 @@ def report(folder: Path, out: Path, grid: int, n_batches: int, device_target: Ta
         now = pins_of_data(task.data, task.images)
         if any(then.get(name, pin.digest) != pin.digest for name, pin in now.items()):
             run = replace(run, missing_sources=(*run.missing_sources, "data"))
-    plane = None
+    plane = classes = None
+    if task is not None and "data" not in run.missing_sources and run.final_weights.is_file():
+        classes = _classes(run, task)
     if task is not None and not run.missing_sources and run.stage_1 is not None and run.stage_1.snapshots:
         plane = _view(run, run.stage_1.snapshots, task, grid, n_batches)
-    return write_report(out, run, plane)
+    return write_report(out, run, plane, classes)
+
+
+def _classes(run: StageTwoRecord, task: Task[StageTwoConfig]) -> ClassView | None:
+    """Count how often the network to use is right on each class; None with a loss or metric of the user's own."""
+    config, split = task.settings, task.settings.data.eval_split
+    if config.loss is not None or config.metric is not None:
+        return None
+    path = run.final_weights
+    from_arrays(list(task.network.get_parameters()), read_checkpoint(path), str(path))
+    _, predictions = task.evaluator.metrics_and_predictions(split)
+    n_classes = config.model.n_classes
+    counts = count_classes(predictions, n_classes)
+    names = [class_name(number, task.images[split].classes) for number in range(n_classes)]
+    return ClassView(split, names, *counts)
 
 
 def _view(

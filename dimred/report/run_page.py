@@ -15,6 +15,7 @@ from dimred.errors import ConfigError
 from dimred.io.atomic import atomic_write, is_temporary, make_folder, remove_leftovers, writable
 from dimred.io.regular_file import read_regular
 from dimred.report import plots
+from dimred.report.class_section import ClassView, add_classes
 from dimred.report.page import Page, Picture, details, key_figures, sentences, table
 from dimred.report.plots import PlaneView, distances, plot_plane
 from dimred.report.run_record import StageOneRecord, StageTwoRecord, on_equal_terms
@@ -48,13 +49,16 @@ def make_report_folder(out: Path, command: str) -> None:
             atomic_write(out / PAGE, f"This report is being made, or was not finished. To make it: {escape(command)}\n")
 
 
-def write_report(out: Path, run: StageTwoRecord, plane: PlaneView | None = None) -> Path:
+def write_report(
+    out: Path, run: StageTwoRecord, plane: PlaneView | None = None, classes: ClassView | None = None
+) -> Path:
     """Write ``report.html`` of a finished stage 2, and each picture as PNG and SVG.
 
     Args:
         out: folder made by ``make_report_folder``; files of an earlier report are replaced one by one.
         run: contents of the run's files.
         plane: data for the picture of the loss surface; None to leave it out.
+        classes: how the network to use does on each class; None to leave it out.
 
     Returns:
         The page's path.
@@ -72,6 +76,8 @@ def write_report(out: Path, run: StageTwoRecord, plane: PlaneView | None = None)
     run.method.add_sections(page)
     if plane is not None:
         _add_plane(page, plane)
+    if classes is not None:
+        add_classes(page, classes)
     _add_choices(page, result)
     sources = {name: source for name, source in result.sources.items() if source}
     folders = {"stage 2": run.folder} if stage_1 is None else {"stage 1": stage_1.folder, "stage 2": run.folder}
