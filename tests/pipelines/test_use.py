@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from safetensors import safe_open
 
+from dimred.config import StageOneConfig, StageTwoConfig, load_config
 from dimred.runs.listeners import numbers
 from tests.helpers.commands import ON_PATH, REPOSITORY, run
 from tests.pipelines.test_tutorial import run_commands, write_files
@@ -107,3 +108,12 @@ def test_a_run_is_logged(used: tuple[Path, str], package: str, tmp_path: Path) -
 def test_the_numbers_of_a_record_have_names() -> None:
     record = {"step": 3, "ended": True, "stop": "no", "metrics": {"f1": {"as_trained": 0.5, "ema": None}}}
     assert dict(numbers(record)) == {"step": 3, "metrics/f1/as_trained": 0.5}
+
+
+def test_its_configurations_are_valid_and_its_programs_compile(tmp_path: Path) -> None:
+    assert write_files(USE, tmp_path) == FILES
+    finish = load_config(StageTwoConfig, tmp_path / "finish.yaml", [])
+    tune = load_config(StageOneConfig, tmp_path / "tune.yaml", ["callback=my_log:to_mlflow"])
+    assert (finish.method, finish.cooldown.rate, tune.metric) == ("cooldown", 0.05, "my_metric:f1")
+    for program in tmp_path.glob("*.py"):
+        compile(program.read_text(), program.name, "exec")
