@@ -78,7 +78,9 @@ def plot_classes(view: ClassView) -> Figure:
     fractions = counts / np.maximum(view.n_items, 1)[:, None]
     size = 2.4 + 0.3 * n_classes
     figure, axes = new_figure((size, size))
-    axes.imshow(fractions, cmap="Blues", vmin=0, vmax=1)
+    edges = np.arange(n_classes + 1) - 0.5
+    axes.pcolormesh(edges, edges, fractions, cmap="Blues", vmin=0, vmax=1)  # imshow would put an image into the SVG
+    axes.invert_yaxis()
     for row, column in np.argwhere(counts).tolist():
         shade = "#fafafa" if fractions[row, column] > 0.5 else "#111111"  # the same in a dark page
         axes.text(column, row, f"{counts[row, column]}", ha="center", va="center", fontsize=7, color=shade)
