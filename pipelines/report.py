@@ -73,7 +73,8 @@ def report(folder: Path, out: Path, grid: int, n_batches: int, device_target: Ta
         now = pins_of_data(task.data, task.images)
         if any(then.get(name, pin.digest) != pin.digest for name, pin in now.items()):
             run = replace(run, missing_sources=(*run.missing_sources, "data"))
-    plane = classes = None
+    plane = None
+    classes = None
     if task is not None and "data" not in run.missing_sources and run.final_weights.is_file():
         classes = _classes(run, task)
     if task is not None and not run.missing_sources and run.stage_1 is not None and run.stage_1.snapshots:

@@ -113,9 +113,13 @@ def test_a_rank_does_not_name_the_signal_that_its_launcher_sends() -> None:
     launcher, rank = socket.socketpair()
     for environment, said in ({LAUNCHER: str(rank.fileno())}, "stopped; "), ({}, "stopped by SIGTERM; "):
         done = subprocess.run(
-            [sys.executable, "-c", code], env=os.environ | environment, pass_fds=[rank.fileno()],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            [sys.executable, "-c", code],
+            env=os.environ | environment,
+            pass_fds=[rank.fileno()],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert f"StoppedError: {said}rank 0 has the last good state, if any; run the same command" in done.stderr
     launcher.close()
     rank.close()
