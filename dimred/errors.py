@@ -93,11 +93,19 @@ class DivergedError(FaultError):
 
 
 class StoppedError(DimredError):
-    """Signal n, such as SIGTERM, ended a run: exit status 128 + n. ``saved`` says what is kept."""
+    """Signal n, such as SIGTERM, ended a run: exit status 128 + n.
 
-    def __init__(self, number: int, saved: str = "", *, settings: Sequence[str] = ()):
+    Args:
+        number: n.
+        saved: what is kept.
+        by_launcher: whether n is the launcher's, which sends SIGTERM whatever signal it got, and has told which.
+        settings: as for ``DimredError``.
+    """
+
+    def __init__(self, number: int, saved: str = "", *, by_launcher: bool = False, settings: Sequence[str] = ()):
         name = "ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
-        super().__init__(f"stopped by {name}" + (f"; {saved}" if saved else ""), settings=settings)
+        stopped = "stopped" if by_launcher else f"stopped by {name}"
+        super().__init__(stopped + (f"; {saved}" if saved else ""), settings=settings)
         self.number = number
         self.exit_status = 128 + number
 

@@ -166,7 +166,7 @@ def _write_page(
         ]
         for name, accuracies in curves.items()
     }
-    make_report_folder(folder)
+    make_report_folder(folder, "bash scripts/demo.sh")
     page = Page(folder, PAGE)
     caption = "Test accuracy over passes, BatchNorm re-estimated in every point."
     page.add(_HEADING, [], table(("what", "passes", "accuracy"), [row.cells() for row in rows]))

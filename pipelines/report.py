@@ -3,6 +3,7 @@
 The loss in the plane of both stages is not in any file, and is measured here.
 """
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -12,10 +13,13 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from dimred.averaging.mean import mean_vector, open_fitting
+from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageOneConfig, StageTwoConfig, load_config
+from dimred.evaluation.predictions import class_name, count_classes
 from dimred.launch.device import Target
+from dimred.report.class_section import ClassView
 from dimred.report.plots import PlanePoints, PlaneView
 from dimred.report.run_page import make_report_folder, write_report, write_stage_1_report
 from dimred.report.run_record import StageTwoRecord, read_stage_1, read_stage_2
@@ -50,15 +54,16 @@ def report(folder: Path, out: Path, grid: int, n_batches: int, device_target: Ta
     Raises:
         ConfigError: stage 2 is not finished, stage 1 has no epoch yet, or ``out`` holds something else.
     """
+    command = shlex.join(["dimred", "report", str(folder.resolve()), "--out", str(out.resolve())])
     if not (folder / RESULT).exists() and (folder / STAGE_1_CHECKPOINTS).is_dir():
         stage_1 = read_stage_1(folder / STAGE_1_CHECKPOINTS)
-        make_report_folder(out)
+        make_report_folder(out, command)
         return write_stage_1_report(out, stage_1, load_config(StageOneConfig, own_config(folder)))
     run = read_stage_2(folder)
     if not run.checkpoints:
         run = replace(run, missing_sources=(*run.missing_sources, "checkpoints of stage 2"))
     settings = run.config
-    make_report_folder(out)
+    make_report_folder(out, command)
     task = None
     if "data" not in run.missing_sources:
         set_up(settings.seed, device_target, mode=settings.mode)
@@ -69,9 +74,26 @@ def report(folder: Path, out: Path, grid: int, n_batches: int, device_target: Ta
         if any(then.get(name, pin.digest) != pin.digest for name, pin in now.items()):
             run = replace(run, missing_sources=(*run.missing_sources, "data"))
     plane = None
+    classes = None
+    if task is not None and "data" not in run.missing_sources and run.final_weights.is_file():
+        classes = _classes(run, task)
     if task is not None and not run.missing_sources and run.stage_1 is not None and run.stage_1.snapshots:
         plane = _view(run, run.stage_1.snapshots, task, grid, n_batches)
-    return write_report(out, run, plane)
+    return write_report(out, run, plane, classes)
+
+
+def _classes(run: StageTwoRecord, task: Task[StageTwoConfig]) -> ClassView | None:
+    """Count how often the network to use is right on each class; None with a loss or metric of the user's own."""
+    config, split = task.settings, task.settings.data.eval_split
+    if config.loss is not None or config.metric is not None:
+        return None
+    path = run.final_weights
+    from_arrays(list(task.network.get_parameters()), read_checkpoint(path), str(path))
+    _, predictions = task.evaluator.metrics_and_predictions(split)
+    n_classes = config.model.n_classes
+    counts = count_classes(predictions, n_classes)
+    names = [class_name(number, task.images[split].classes) for number in range(n_classes)]
+    return ClassView(split, names, *counts)
 
 
 def _view(

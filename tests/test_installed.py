@@ -150,8 +150,9 @@ def test_a_clone_is_installed_once_and_again_where_it_was_moved_to(tmp_path: Pat
             clone.rename(moved)
         run("bash", "-c", f". {place}/scripts/install.sh; install", status=0)
     calls = (tmp_path / "calls").read_text().splitlines()
-    assert [call.split()[-1] for call in calls[::2]] == [f"{clone}[test]", f"{moved}[test]"]
-    assert calls[1::2] == ["-c import dimred.pipelines.stage_1, dimred.pipelines.stage_2"] * 2  # to keep its bytecode
+    installed = [call.split()[-1] for call in calls if call.startswith("-m pip install ")]
+    assert installed == [f"{clone}[test]", f"{moved}[test]"]
+    assert calls.count("-c import dimred.pipelines.stage_1, dimred.pipelines.stage_2") == 2  # to keep its bytecode
 
 
 @pytest.mark.slow
@@ -274,7 +275,7 @@ def test_a_base_install_in_a_fresh_environment_is_small_and_works(wheel: Path, s
     words = ("train", "stage-1", "data", "--config", "digits", "--device-target", "CPU", "--devices", 1, "--dry-run")
     dry = run(dimred_there, *words, cwd=snapshots.parent, status=0).stdout
     (digits,) = home.glob("lib/python3*/site-packages/dimred/pipelines/configs/digits.yaml")
-    assert f"{python.resolve().name} -m dimred.pipelines.stage_1 " in dry
+    assert re.search(rf"{re.escape(str(home))}/bin/python\S* .*-m dimred\.pipelines\.stage_1 ", dry)
     assert f" --config {digits} " in dry
     run(python, "-m", "pip", "install", "--quiet", "twine", status=0)
     run(python, "-m", "twine", "check", "--strict", wheel, sdist, status=0)

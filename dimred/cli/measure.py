@@ -267,7 +267,8 @@ def summary(
     """Print the layers, shapes, parameters and FLOPs of a network.
 
     The total has all matrix products and convolutions, also those that the network calls as functions, such as q @ k in
-    an attention of your own, and the additions, normalisations and average pools of the layers that are listed.
+    an attention of your own, and the additions, normalisations and average pools of the layers that are listed. A MAC,
+    a multiplication and an addition, is two FLOPs.
 
     Example: dimred summary resnet50
 
@@ -310,8 +311,8 @@ def summary(
     of_inputs = " and ".join(_by(one.shape) for one in table.inputs)
     print(
         f"\n{table.n_parameters:,} parameters that train ({4 * table.n_parameters / 2**20:.1f} MiB in float32), "
-        f"{table.n_other:,} others\n{_in_unit(table.flops)}FLOPs for an input of {of_inputs} "
-        f"({_in_unit(table.flops / 2)}multiply-adds)"
+        f"{table.n_other:,} others\n{_in_unit(table.flops, 'FLOPs')} for an input of {of_inputs} "
+        f"({_in_unit(table.flops / 2, 'MACs')})"
     )
     if table.not_counted:
         print(f"products outside layers are not counted: the network can't be compiled ({table.not_counted})")
@@ -336,12 +337,12 @@ def _parse_input(text: str) -> tuple[str, tuple[int, ...]]:
     return kind, tuple(int(number) for number in found[2].split(","))
 
 
-def _in_unit(number: float) -> str:
-    """Format a number with three digits in a unit in which it is at least a tenth: ``0.417 M`` for 416,640."""
+def _in_unit(number: float, noun: str) -> str:
+    """Format a number with three digits in a unit in which it is at least a tenth: ``0.417 MFLOPs`` for 416,640."""
     for least, unit, letter in _UNITS:
         if number >= least:
-            return f"{number / unit:.3g} {letter}"
-    return f"{number:.3g} "
+            return f"{number / unit:.3g} {letter}{noun}"
+    return f"{number:.3g} {noun}"
 
 
 def _by(shape: tuple[int, ...]) -> str:

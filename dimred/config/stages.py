@@ -65,6 +65,7 @@ class StageConfig(Strict):
         "boost": "leave it out; stage_2.method says what stage 2 does",
         "device_num": "use dimred train --devices",
         "device_number": "use dimred train --devices",
+        **dict.fromkeys(("lr", "learning_rate"), "set schedule.peak, in a cooldown cooldown.factor"),
     }
     """A dotted key, or its last parts, of mindspore.boost or of the other stage -> what to do instead."""
 

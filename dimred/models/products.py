@@ -52,6 +52,7 @@ _PRODUCTS: Mapping[str, Callable[[_Operator], int]] = {
     "BatchMatMul": _of_product_with_transposes,
     "BatchMatMulExt": _of_product,
     "Conv2D": _of_convolution,
+    "Conv2DBackpropInput": _of_transposed,  # nn.Conv1dTranspose calls the gradient of a convolution
     "Conv2DTranspose": _of_transposed,
     "Conv3D": _of_convolution,
     "Conv3DTranspose": _of_transposed,

@@ -110,12 +110,37 @@ def plot_metric(
     figure, axes = new_figure()
     label, factor = metric.axis
     if snapshot_range:
-        axes.axvspan(*snapshot_range, color=LIGHT, alpha=0.12, lw=0, label="snapshots taken")
+        first, last = snapshot_range
+        axes.axvspan(first - 1, last, color=LIGHT, alpha=0.12, lw=0, label="snapshots taken")  # epoch e ends at e
     for name, values, colour, width in (("stage 1", plain, PLAIN, 1), ("stage 2", stage_2, STAGE_2, 2)):
         if values:
-            look = {"color": colour, "lw": width, "ms": 2 * width, "label": f"{name}, {statistics}"}
+            label_of_curve = ", ".join(filter(None, (name, statistics)))
+            look = {"color": colour, "lw": width, "ms": 2 * width, "label": label_of_curve}
             axes.plot(list(values), factor * np.array(list(values.values())), "o-", **look)
-    # One collapse would flatten the rest of the curve, so the axis leaves out the worst tenth of stage 1's late epochs.
+    low, high = _axis(metric, plain, stage_2, snapshot_range)
+    axes.set(ylim=(factor * low, factor * high), xlim=(0, max([*plain, *stage_2]) + 1))
+    axes.set(xlabel="epoch", ylabel=label)
+    whole_numbers(axes.xaxis)
+    legend_below(figure, axes, 1)
+    return figure
+
+
+def epochs_beyond_axis(
+    metric: Metric, plain: Mapping[int, float], stage_2: Mapping[int, float], snapshot_range: tuple[int, int] | None
+) -> list[int]:
+    """Return the epochs of stage 1 that ``plot_metric``, given the same arguments, draws outside its axis."""
+    low, high = _axis(metric, plain, stage_2, snapshot_range)
+    return [epoch for epoch, value in plain.items() if not low <= value <= high]
+
+
+def _axis(
+    metric: Metric, plain: Mapping[int, float], stage_2: Mapping[int, float], snapshot_range: tuple[int, int] | None
+) -> tuple[float, float]:
+    """Return the lowest and the highest value of a metric's axis.
+
+    The first epochs, or one collapse, would flatten the rest of the curve. So the axis leaves out the epochs before the
+    first snapshot, and of the others the worst tenth, where they are far off.
+    """
     first = snapshot_range[0] if snapshot_range else 0
     late = [value for epoch, value in plain.items() if epoch >= first] or list(plain.values())
     worst_tenth = {True: (10, 100), False: (0, 90), None: (0, 100)}
@@ -123,11 +148,7 @@ def plot_metric(
     low = min([low, *stage_2.values()])
     high = max([high, *stage_2.values()])
     margin = 0.1 * (high - low) + 0.002
-    axes.set(ylim=(factor * (low - margin), factor * (high + margin)), xlim=(0, max([*plain, *stage_2]) + 1))
-    axes.set(xlabel="epoch", ylabel=label)
-    whole_numbers(axes.xaxis)
-    legend_below(figure, axes, 1)
-    return figure
+    return low - margin, high + margin
 
 
 def plot_losses(stage_1: tuple[np.ndarray, np.ndarray], stage_2: tuple[np.ndarray, np.ndarray]) -> Figure:
@@ -220,8 +241,9 @@ def plot_plane(view: PlaneView) -> Figure:
         label = f"{name}, {distances(points.off)} off the plane"
         farthest = points.off.argmax()
         axes.plot(*points.along.T, marker, color=colour, ms=size, mfc="none", label=label)
-        below = {"xytext": (4, -13), "textcoords": "offset points", "fontsize": 9}
-        axes.annotate(f"{points.off[farthest]:.2g} off", points.along[farthest], **below)
+        box = {"boxstyle": "round,pad=0.1", "fc": "#ffffff", "ec": "none", "alpha": 0.8}
+        below = {"xytext": (4, -13), "textcoords": "offset points", "fontsize": 9, "zorder": 5, "bbox": box}
+        axes.annotate(f"{points.off[farthest]:.2g} off", points.along[farthest], **below)  # above later points
     for point, marker, colour, name in zip(
         view.corners, "sDP", (PLAIN, STAGE_2, AVERAGE), ("start", "final", view.third), strict=True
     ):

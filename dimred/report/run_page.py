@@ -15,6 +15,7 @@ from dimred.errors import ConfigError
 from dimred.io.atomic import atomic_write, is_temporary, make_folder, remove_leftovers, writable
 from dimred.io.regular_file import read_regular
 from dimred.report import plots
+from dimred.report.class_section import ClassView, add_classes
 from dimred.report.page import Page, Picture, details, key_figures, sentences, table
 from dimred.report.plots import PlaneView, distances, plot_plane
 from dimred.report.run_record import StageOneRecord, StageTwoRecord, on_equal_terms
@@ -28,8 +29,12 @@ from dimred.run_files.stage_two_result import AVERAGE, FINAL, START, StageTwoRes
 PAGE = "report.html"
 
 
-def make_report_folder(out: Path) -> None:
+def make_report_folder(out: Path, command: str) -> None:
     """Make the folder of a report, or take that of an earlier report, whose files the new ones replace.
+
+    Args:
+        out: the folder.
+        command: the command that makes the report, for the page of one that was not finished.
 
     Raises:
         ConfigError: the folder holds files but no report, or can't be made.
@@ -41,16 +46,19 @@ def make_report_folder(out: Path) -> None:
             if other := next((path for path in out.iterdir() if not is_temporary(path.name)), None):
                 raise ConfigError(f"--out is {str(out)!r}, which holds {other.name} and no report; name another folder")
             # The page marks the folder as a report's, even if this process is killed before the report is complete.
-            atomic_write(out / PAGE, "This report was not finished; run the same command again.\n")
+            atomic_write(out / PAGE, f"This report is being made, or was not finished. To make it: {escape(command)}\n")
 
 
-def write_report(out: Path, run: StageTwoRecord, plane: PlaneView | None = None) -> Path:
+def write_report(
+    out: Path, run: StageTwoRecord, plane: PlaneView | None = None, classes: ClassView | None = None
+) -> Path:
     """Write ``report.html`` of a finished stage 2, and each picture as PNG and SVG.
 
     Args:
         out: folder made by ``make_report_folder``; files of an earlier report are replaced one by one.
         run: contents of the run's files.
         plane: data for the picture of the loss surface; None to leave it out.
+        classes: how the network to use does on each class; None to leave it out.
 
     Returns:
         The page's path.
@@ -68,6 +76,8 @@ def write_report(out: Path, run: StageTwoRecord, plane: PlaneView | None = None)
     run.method.add_sections(page)
     if plane is not None:
         _add_plane(page, plane)
+    if classes is not None:
+        add_classes(page, classes)
     _add_choices(page, result)
     sources = {name: source for name, source in result.sources.items() if source}
     folders = {"stage 2": run.folder} if stage_1 is None else {"stage 1": stage_1.folder, "stage 2": run.folder}
@@ -98,8 +108,8 @@ def write_stage_1_report(out: Path, run: StageOneRecord, settings: StageOneConfi
         values, _, statistics = on_equal_terms(run, None, metric)
         if values:
             epoch, value = list(values.items())[-1]
-            words = f"{metric.name} on {settings.data.eval_split} after epoch {epoch}, {statistics}"
-            facts.insert(index, (metric.text(value), words))
+            words = [f"{metric.name} on {settings.data.eval_split} after epoch {epoch}", statistics]
+            facts.insert(index, (metric.text(value), ", ".join(filter(None, words))))
     if records := run.average_records:
         loss, epoch, width = (records[-1][name] for name in ("averaged_loss", "epoch", "averaged_window"))
         facts.append((f"{loss:.4f}", f"loss on val of the mean of {width} snapshots, after epoch {epoch}"))
@@ -204,9 +214,10 @@ def _metric_picture(run: StageOneRecord, metric: Metric, stage_2: StageTwoRecord
     if not plain:
         return []
     snapshot_epochs = run.snapshot_epochs(None if stage_2 is None else stage_2.basis)
-    description = (
-        f"{metric.name.capitalize()} over epochs, {statistics}. Stage 1 ends at {metric.text(list(plain.values())[-1])}"
-    )
+    title = f"{metric.name.capitalize()} over epochs"
+    if statistics:
+        title += f", {statistics}"
+    description = f"{title}. Stage 1 ends at {metric.text(list(plain.values())[-1])}"
     if later:
         values = list(later.values())
         description += f"; stage 2 starts at {metric.text(values[0])}"
@@ -216,9 +227,10 @@ def _metric_picture(run: StageOneRecord, metric: Metric, stage_2: StageTwoRecord
     if ends:
         description += f"; snapshots were taken in epochs {ends[0]} to {ends[1]}"
     figure = plots.plot_metric(metric, plain, later, ends, statistics)
-    caption = f"{metric.name.capitalize()} over epochs, {statistics} in every point. "
-    if metric.higher_is_better is not None:
-        caption += "The axis leaves out single collapses."
+    caption = f"{title}."
+    if left_out := plots.epochs_beyond_axis(metric, plain, later, ends):
+        numbers = ", ".join(map(str, left_out))
+        caption += f" The axis leaves out stage 1's {'epoch' if len(left_out) == 1 else 'epochs'} {numbers}."
     return [Picture("metric", figure, f"{description}.", caption)]
 
 

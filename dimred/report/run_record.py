@@ -169,13 +169,18 @@ def on_equal_terms(
 
     Returns:
         Epoch -> value for stage 1; the same for stage 2, whose epochs continue stage 1's; and a description of the
-        statistics, which are re-estimated ones if both stages measured with them.
+        statistics, which are re-estimated ones if both stages measured with them. It is empty if none of them did, as
+        for a network without BatchNorm.
     """
-    both_reestimate = bool(stage_1.by_epoch(metric, REESTIMATED)) and (stage_2 is None or stage_2.result.is_reestimated)
-    kind = REESTIMATED if both_reestimate else AS_TRAINED
+    reestimate = [bool(stage_1.by_epoch(metric, REESTIMATED))]
+    if stage_2 is not None:
+        reestimate.append(stage_2.result.is_reestimated)
+    kind = REESTIMATED if all(reestimate) else AS_TRAINED
     points = {} if stage_2 is None else stage_2.by_point(kind)
     first = 0 if stage_2 is None else stage_2.stage_1_epochs
-    statistics = "BatchNorm re-estimated" if both_reestimate else "statistics as trained"
+    statistics = ""
+    if any(reestimate):
+        statistics = "BatchNorm re-estimated" if all(reestimate) else "statistics as trained"
     return stage_1.by_epoch(metric, kind), {first + epoch: value for epoch, value in points.items()}, statistics
 
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dimred.checkpoints.states import RunStates
 from dimred.errors import DataError, DimredError, DivergedError, FaultError, StoppedError
 from dimred.io.atomic import describe_os_error
+from dimred.launch.channel import has_launcher
 
 
 @contextmanager
@@ -41,7 +42,7 @@ def _fault_of(error: Exception, states: RunStates | None, is_kept: bool) -> Dimr
         return "rank 0 has the last good state, if any" if states is None else states.newest_in_words()
 
     if isinstance(error, StoppedError):
-        return StoppedError(error.number, f"{kept()}; {go_on}")
+        return StoppedError(error.number, f"{kept()}; {go_on}", by_launcher=has_launcher())
     if isinstance(error, DivergedError):
         return DivergedError(
             f"{error}; {kept()}, but the same steps would diverge again: train in a new folder with a lower "

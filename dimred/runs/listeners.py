@@ -55,7 +55,7 @@ class TensorBoard:
         self.close = self._events.close
 
     def __call__(self, record: Record) -> None:
-        for name, value in _numbers(record):
+        for name, value in numbers(record):
             self._write(int(record["step"]), summary=self._scalar(name, value))
         if time.monotonic() - self._flushed_at > _SECONDS_BETWEEN_FLUSHES:  # each waits for the disk
             self._events.flush()
@@ -65,10 +65,10 @@ class TensorBoard:
         self._events.write_event(self._event(step=step, wall_time=time.time(), **content))
 
 
-def _numbers(record: Record, prefix: str = "") -> Iterator[tuple[str, float]]:
+def numbers(record: Record, prefix: str = "") -> Iterator[tuple[str, float]]:
     """Yield the numbers of a record by name; those of an object within it are named KEY/NAME."""
     for key, value in record.items():
         if isinstance(value, dict):
-            yield from _numbers(value, f"{prefix}{key}/")
+            yield from numbers(value, f"{prefix}{key}/")
         elif isinstance(value, int | float) and not isinstance(value, bool):
             yield prefix + key, value

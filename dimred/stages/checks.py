@@ -208,6 +208,8 @@ def log_plan_of_stage_1(config: StageOneConfig, steps_per_epoch: int, disk: int)
         )
     elif n_snapshots <= N_COMPONENTS:
         hint = f"a search in {N_COMPONENTS} directions would need {N_COMPONENTS + 1}"
+        if n_snapshots > 1:
+            hint += f"; give stage 2 --set search.n_components={n_snapshots - 1}, or keep more"
         _log.info(f"this run keeps {number_of(n_snapshots, 'snapshot')}; {hint}")
 
 

@@ -43,7 +43,9 @@ def check_enough(n_snapshots: int, n_components: int, kind: str, folder: Path) -
     least = n_components + (kind == "pca")
     if n_snapshots < least:
         most = n_snapshots - (kind == "pca")
-        fewer = f", or ask for n_components = {most} or fewer" if most else ""
+        fewer = ""
+        if most > 0:
+            fewer = f", or ask for {most} or fewer: --n-components {most}, in stage 2 --set search.n_components={most}"
         raise SeriesError(
             f"n_components is {n_components}, which needs at least {least} snapshots; {folder} gives {n_snapshots}. "
             f"Save more snapshots in stage 1{fewer}.",

@@ -19,5 +19,6 @@ def avoid_litter() -> None:
 
 
 def _silence_cell_finalisers() -> None:
-    if "mindspore" in sys.modules:
-        sys.modules["mindspore"].nn.Cell.__del__ = lambda self: None
+    mindspore = sys.modules.get("mindspore")
+    if mindspore is not None:
+        mindspore.nn.Cell.__del__ = lambda self: None

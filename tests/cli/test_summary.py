@@ -28,7 +28,7 @@ def test_a_table_for_people_and_json_for_programs() -> None:
     assert result["function_flops"] == 0
     assert result["inputs"] == [{"shape": [1, 3, 16, 16], "type": "float32"}]
     assert lines[-1] == (
-        f"{result['flops'] / 1e6:.3g} MFLOPs for an input of 1x3x16x16 ({result['flops'] / 2e6:.3g} M multiply-adds)"
+        f"{result['flops'] / 1e6:.3g} MFLOPs for an input of 1x3x16x16 ({result['flops'] / 2e6:.3g} MMACs)"
     )
     assert sum(layer["n_parameters"] for layer in result["layers"]) == 19954
 
@@ -39,7 +39,7 @@ def test_a_user_s_own_network(tmp_path: Path) -> None:
     )
     process = dimred_here("summary", "own:build", "--input", "1,7", "--classes", "2", cwd=tmp_path, status=0)
     assert "16 parameters" in process.stdout
-    assert "\n30 FLOPs for an input of 1x7 (15 multiply-adds)\n" in process.stdout
+    assert "\n30 FLOPs for an input of 1x7 (15 MACs)\n" in process.stdout
 
 
 def test_a_network_of_tokens_with_two_inputs(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_a_network_of_tokens_with_two_inputs(tmp_path: Path) -> None:
     rows = [line.split() for line in shown[1:4]]
     assert rows[0] == ["embedding", "Embedding", "1x5", "1x5x8", "80", "0"]
     assert rows[2] == ["functions", "products", "outside", "layers", "0", "400"]
-    assert shown[-1] == "0.4 kFLOPs for an input of 1x5 and 1x5 (0.2 k multiply-adds)"
+    assert shown[-1] == "0.4 kFLOPs for an input of 1x5 and 1x5 (0.2 kMACs)"
 
 
 def test_an_input_of_another_form_is_refused(tmp_path: Path) -> None:

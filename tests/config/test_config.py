@@ -122,7 +122,11 @@ def test_a_file_is_refused_with_every_mistake_in_either_section(tmp_path: Path) 
         ("dat.batch_size=3", "unknown key 'dat'; did you mean 'data'?"),
         ("batch_size=3", "unknown key 'batch_size'; did you mean 'data.batch_size'?"),
         ("data.colour=3", "unknown key 'data.colour'; allowed in data: dataset, image_size, batch_size, "),
+<<<<<<< HEAD
         ("lr=3", "unknown key 'lr'; allowed: seed, mode, model, data, "),
+=======
+        ("zz=3", "unknown key 'zz'; allowed: seed, model, data, "),
+>>>>>>> use2
         ("schedule.peak=3", "--set is 'schedule.peak=3', but schedule is a key of stage_1; leave it out here"),
         ("stage_2.search.rho=1", "--set takes keys of the stage that runs, such as search.rho=..., and stage 2's with"),
         ("optimizer.name=sgd", "optimizer is a key of stage_1; leave it out here"),
@@ -153,6 +157,7 @@ def test_a_file_is_refused_with_every_mistake_in_either_section(tmp_path: Path) 
         ("search.pca_mat_path=a.npy", "search.pca_mat_path is not a key: give the argument PCA_MAT of dimred train"),
         ("dim_reduce.weight_load_dir=a", "dim_reduce.weight_load_dir is not a key: give it to dimred pca --ckpt-dir"),
         ("device_number=8", "device_number is not a key: use dimred train --devices"),
+        ("lr=0.1", "lr is not a key: set schedule.peak, in a cooldown cooldown.factor"),
         ("dat={batch_size: 3}", "unknown key 'dat'; did you mean 'data'?"),
         ("search.n_component=0", "search.n_components is 0; it must be greater than or equal to 1"),
         ("data.mean=[1, 2]", "data.mean has 2 values and data.std 3; give each three values, or one for grey images"),

@@ -5,7 +5,14 @@ from pathlib import Path
 
 import numpy as np
 
-from dimred.report.plots import plot_curve, plot_losses, plot_metric, plot_spectrum, save_figure
+from dimred.report.plots import (
+    epochs_beyond_axis,
+    plot_curve,
+    plot_losses,
+    plot_metric,
+    plot_spectrum,
+    save_figure,
+)
 from dimred.run_files.metric import ACCURACY, Metric
 
 
@@ -26,6 +33,18 @@ def test_the_axis_leaves_out_single_collapses_but_nothing_where_better_is_not_kn
     for metric, held in ((ACCURACY, [0.5, 0.7]), (replace(ACCURACY, higher_is_better=None), [0.2, 0.5, 0.7])):
         low, high = plot_metric(metric, plain, {}, None, "as trained").axes[0].get_ylim()
         assert [value for value in (0.2, 0.5, 0.7) if low < 100 * value < high] == held
+        assert epochs_beyond_axis(metric, plain, {}, None) == ([] if 0.2 in held else [38])
+
+
+def test_the_band_of_the_snapshots_has_the_whole_epochs_in_which_they_were_taken() -> None:
+    """An epoch's point stands at its end, and one epoch has a width."""
+    plain = {1: 0.1, 2: 0.5, 3: 0.6}
+    for epochs in ((2, 3), (3, 3)):
+        axes = plot_metric(ACCURACY, plain, {}, epochs, "").axes[0]
+        [band] = axes.patches
+        assert (band.get_x(), band.get_x() + band.get_width()) == (epochs[0] - 1, epochs[1])
+        assert [line.get_label() for line in axes.lines] == ["stage 1"]
+    assert epochs_beyond_axis(ACCURACY, plain, {}, (2, 3)) == [1]
 
 
 def test_the_same_figure_gives_the_same_svg(tmp_path: Path) -> None:

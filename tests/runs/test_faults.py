@@ -2,10 +2,15 @@
 
 import errno
 import math
+import os
+import socket
+import subprocess
+import sys
 
 import pytest
 
 from dimred.errors import DataError, DivergedError, FaultError
+from dimred.launch.channel import LAUNCHER
 from dimred.runs.faults import DivergenceDetector, translate_errors
 
 
@@ -95,3 +100,26 @@ def test_too_little_memory_is_one_line_that_says_what_to_lower() -> None:
     assert "\n" not in str(found.value)
     with pytest.raises(RuntimeError, match="another"), translate_errors(None):
         raise RuntimeError("another")
+
+
+def test_a_rank_does_not_name_the_signal_that_its_launcher_sends() -> None:
+    """After ctrl-C the launcher sends SIGTERM, and has said what it got."""
+    code = (
+        "from dimred.errors import StoppedError\n"
+        "from dimred.runs.faults import translate_errors\n"
+        "with translate_errors(None):\n"
+        "    raise StoppedError(15)\n"
+    )
+    launcher, rank = socket.socketpair()
+    for environment, said in ({LAUNCHER: str(rank.fileno())}, "stopped; "), ({}, "stopped by SIGTERM; "):
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env=os.environ | environment,
+            pass_fds=[rank.fileno()],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert f"StoppedError: {said}rank 0 has the last good state, if any; run the same command" in done.stderr
+    launcher.close()
+    rank.close()

@@ -29,7 +29,11 @@ OTHER = WeightLayout(("conv.weight", "other"), ((1, M // 3), (M - M // 3,)))
 @pytest.mark.parametrize(
     ("arguments", "error", "words"),
     [
-        ({"n_components": 12}, SeriesError, r"is 12, which needs at least 13 .* gives 12\. .* 11 or fewer"),
+        (
+            {"n_components": 12},
+            SeriesError,
+            r"is 12, which needs at least 13 .* gives 12\. .* 11 or fewer: .*--set search.n_components=11",
+        ),
         ({"n_components": 13, "kind": "snapshots"}, SeriesError, "at least 13"),
         ({"n_components": 0}, ConfigError, "n_components is 0"),
         ({"n_components": True}, ConfigError, "n_components is True"),
