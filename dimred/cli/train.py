@@ -42,9 +42,7 @@ def train(
         ),
     ] = None,
     model: Annotated[str | None, _named("Network, yours as package.module:factory (model.name).")] = None,
-    dataset: Annotated[
-        str | None, _named("mnist, cifar10, cifar100, or your own, package.module:factory (data.dataset).")
-    ] = None,
+    dataset: Annotated[str | None, _named("mnist, cifar10, cifar100, or your own (data.dataset).")] = None,
     loss: Annotated[str | None, _named("Your own loss, such as mindspore.nn:MSELoss (loss).")] = None,
     metric: Annotated[str | None, _named("Your own metric, package.module:factory (metric).")] = None,
     devices: Annotated[
