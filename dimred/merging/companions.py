@@ -86,7 +86,7 @@ def _files_below(folder: Path) -> Iterator[Path]:
             yield path
         elif path.is_dir() and path.resolve() not in folder.resolve().parents:
             if any(file.name.endswith(_OF_WEIGHTS) for file in path.rglob("*")):
-                _log.info(f"{path} is neither averaged nor copied: it has other weights")
+                _log.info(f"{path} is neither averaged nor copied: it has weights of its own")
             else:
                 yield from _files_below(path)
 

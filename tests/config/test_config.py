@@ -122,11 +122,7 @@ def test_a_file_is_refused_with_every_mistake_in_either_section(tmp_path: Path) 
         ("dat.batch_size=3", "unknown key 'dat'; did you mean 'data'?"),
         ("batch_size=3", "unknown key 'batch_size'; did you mean 'data.batch_size'?"),
         ("data.colour=3", "unknown key 'data.colour'; allowed in data: dataset, image_size, batch_size, "),
-<<<<<<< HEAD
-        ("lr=3", "unknown key 'lr'; allowed: seed, mode, model, data, "),
-=======
-        ("zz=3", "unknown key 'zz'; allowed: seed, model, data, "),
->>>>>>> use2
+        ("zz=3", "unknown key 'zz'; allowed: seed, mode, model, data, "),
         ("schedule.peak=3", "--set is 'schedule.peak=3', but schedule is a key of stage_1; leave it out here"),
         ("stage_2.search.rho=1", "--set takes keys of the stage that runs, such as search.rho=..., and stage 2's with"),
         ("optimizer.name=sgd", "optimizer is a key of stage_1; leave it out here"),
