@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from dimred.errors import FaultError
+from dimred.io.regular_file import read_regular
 from dimred.launch.device import Target
 from dimred.proof.difference import Difference
 from dimred.run_files.run_names import STAGE_1_CHECKPOINTS
@@ -57,4 +58,4 @@ def killed_and_resumed(folder: Path, device_target: Target) -> list[Difference]:
 
 
 def _files(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*.ckpt")}
+    return {str(path.relative_to(folder)): read_regular(path) for path in folder.rglob("*.ckpt")}
