@@ -65,6 +65,7 @@ class Regression(nn.Cell):
 
 @pytest.mark.parametrize("mode", [pytest.param("graph", marks=pytest.mark.slow), "pynative"], indirect=True)
 def test_a_search_repeats_the_masks_of_a_step_and_draws_others_in_the_next(mode: str) -> None:
+    ms.set_seed(3)
     attention = nn.MultiheadAttention(WIDTH, N_HEADS, dropout=0.5)
     network = Regression(attention)
     names = [parameter.name for parameter in network.get_parameters()]
@@ -72,7 +73,6 @@ def test_a_search_repeats_the_masks_of_a_step_and_draws_others_in_the_next(mode:
     assert [parameter.name for parameter in network.get_parameters()] == names
     assert attention.dropout == 0.5  # one that is used elsewhere, too, still drops there
     x = draw(N, N_QUERIES, WIDTH)
-    ms.set_seed(3)
     for number in range(3):
         result = step(x)
         assert result.accepted
