@@ -171,7 +171,7 @@ def test_a_script_behind_a_link_runs_in_the_environment_it_is_called_in(tmp_path
     command = ("bash", link, "data", "--config", "digits", "--dry-run", "--devices", 1)
     for environment in ({"PATH": f"{full.parent}:{os.environ['PATH']}"}, {"DIMRED_PYTHON": str(full)}):
         done = run(*command, cwd=tmp_path, environment=environment, status=0)
-        assert f"{full} -m dimred.pipelines.stage_1 {tmp_path}/data" in done.stdout
+        assert f"{full} -P -m dimred.pipelines.stage_1 {tmp_path}/data" in done.stdout
     refused = run(*command, cwd=tmp_path, environment={"DIMRED_PYTHON": str(empty)}, status=2)
     assert refused.stderr.startswith(f"error: DIMRED_PYTHON is '{empty}', which lacks dimred; '{empty}' -m pip install")
     refused = run(*command, cwd=tmp_path, environment={"DIMRED_PYTHON": "gone"}, status=2)
