@@ -1,4 +1,4 @@
-"""The configuration that a run has begun with, and pins of everything else that it depends on."""
+"""The configuration that a run began with, and pins of everything else that it depends on."""
 
 import json
 import logging
@@ -32,12 +32,12 @@ FREE_KEYS = frozenset(
         "callback",
     }
 )
-"""Keys that may be changed when a run is resumed: they set where it ends, or leave its weights as they are. Some of
-them may not in some configurations, see ``StageConfig.fixed_keys``."""
+"""Keys that may change when a run is resumed: they set where it ends, or do not affect its weights. Some
+configurations fix some of them; see ``StageConfig.fixed_keys``."""
 
 
 class Pin(NamedTuple):
-    """Something that a run depends on and that is not in its folder.
+    """Something outside a run's folder that the run depends on.
 
     Attributes:
         digest: stands for the content; equal contents have equal digests.
@@ -63,9 +63,8 @@ class Begun(Generic[Settings]):
     """A run that has begun, as described by ``config.yaml`` and ``pins.json`` in its folder.
 
     Attributes:
-        config: the configuration to go on with.
-        pins: what the run depends on and does not have in its folder: ``devices``, ``DATA/train``, ``WEIGHTS`` and so
-            on.
+        config: the configuration to continue with.
+        pins: what the run depends on outside its folder: ``devices``, ``DATA/train``, ``WEIGHTS`` and so on.
     """
 
     config: Settings
@@ -78,7 +77,7 @@ class Begun(Generic[Settings]):
         """Read the configuration and the pins of the run in a folder, and set the free keys that are given.
 
         Args:
-            out: folder of the run.
+            out: the run's folder.
             stage: the model of its configuration.
             config: the file that was given; None for none.
             overrides: each ``key=value`` that was given.
@@ -87,9 +86,9 @@ class Begun(Generic[Settings]):
             The run; None if none has begun there.
 
         Raises:
-            ConfigError: a key that is not free is given with another value, and the message names all of these; or the
+            ConfigError: a key that is not free is given with another value (the message names all such keys); or the
                 run's own configuration is damaged.
-            RunError: the pins of the run are damaged, or of an unknown version.
+            RunError: the run's pins are damaged, or have an unknown version.
         """
         pins = _read_pins(out / PINS)
         if pins is None:
@@ -123,11 +122,11 @@ class Begun(Generic[Settings]):
         return cls(stage.checked(values), pins)
 
     def check(self, pins: Mapping[str, Pin]) -> None:
-        """Check that everything that the run depends on has the same content as before, wherever it is now.
+        """Check that everything the run depends on has the same content as before, wherever it is now.
 
         Args:
-            pins: the pins of everything that it depends on now. A split that was read only then, or is read only now,
-                is no difference.
+            pins: the pins of everything it depends on now. A split that was read only then, or is read only now, is no
+                difference.
 
         Raises:
             ConfigError: some content has changed; the message names all changes.
@@ -153,12 +152,12 @@ def _in_words(pin: Pin | None) -> str:
 
 
 def write_pins(out: Path, pins: Mapping[str, Pin]) -> None:
-    """Write ``pins.json``. If the file exists, a run has begun, and rank 0 has a state to go on from."""
+    """Write ``pins.json``. Once the file exists, the run has begun, and rank 0 has a state to resume from."""
     write_checksummed(out / PINS, PINNED, {"pins": {name: list(pin) for name, pin in pins.items()}})
 
 
 def _read_pins(path: Path) -> dict[str, Pin] | None:
-    """Read the pins of a run, None if there are none; RunError if they are damaged, or of an unknown version."""
+    """Read a run's pins, or None if there are none; RunError if they are damaged, or have an unknown version."""
     try:
         content = read_checksummed(path, PINNED)
     except FileNotFoundError:

@@ -42,13 +42,13 @@ def set_up(
 ) -> Ranks:
     """Choose the device and the mode, seed the global generators of MindSpore and NumPy, and join the ranks.
 
-    On a GPU float32 is computed in float32, without TF32, unless ``set_precision`` allows it.
+    A GPU computes float32 in float32, without TF32, unless ``set_precision`` allows it.
 
     Args:
         seed: must be the same on all ranks, so that they start from the same weights.
-        device_target: the kind of device to compute on, for which ``make_ready`` has prepared this process.
-        all_reduce_split: the numbers, from 0, of the gradients that end a fused all-reduce; () fuses none. Only for
-            several ranks on Ascend.
+        device_target: the kind of device to compute on; ``make_ready`` has prepared this process for it.
+        all_reduce_split: indices of the gradients that end a fused all-reduce; () fuses none. Only for several ranks
+            on Ascend.
         deterministic: whether kernels and collectives are to give the same bits in every run.
         mode: graph or pynative.
 
@@ -92,7 +92,7 @@ def choose_device(target: Target, *, tf32: bool = False) -> None:
 
 
 def _compute_once(target: Target) -> None:
-    """Start the device, which may take a quarter of an hour, see ``dimred.launch.gpu``, or say why it does not start.
+    """Start the device, or say why it does not start; this may take a quarter of an hour (see ``dimred.launch.gpu``).
 
     Raises:
         ConfigError: the device can't compute.
@@ -142,7 +142,7 @@ def set_precision(settings: StageConfig) -> None:
 
 
 def compile_at(level: str | None, cell: nn.Cell) -> None:
-    """Set how far the graphs of a cell, and of each cell inside it, are compiled, unless it has a setting already.
+    """Set how far a cell and the cells inside it are compiled, except those that already have a setting.
 
     Args:
         level: ``precision.jit_level``; None for MindSpore's choice.

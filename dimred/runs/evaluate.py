@@ -54,7 +54,7 @@ class Classes(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """What was measured of a network.
+    """The measurements of a network.
 
     Attributes:
         split: the split.
@@ -62,7 +62,7 @@ class Evaluation(NamedTuple):
         figures: name of the metric -> kind of BatchNorm statistics -> value.
         n_batches: training batches over which the statistics were re-estimated; None if they were not.
         classes: how the network does on each class; None with a metric of the user's own.
-        is_of_whole_split: whether the metric is one number for the whole split, and no mean over samples.
+        is_of_whole_split: whether the metric is one number for the whole split, rather than a mean over samples.
     """
 
     split: str
@@ -94,13 +94,13 @@ def evaluate(
     """Measure weights on ``data.eval_split`` with their own BatchNorm statistics, and with re-estimated ones.
 
     Weights without statistics, such as a merge of snapshots, are measured with re-estimated ones alone. Classes and
-    predictions are those of the network with its own statistics, if it has them.
+    predictions are taken with the network's own statistics, if it has them.
 
     Args:
-        config: what both stages share.
+        config: the keys that both stages share.
         data: DATA, as the user typed it.
         weights: the checkpoint.
-        device_target: the kind of device that computes, which is ready.
+        device_target: the kind of device that computes; it is ready.
         save: a new file for the network with re-estimated statistics; None for none.
         predictions: a new CSV file with a line for each sample; None for none.
 
@@ -149,7 +149,7 @@ def evaluate(
 
 
 def _check_labels(task: Task[StageConfig], split: str) -> None:
-    """Check on the first batch that each sample has one label, the number of a class."""
+    """Check on the first batch that each sample's label is a class number."""
     *_, labels = next(task.images[split].evaluation().create_tuple_iterator(num_epochs=1))
     if labels.ndim != 1 or labels.dtype != ms.int32:
         raise ConfigError(
@@ -159,7 +159,7 @@ def _check_labels(task: Task[StageConfig], split: str) -> None:
 
 
 def _load(task: Task[StageConfig], arrays: dict[str, Any], named: str) -> bool:
-    """Load the weights, and return whether their statistics were there; warn of a number that is not finite."""
+    """Load the weights, and return whether they came with statistics; warn of a number that is not finite."""
     statistics = {value.name for value in moving_statistics(task.network)}
     absent = statistics if statistics.isdisjoint(arrays) else set()
     parameters = [value for value in task.network.get_parameters() if value.name not in absent]
@@ -171,6 +171,6 @@ def _load(task: Task[StageConfig], arrays: dict[str, Any], named: str) -> bool:
 
 
 def choice_warning(run: Path, split: str) -> str | None:
-    """Return a warning if a split also chose the network of a run; otherwise None."""
+    """Return a warning if a split also chose a run's network; otherwise None."""
     stage = StageTwoConfig if (run / STAGE_2_CHECKPOINTS).is_dir() else StageOneConfig
     return load_config(stage, own_config(run), [f"data.eval_split={split}"]).eval_split_warning()

@@ -13,10 +13,10 @@ from dimred.launch.channel import has_launcher
 
 @contextmanager
 def translate_errors(states: RunStates | None, *, is_kept: bool = True) -> Iterator[None]:
-    """Turn a fault inside the block into an error that says what failed, what is kept, and how to go on.
+    """Turn a fault inside the block into an error that says what failed, what is kept, and how to continue.
 
     Args:
-        states: the states of the run, on rank 0; None elsewhere.
+        states: the run's states, on rank 0; None elsewhere.
         is_kept: whether the run's files are kept; otherwise there is nothing to resume.
 
     Raises:
@@ -60,7 +60,7 @@ def _fault_of(error: Exception, states: RunStates | None, is_kept: bool) -> Dimr
     return None
 
 
-# MindSpore's words on CPU and on devices; the pattern finds the one of its many lines that has the size.
+# MindSpore's words on CPU and on devices; among its many lines, the pattern finds the one with the size.
 _NO_MEMORY = re.compile(r"^.*(memory isn't enough|out of memory).*$", re.IGNORECASE | re.MULTILINE)
 
 _WINDOW = 10  # losses judged together, because a dynamic loss scale begins with a few overflows in a row
@@ -68,17 +68,16 @@ _EXPLOSION = 100.0  # times the size of the first loss, or times 1 if that is la
 
 
 class DivergenceDetector:
-    """A detector that raises an error when the training diverges, before it has cost days.
+    """A detector that raises an error when training diverges, before it has cost days.
 
-    Ten losses at a time are judged together. The training diverges if none of them is finite, or if the absolute value
-    of each finite one is more than a hundred times the larger of 1 and the absolute value of the run's first loss. The
-    losses are means over all ranks, so all ranks agree.
+    It judges ten losses at a time. Training diverges if none of them is finite, or if each finite one exceeds
+    100 max(1, |first loss of the run|) in absolute value. The losses are means over all ranks, so all ranks agree.
 
     Args:
-        first_loss: first finite loss of a run that is resumed; None for a new run.
+        first_loss: the first finite loss, if the run is resumed; None for a new run.
 
     Attributes:
-        first_loss: the first finite loss of the run; None until there is one.
+        first_loss: the run's first finite loss; None until there is one.
     """
 
     def __init__(self, first_loss: float | None = None):

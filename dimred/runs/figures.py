@@ -1,4 +1,4 @@
-"""Measure the network of a run, and log the figures."""
+"""Measure a run's network, and log the figures."""
 
 import logging
 from collections.abc import Callable
@@ -19,7 +19,7 @@ class RunFigures:
     """The last figures of a run's network on ``data.eval_split``, for each metric and kind.
 
     Args:
-        task: the task of the stage.
+        task: the stage's task.
 
     Attributes:
         metrics: the metrics, the main one first.
@@ -38,11 +38,11 @@ class RunFigures:
     def measure(self, step: Step, choose: Callable[[], object] | None = None) -> None:
         """Measure the network as trained, with re-estimated BatchNorm statistics, and with the EMA's weights.
 
-        In schedule-free training the averaged point is measured. Training goes on as if nothing had been measured.
+        Schedule-free training is measured at its averaged point. The measurement leaves the training unchanged.
 
         Args:
-            step: the step, which has the optimizer and the EMA.
-            choose: measures on ``val``; called while BatchNorm has the statistics with which the network would be kept.
+            step: the step with the optimizer and the EMA.
+            choose: measures on ``val``; called while BatchNorm has the statistics that would be kept with the network.
         """
         with weights_to_use(step.optimizer), preserved(moving_statistics(self._task.network)):
             self.measure_final()
@@ -53,9 +53,9 @@ class RunFigures:
                 self._note(EMA)
 
     def measure_final(self) -> None:
-        """Measure the network as it is, and with re-estimated BatchNorm statistics, which it then keeps.
+        """Measure the network as it is, then re-estimate its BatchNorm statistics, keep them, and measure again.
 
-        Without ``reestimates`` the second measurement is left out, and the network stays as it is.
+        Without ``reestimates`` there is no second measurement, and the network stays as it is.
         """
         self.values = {}
         self._note(AS_TRAINED)
@@ -64,7 +64,7 @@ class RunFigures:
             self._note(REESTIMATED)
 
     def of_average(self) -> Figures:
-        """Return the figures of a network whose BatchNorm statistics the caller has re-estimated; ``values`` stays."""
+        """Return the network's figures after the caller has re-estimated its statistics; ``values`` does not change."""
         kind = REESTIMATED if self._task.evaluator.has_batch_norm else AS_TRAINED
         values = self._task.evaluator.metrics(self._split)
         return {metric.name: {kind: value} for metric, value in zip(self.metrics, values, strict=True)}
@@ -94,7 +94,7 @@ class RunFigures:
     def log_end(self, network: Path, is_reestimated: bool, is_kept: bool) -> None:
         """Log how good the network is, and where its file is.
 
-        Programs look for ``{'Accuracy': 0.88}``, which is the main metric of that file.
+        Programs look for ``{'Accuracy': 0.88}``, the main metric of that file.
 
         Args:
             network: the file to use.

@@ -23,7 +23,7 @@ _OF_TRAINING = ("epoch", "loss_scale.*", "schedule_free.*")
 
 @dataclass(frozen=True, eq=False)
 class FirstWeights:
-    """A checkpoint from which a network begins, and which of its arrays the network takes.
+    """A checkpoint that a network begins from, and the arrays that the network takes from it.
 
     Attributes:
         path: the file.
@@ -43,20 +43,20 @@ class FirstWeights:
 
 
 def read_first_weights(path: Path, new: Sequence[str], network: nn.Cell) -> FirstWeights:
-    """Read a checkpoint, and find what the network takes from it: every array that has a parameter's name and shape.
+    """Read a checkpoint, and select every array that has the name and shape of a network parameter.
 
-    Everything else must be named: parameters that keep their fresh values, and arrays that nothing takes. Only the
-    state of a training need not be: whole numbers, arrays named ``<state>.<weight>`` in the shape of a weight of the
-    file, as MindSpore's optimizers and ``EMA`` name theirs, and dimred's epoch and loss scale.
+    ``new`` must name everything else: parameters that keep their fresh values, and arrays that no parameter takes. The
+    only exception is training state: whole numbers, arrays named ``<state>.<weight>`` with the shape of that weight in
+    the file (the naming of MindSpore's optimizers and ``EMA``), and dimred's epoch and loss scale.
 
     Args:
         path: the file.
-        new: patterns of the names that are left as they are; ``*`` stands for any text.
+        new: patterns for the names that are left as they are; ``*`` stands for any text.
         network: the network.
 
     Raises:
         CheckpointError: the file can't be read.
-        ConfigError: something is neither taken nor named, or a pattern matches nothing; the message lists it all.
+        ConfigError: something is neither taken nor named, or a pattern matches nothing; the message lists all of it.
     """
     title = f"model.weights {str(path)!r}"
     in_file = read_checkpoint(path)
@@ -92,7 +92,7 @@ def read_first_weights(path: Path, new: Sequence[str], network: nn.Cell) -> Firs
 
 
 def _misfits(wanted: Mapping[str, Parameter], in_file: Mapping[str, np.ndarray]) -> Iterator[str]:
-    """Yield a line about each parameter whose array is not in the file, or has another shape or kind of numbers."""
+    """Yield a line about each parameter whose array is missing, or has a different shape or kind of number."""
     for name, parameter in wanted.items():
         array = in_file.get(name)
         if array is None:
@@ -105,7 +105,7 @@ def _misfits(wanted: Mapping[str, Parameter], in_file: Mapping[str, np.ndarray])
 
 
 def _is_state(name: str, in_file: Mapping[str, np.ndarray]) -> bool:
-    """Return whether an array of a file is the state of a training."""
+    """Return whether an array in a file is training state."""
     array = in_file[name]
     _, _, weight = name.partition(".")
     is_slot = weight in in_file and in_file[weight].shape == array.shape
@@ -113,5 +113,5 @@ def _is_state(name: str, in_file: Mapping[str, np.ndarray]) -> bool:
 
 
 def _kinds(parameter: Parameter) -> str:
-    """Return the kinds of NumPy's types that a parameter takes."""
+    """Return the NumPy type kinds that a parameter takes."""
     return "f" if parameter.dtype in FLOATS else "biu"

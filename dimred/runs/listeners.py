@@ -1,4 +1,4 @@
-"""Listeners to a run's records: TensorBoard's event files, and a user's own."""
+"""Listeners to a run's records: TensorBoard's event files, and the user's own listener."""
 
 import math
 import time
@@ -30,11 +30,11 @@ def make_callback(name: str, folder: Path) -> Callable[[Record], object]:
 class TensorBoard:
     """A listener that writes every number of a record at its ``step`` into TensorBoard's event files.
 
-    It does not use ``SummaryWriter``, whose thread dies on a full disk, so that the run would wait for it for ever.
+    It does not use ``SummaryWriter``: its thread dies on a full disk, and the run would wait for it for ever.
 
     Args:
-        folder: folder of the files.
-        last_record: the run's last record, or None; events of later steps, which a killed run left, are hidden.
+        folder: folder for the files.
+        last_record: the run's last record, or None; any events that a killed run left for later steps are hidden.
     """
 
     def __init__(self, folder: Path, last_record: Record | None):
@@ -47,7 +47,7 @@ class TensorBoard:
         self._scalar = scalar
         self._flushed_at = -math.inf
         first = 0 if last_record is None else int(last_record["step"]) + 1
-        # The suffix distinguishes two files that are begun within the same second.
+        # The suffix distinguishes two files created within the same second.
         folder.mkdir(exist_ok=True)
         self._events = EventsWriter(str(folder / "events"), f".{first}")
         if first:
@@ -66,7 +66,7 @@ class TensorBoard:
 
 
 def numbers(record: Record, prefix: str = "") -> Iterator[tuple[str, float]]:
-    """Yield the numbers of a record by name; those of an object within it are named KEY/NAME."""
+    """Yield the numbers in a record by name; a number in a nested object is named KEY/NAME."""
     for key, value in record.items():
         if isinstance(value, dict):
             yield from numbers(value, f"{prefix}{key}/")

@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class Progress:
-    """The position of a run: its present epoch, and the steps of that epoch that are done.
+    """A run's position: its current epoch, and how many of that epoch's steps are done.
 
     Attributes:
         epoch: number of the epoch, from 1.
@@ -33,7 +33,7 @@ class Progress:
     seconds: float = 0.0
 
     def n_steps(self, steps_per_epoch: int) -> int:
-        """Return the number of steps from the beginning of the run to here."""
+        """Return the number of steps from the beginning of the run to this position."""
         return (self.epoch - 1) * steps_per_epoch + self.done
 
     def next_epoch(self) -> None:
@@ -44,11 +44,11 @@ class Progress:
 
 
 class Observer(Protocol):
-    """The hooks that the loop calls beside the steps."""
+    """The hooks that the loop calls between the steps."""
 
     @property
     def has_ended(self) -> bool:
-        """Return whether the training is to end after this epoch, though it is not the last one; by default never."""
+        """Return whether training ends after this epoch although it is not the last one; by default never."""
         return False
 
     def reads_after(self, done: int) -> bool:
@@ -59,13 +59,13 @@ class Observer(Protocol):
         """Record a step that was made, and return a new status for the progress bar, or None to leave it.
 
         It is called up to ``read_every_steps`` steps later, when the host waits for the device anyway. ``progress`` is
-        that after the step.
+        the position after the step.
         """
 
     def save(self, progress: Progress) -> None:
         """Save the state to resume from; all ranks call this after the same step.
 
-        After the last step of an epoch it precedes ``after_epoch``, which then runs again after a resume.
+        After an epoch's last step it comes before ``after_epoch``, so a resume runs ``after_epoch`` again.
         """
 
     def after_epoch(self, progress: Progress) -> str | None:
@@ -77,21 +77,21 @@ class EpochLoop:
     """The loop that calls a step on every batch of the remaining epochs.
 
     If a rank can't read its data, or receives a signal such as SIGTERM, all ranks save the state after the same step
-    and end. The ranks vote on this inside the steps (see ``Ballot``), or before each step if it has no ballot. The host
-    waits for the device every ``read_every_steps`` steps, and when something is saved or measured.
+    and end. The ranks vote on this inside the steps (see ``Ballot``), or before each step if there is no ballot. The
+    host waits for the device every ``read_every_steps`` steps, and when something is saved or measured.
 
     Attributes:
         name: shown by the progress bar.
         step: called with each batch.
-        images: the split that is trained on; its batches are the same for the same seed and order.
+        images: the training split; its batches are the same for the same seed and order.
         seed: determines the order of the batches.
         n_epochs: the last epoch.
         first_order: added to the epoch's number to give the number of its order.
-        save_every_steps: steps between saved states in an epoch, whose end is always saved; None saves only the end.
+        save_every_steps: steps between saved states within an epoch; its end is always saved. None saves only the end.
         read_every_steps: steps between reads of the device within an epoch.
         ranks: all of them run the loop.
         signals: the stop signals; they end the loop only if the caller has entered this context.
-        after_launch: called when a step was handed to the device, whose result is not there yet.
+        after_launch: called once a step is handed to the device, before its result is there.
     """
 
     name: str
@@ -145,7 +145,7 @@ class EpochLoop:
                 if fault is None:
                     batch, fault = _next_batch(batches, batch, progress)
                     if fault is not None:
-                        # Give it as many micro-batches as the other ranks have: each may take part in a collective.
+                        # Give it as many micro-batches as the other ranks have: each may run a collective.
                         rows = self.images.rows_of_step(progress.done + len(launched) + 1)
                         batch = tuple(part[:rows] for part in batch)
                 self.signals.reinstall()
@@ -168,7 +168,7 @@ class EpochLoop:
             self._agree(progress, observer, fault)
 
     def _is_read_due(self, done: int, observer: Observer) -> bool:
-        """Return whether the host waits for the device after that step of an epoch, the same on all ranks."""
+        """Return whether the host waits for the device after ``done`` steps of an epoch; all ranks agree."""
         is_due = done % self.read_every_steps == 0 or self._is_save_due(done)
         return is_due or observer.reads_after(done)
 
@@ -179,7 +179,7 @@ class EpochLoop:
     def _read(
         self, launched: list[Result], progress: Progress, started: float, observer: Observer, bar: StageBar
     ) -> bool:
-        """Count and record the steps that were made, and save if that is due; return whether all steps were made."""
+        """Count and record the steps that were made, and save if due; return whether all launched steps were made."""
         n_made = len(launched)
         ballot = self.step.ballot
         if ballot is not None:

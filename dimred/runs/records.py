@@ -20,8 +20,8 @@ _log = logging.getLogger(__name__)
 Record = dict[str, Any]
 Mark = dict[str, Any]
 """The length in ``bytes`` that a metrics file had when a state was saved, and the ``sha256`` of these bytes."""
-_PART = 1 << 24  # bytes that are read as one
-_LONGEST_RECORD = 1 << 20  # bytes that are written in one piece
+_PART = 1 << 24  # bytes read at once
+_LONGEST_RECORD = 1 << 20  # bytes written at once
 
 
 class MetricsLog:
@@ -30,12 +30,12 @@ class MetricsLog:
     Args:
         path: the file.
         listeners: called with each record, as ``read_metrics`` will return it; at the end their ``close`` is called, if
-            they have one. One that fails is not called again, and the run goes on.
+            they have one. One that fails is not called again, and the run continues.
     """
 
     def __init__(self, path: Path, listeners: Sequence[Callable[[Record], object]] = ()) -> None:
         self._path = path
-        # Updated at each write: reading the file for each mark would take a time quadratic in the length of the run.
+        # Updated at each write: rereading the file for each mark would take time quadratic in the run's length.
         self._n_bytes = 0
         self._digest = hashlib.sha256()
         for part in _parts(path):
@@ -47,7 +47,7 @@ class MetricsLog:
         """Append one record, and return it as ``read_metrics`` will.
 
         Raises:
-            OSError: the file, which the error names, can't be written.
+            OSError: the file can't be written; the error names it.
         """
         finite_record = {key: finite(value) for key, value in record.items()}
         line = json.dumps(finite_record, allow_nan=False).encode() + b"\n"
@@ -78,7 +78,7 @@ class MetricsLog:
             self._listeners.remove(listener)
 
     def mark(self) -> Mark:
-        """Flush to disk, and return the mark of the present content, for ``cut_metrics``."""
+        """Flush to disk, and return the mark of the current content, for ``cut_metrics``."""
         self._flush()
         flush_to_disk(self._file.fileno(), self._path)
         return {"bytes": self._n_bytes, "sha256": self._digest.hexdigest()}
@@ -97,7 +97,7 @@ def read_beginning(path: Path, mark: Mark) -> Iterator[bytes]:
     """Yield a metrics file in chunks, up to a mark; the file may be missing, or several GB.
 
     Raises:
-        RunError: after the last part, if the file is shorter, or another byte was in it.
+        RunError: after the last chunk, if the file is too short, or its bytes have changed.
     """
     n_bytes = 0
     digest = hashlib.sha256()
@@ -116,8 +116,8 @@ def cut_metrics(path: Path, mark: Mark | None, ranks: Ranks = ALONE) -> None:
 
     Args:
         path: the file.
-        mark: see ``MetricsLog.mark``; None for a new run, whose file is empty.
-        ranks: rank 0's file is cut, and every other rank gets a copy of it, because its host may be new.
+        mark: see ``MetricsLog.mark``; None for a new run: the file is emptied.
+        ranks: rank 0's file is cut, and every other rank gets a copy of it, because that rank's host may be new.
 
     Raises:
         RunError: rank 0's file was cut or changed, see ``read_beginning``; the other ranks raise a DimredError.
@@ -129,7 +129,7 @@ def cut_metrics(path: Path, mark: Mark | None, ranks: Ranks = ALONE) -> None:
 
 
 def _parts(path: Path, n_bytes: int | None = None) -> Iterator[bytes]:
-    """Yield the file up to a number of bytes, by default all that it has now; nothing if it is missing or empty."""
+    """Yield the first ``n_bytes`` of the file, by default all of it; nothing if it is missing or empty."""
     left = path.stat().st_size if path.exists() else 0
     if left and n_bytes is not None:
         left = n_bytes

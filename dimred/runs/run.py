@@ -1,4 +1,4 @@
-"""A run of a stage in its folder: lock, states, records, measurements and log lines. Nothing derives from it."""
+"""A stage's run in its folder: lock, states, records, measurements and log lines. Nothing derives from it."""
 
 import logging
 import math
@@ -39,19 +39,19 @@ _log = logging.getLogger(__name__)
 
 
 class Run(Generic[Settings]):
-    """A run of a stage in its folder, which the caller has locked; see ``open_run``.
+    """A stage's run in its folder, locked by the caller; see ``open_run``.
 
     Args:
-        task: the task of the stage.
+        task: the stage's task.
         folder: the run's folder.
         signals, profiler: entered by the caller.
         begun: the run that is resumed, as it began; None for a new one.
         is_kept: whether the run's files are to be used; otherwise no next command is named.
 
     Attributes:
-        progress: the position of the run.
+        progress: the run's position.
         pins: everything that the run depends on outside its folder, on rank 0; a stage adds its own.
-        last: the loss at the last saved state, a mean over the ranks, and the telemetry of the step's parts there.
+        last: the loss at the last saved state, a mean over the ranks, and the telemetry of the step's parts then.
         figures: the last measurements.
         records: the log of records, inside ``open_records``.
     """
@@ -84,7 +84,7 @@ class Run(Generic[Settings]):
         self._first_order = 0  # see ``EpochLoop``
         self._result: Result | None = None
         frozen = to_arrays(one for one in task.network.get_parameters() if not one.requires_grad)
-        # An attention mask can be -inf from the beginning; that is no sign that the training diverged.
+        # An attention mask can be -inf from the beginning; that does not mean that training diverged.
         self._constants = {name for name, value in frozen.items() if not np.isfinite(value).all()}
         images = {split: task.images[split] for split in self.settings.splits}
         self.pins = self.ranks.run_on_rank_zero(lambda: pins_of_data(task.data, images)) or {}
@@ -119,12 +119,12 @@ class Run(Generic[Settings]):
         )
 
     def restore(self, step: Step, n_epochs: int) -> RunState | None:
-        """Restore the step from the newest state of a run that has begun, on every rank; return None for a new run.
+        """Restore the step on every rank from the newest state of a run that has begun; return None for a new run.
 
-        The file of records is checked, and cut to the length that it had when the state was saved.
+        The records file is checked, and cut to its length when the state was saved.
 
         Raises:
-            ConfigError: an input of the run has changed, or ``epochs`` is below the epoch that the run has reached.
+            ConfigError: an input has changed, or ``epochs`` is below the epoch that the run has reached.
             RunError: no state can be read, or records are lost; a DimredError on the other ranks.
             CheckpointError: the state belongs to a different network.
         """
@@ -168,7 +168,7 @@ class Run(Generic[Settings]):
         self.ranks.run_on_rank_zero(lambda: retry(lambda: self.states.save(self.n_steps, arrays, known)))
 
     def arrays_of(self, step: Step) -> dict[str, np.ndarray]:
-        """Note the last loss, average BatchNorm's statistics over the ranks, and return the step's state, to save.
+        """Note the last loss, average BatchNorm's statistics over the ranks, and return the step's state to save.
 
         All ranks call this.
 
@@ -185,7 +185,7 @@ class Run(Generic[Settings]):
         return arrays
 
     def average_statistics(self, step: Step) -> None:
-        """Average BatchNorm's statistics and those of the parts over the ranks, each of which saw only its images."""
+        """Average BatchNorm's and the parts' statistics over the ranks, because each rank saw only its own images."""
         of_parts = [statistic for part in step.parts for statistic in part.statistics]
         self.ranks.all_reduce_mean([*moving_statistics(self.task.network), *of_parts])
 
@@ -194,11 +194,11 @@ class Run(Generic[Settings]):
 
         Args:
             result: the step's result.
-            checks_divergence: false for a search, whose step changes nothing if its loss is not finite.
+            checks_divergence: false for a search: its step changes nothing if the loss is not finite.
 
         Raises:
             DataError: the loss is not finite, and neither is an input of the step, on this rank or another one.
-            DivergedError: the training diverged.
+            DivergedError: training diverged.
         """
         self._result = result
         loss = float(result.loss)
@@ -208,7 +208,7 @@ class Run(Generic[Settings]):
             self.divergence.check(loss, self.n_steps)
 
     def _check_inputs(self) -> None:
-        """Look at the inputs of the last step on every rank; raise a DataError that names a sample that is to blame."""
+        """Look at the last step's inputs on every rank; if a sample is to blame, raise a DataError that names it."""
         progress = self.progress
         batches = self.task.training_batches
         order = self._first_order + progress.epoch
@@ -228,13 +228,13 @@ class Run(Generic[Settings]):
         write_versions(self.folder)
 
     def write_pins(self) -> None:
-        """Write ``pins.json`` once there is a state, each rank into its own folder; then the run has begun."""
+        """Write ``pins.json`` after the first state, each rank into its own folder; from then on the run has begun."""
         before = {} if self.begun is None else self.begun.pins
         write_pins(self.folder, before | self.pins)
 
     @contextmanager
     def open_records(self) -> Iterator[None]:
-        """Open the file of records inside the block; a new run begins with an empty one."""
+        """Open the records file inside the block; a new run begins with an empty one."""
         file = self.folder / METRICS
         if self._is_new:
             cut_metrics(file, None, self.ranks)
@@ -253,7 +253,7 @@ class Run(Generic[Settings]):
         return listeners
 
     def measure(self, step: Step, choose: Callable[[], object] | None = None) -> None:
-        """Tell the launcher that the run evaluates, and measure the network; see ``RunFigures.measure``."""
+        """Tell the launcher that the run is evaluating, and measure the network; see ``RunFigures.measure``."""
         tell_position("evaluating after", self.n_steps)
         self.figures.measure(step, choose)
 
@@ -282,17 +282,17 @@ class Run(Generic[Settings]):
 def open_run(
     folder: Path, task: Task[Settings], begun: Begun[Settings] | None = None, fast_dev_run: bool = False
 ) -> Iterator[Run[Settings]]:
-    """Make or reopen the folder of a run, hold its lock, and turn the run's faults into errors with a remedy.
+    """Make or reopen a run's folder, hold its lock, and turn the run's faults into errors with a remedy.
 
     Args:
-        folder: the folder, which must have passed ``check_run_folder``.
-        task: the task of the stage.
+        folder: the folder; it has passed ``check_run_folder``.
+        task: the stage's task.
         begun: the run that is resumed, as it began; None for a new one.
         fast_dev_run: whether to run one step only, and keep nothing.
 
     Raises:
         ConfigError: the folder can't be made.
-        RunError: another process is at work there.
+        RunError: another process is using it.
         FaultError, StoppedError: from the block, see ``translate_errors``.
     """
     if fast_dev_run:
@@ -311,7 +311,7 @@ def open_run(
 
 @contextmanager
 def _marked_lines() -> Iterator[None]:
-    """Begin each line that is logged inside the block with the note that this is a trial."""
+    """Prefix each line logged inside the block with a note that this is a trial."""
     handlers = logging.getLogger("dimred").handlers
     for handler in handlers:
         handler.setFormatter(logging.Formatter("(trial: figures mean nothing) %(message)s"))
@@ -323,10 +323,10 @@ def _marked_lines() -> Iterator[None]:
 
 
 def one_step_of(settings: Settings) -> Settings:
-    """Return the settings of a run of one step that goes through every phase of the whole run.
+    """Return the settings for a one-step run that goes through every phase of the whole run.
 
-    With ``stop``, a run of stage 1 makes two steps, because an average needs two snapshots. Build the step from the
-    settings of the whole run, because a schedule can't be that short.
+    With ``stop``, a stage 1 run makes two steps, because an average needs two snapshots. Build the step from the whole
+    run's settings, because a schedule can't be that short.
     """
     changes: dict[str, Any] = {"epochs": min(1, settings.n_epochs), "reestimate_batches": 1}
     if isinstance(settings, StageOneConfig):

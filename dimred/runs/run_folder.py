@@ -1,4 +1,4 @@
-"""The folder of a run: its lock, its permitted content, and the versions of software that the run uses."""
+"""A run's folder: its lock, its permitted content, and the software versions that the run uses."""
 
 import json
 import os
@@ -18,13 +18,13 @@ _BEGINNINGS = (CONFIG, BASIS_METADATA)  # a run's first files; the basis may be 
 
 @contextmanager
 def run_folder(out: Path) -> Iterator[Path]:
-    """Make a run's folder, and hold its lock inside the block, which gets the path.
+    """Make a run's folder, hold its lock inside the block, and yield its path.
 
-    If the block fails without results, the lock is removed, and the folder if it is empty.
+    If the block fails before there are results, the lock is removed, and the folder too if it is empty.
 
     Raises:
         ConfigError: the folder can't be made.
-        RunError: another process is at work there.
+        RunError: another process is using it.
     """
     with ExitStack() as stack:
         with writable("--out", out):
@@ -60,7 +60,7 @@ _PACKAGES = ("mindspore", "numpy", "scikit-learn", "h5py")
 
 
 def write_versions(folder: Path) -> None:
-    """Write ``versions.json``: versions of packages, Python and operating system, and the number of processors."""
+    """Write ``versions.json``: the package, Python and operating system versions, and the number of processors."""
     versions = (
         {"dimred": __version__}
         | {name: _version(name) for name in _PACKAGES}

@@ -23,8 +23,8 @@ def check_scores(config: StageConfig, network: nn.Cell, scores: Scores, images: 
     ``Ranks.run_on_rank_zero``).
 
     Raises:
-        ConfigError: network, loss or metric fails, or returns something that it must not; or the number of outputs
-            is not that of the classes, which the built-in loss and metric need.
+        ConfigError: network, loss or metric fails, or returns something it must not; or there is not one output for
+            each class, although the built-in loss or metric is used.
         DataError: the built-in loss or metric can't use the labels.
     """
     if min(images[split].n_images for split in ("train", config.data.eval_split)) <= images["train"].rank:
@@ -48,7 +48,7 @@ def check_scores(config: StageConfig, network: nn.Cell, scores: Scores, images: 
 
 
 class _TrainedLoss(MeanOfItems):
-    """The loss as it is trained, which must be one number for a batch."""
+    """The loss in the form used for training: it must be one number for a batch."""
 
     def misfit(self, outputs: Any, labels: Tensor) -> str | None:
         values, _ = values_of(self.score, outputs, labels)
@@ -58,7 +58,7 @@ class _TrainedLoss(MeanOfItems):
 
 
 def _check_outputs(config: StageConfig, outputs: Any, where: str) -> None:
-    """Check that there are as many outputs as ``model.n_classes``; the scores check everything else."""
+    """Check that there are ``model.n_classes`` outputs; the scores check everything else."""
     shape = [*getattr(outputs, "shape", ())]
     n_classes = config.model.n_classes
     if len(shape) > 1 and shape[1] != n_classes:
@@ -69,7 +69,7 @@ def _check_outputs(config: StageConfig, outputs: Any, where: str) -> None:
 
 
 def _check_shape_of_labels(outputs: Any, labels: Tensor, where: str) -> None:
-    """Check that there is one class for each place of the outputs; probabilities have an axis for the classes."""
+    """Check that each place of the outputs has one class; labels that are probabilities have a class axis instead."""
     shape = tuple(getattr(outputs, "shape", ()))
     places = shape[:1] + shape[2:]
     if labels.is_floating_point() or len(shape) < 2 or labels.shape == places:
@@ -81,7 +81,7 @@ def _check_shape_of_labels(outputs: Any, labels: Tensor, where: str) -> None:
 
 
 def _outputs_of(network: nn.Cell, name: str, inputs: Sequence[Tensor], split: str) -> Any:
-    """Return the outputs of a network in evaluation mode; raise ConfigError if it doesn't take the inputs."""
+    """Return a network's outputs in evaluation mode; raise ConfigError if it doesn't take the inputs."""
     try:
         with evaluating(network):
             return network(*inputs)

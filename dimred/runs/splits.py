@@ -32,14 +32,14 @@ def build_splits(
     """Build this rank's part of some splits, and check that they fit the network.
 
     Args:
-        config: configuration of the stage.
+        config: the stage's configuration.
         data: DATA, as the user typed it.
         splits: names of the splits to build.
         ranks: the ranks of the job.
         val_chooses: whether losses on ``val`` will choose between networks; a warning is logged if it is small.
 
     Raises:
-        DataError: a split is missing or does not fit; or ``val`` is to choose and has fewer than two samples.
+        DataError: a split is missing or does not fit; or ``val`` must choose and has fewer than two samples.
         ConfigError: the dataset's factory can't be found, or ``sink`` does not fit this host.
     """
     n_classes = config.model.n_classes
@@ -57,14 +57,14 @@ def build_splits(
 
 
 def _mixing(config: StageConfig) -> Mixing | None:
-    """Return how training samples are mixed; only stage 1 mixes them."""
+    """Return how training samples are mixed; None except in stage 1."""
     if isinstance(config, StageOneConfig) and config.mixing.is_on:
         return Mixing(config.model.n_classes, config.mixing.mixup, config.mixing.cutmix)
     return None
 
 
 def _check_size_of_val(n_samples: int) -> None:
-    """Check that ``val`` has enough samples for a standard error; warn if they are so few that it means little."""
+    """Check that ``val`` has enough samples for a standard error; warn if it has so few that the error means little."""
     if n_samples < _FEWEST_TO_CHOOSE:
         raise DataError(
             f"the split 'val' chooses between networks by their losses, but has {n_samples} sample, so the choice "
@@ -78,7 +78,7 @@ def _check_size_of_val(n_samples: int) -> None:
 
 
 def dataset_of(config: DataConfig) -> Dataset:
-    """Return the kind of data that a configuration names; a user's function is not imported yet."""
+    """Return the kind of data that a configuration names, without importing a user's function yet."""
     own = OwnData(partial(load_factory, config.dataset, "data.dataset"))
     return DATASETS.get(config.dataset, own)
 
@@ -93,7 +93,7 @@ def build_data(
 ) -> Batches:
     """Build this rank's part of one split.
 
-    There are no more workers than this host has processors.
+    The number of workers is capped at this host's number of processors.
 
     Args:
         config: the section ``data``.

@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 
 def build_parts(config: StageConfig, network: nn.Cell) -> dict[str, Any]:
-    """Build the optional parts of a step of either stage, each from its section; a part that is off is left out.
+    """Build the optional parts of either stage's step from their sections; a part that is off is left out.
 
     Returns:
         ``parts`` and ``micro_batch_size``, arguments of both steps.
@@ -53,14 +53,14 @@ def build_parts(config: StageConfig, network: nn.Cell) -> dict[str, Any]:
 
 
 def _average(config: EmaConfig, network: nn.Cell) -> StepPart:
-    """Build the moving average from its section, which asks for one."""
+    """Build the moving average from its section, which is on."""
     if config.decay is None:
         return EMA(network, half_life=config.half_life)
     return EMA(network, config.decay, config.ramp)
 
 
 def _loss_scale(config: LossScaleConfig) -> StepPart:
-    """Build the loss scale from its section, which asks for one."""
+    """Build the loss scale from its section, which is on."""
     if config.name == "static":
         return StaticLossScale(1024.0 if config.scale is None else config.scale, config.drop_overflow)
     first = 2.0**16 if config.scale is None else config.scale
@@ -71,9 +71,9 @@ def build_rates(schedule: ScheduleConfig, steps_per_epoch: int, n_epochs: int) -
     """Make the learning rate of each update.
 
     Args:
-        schedule: schedule of stage 1.
+        schedule: stage 1's schedule.
         steps_per_epoch: updates in an epoch.
-        n_epochs: length of the run, which a constant rate covers; other schedules have a length of their own.
+        n_epochs: length of the run, and of a constant rate; other schedules set their own length.
 
     Returns:
         (n_updates,) float32.
@@ -89,7 +89,7 @@ def build_rates(schedule: ScheduleConfig, steps_per_epoch: int, n_epochs: int) -
 
 
 def build_optimizer(config: OptimizerConfig, network: nn.Cell, rates: float | Sequence[float]) -> nn.Optimizer:
-    """Build the optimizer of the network's trainable weights, with its decay groups; a user's own by its factory.
+    """Build the optimizer for the network's trainable weights, with decay groups; a user's own by its factory.
 
     Args:
         config: the section ``optimizer``.
@@ -107,7 +107,7 @@ def build_optimizer(config: OptimizerConfig, network: nn.Cell, rates: float | Se
 
 
 def warn_of_idle_patterns(config: OptimizerConfig, network: nn.Cell) -> None:
-    """Warn of each pattern of ``no_decay`` that matches no weight; not of the defaults, which fit most networks."""
+    """Warn of each ``no_decay`` pattern that matches no weight, except the defaults, which fit most networks."""
     weights = network.trainable_params()
     for pattern in config.no_decay if config.weight_decay else ():
         if pattern not in NO_DECAY_PATTERNS and all(decays(weight, [pattern]) for weight in weights):
@@ -115,7 +115,7 @@ def warn_of_idle_patterns(config: OptimizerConfig, network: nn.Cell) -> None:
 
 
 def build_train_step(config: StageOneConfig, network: nn.Cell, steps_per_epoch: int, ranks: Ranks = ALONE) -> TrainStep:
-    """Build stage 1's step of a network without its loss: loss, optimizer with decay groups and schedule, and parts.
+    """Build stage 1's step for a network without its loss: loss, optimizer with decay groups and schedule, and parts.
 
     Raises:
         ConfigError: the optimizer can't be built, see ``build_optimizer``, or the loss can't, see ``build_loss``.
@@ -128,7 +128,7 @@ def join_step(config: StageConfig, network: nn.Cell, optimizer: nn.Optimizer, ra
     """Join network, loss, optimizer and parts into a training step, for either stage.
 
     Raises:
-        ConfigError: the loss can't be built, see ``build_loss``, or the parts do not go together, see ``TrainStep``.
+        ConfigError: the loss can't be built, see ``build_loss``, or the parts do not fit together, see ``TrainStep``.
     """
     parts = build_parts(config, network)
     step = TrainStep(build_loss(config, network), optimizer, ranks=ranks, ballot=ranks.ballot(), **parts)
@@ -140,7 +140,7 @@ _BUILT_IN = {ACCURACY: is_correct, TOP5: is_among_five}
 
 
 class _WithLoss(nn.Cell):
-    """Network and loss in one cell. The last column of a batch is the labels, the others are inputs."""
+    """Network and loss in one cell. A batch's last column is the labels; the others are inputs."""
 
     def __init__(self, network: nn.Cell, loss: nn.Cell):
         super().__init__(auto_prefix=False)
@@ -152,9 +152,9 @@ class _WithLoss(nn.Cell):
 
 
 def build_loss(config: StageConfig, network: nn.Cell) -> nn.Cell:
-    """Build a cell from inputs and labels to the mean loss; by default cross entropy with label smoothing.
+    """Build a cell that maps inputs and labels to the mean loss; by default cross entropy with label smoothing.
 
-    A user's own loss may give a pair (sum, count) in place of the mean, see ``TrainStep``.
+    A user's own loss may return a pair (sum, count) instead of the mean, see ``TrainStep``.
 
     Raises:
         ConfigError: a user's own loss can't be found or made.
@@ -163,7 +163,7 @@ def build_loss(config: StageConfig, network: nn.Cell) -> nn.Cell:
 
 
 def mean_loss(config: StageConfig) -> nn.Cell:
-    """Build a cell from outputs and labels to their mean loss, see ``build_loss``."""
+    """Build a cell that maps outputs and labels to the mean loss, see ``build_loss``."""
     if config.loss is None:
         return nn.CrossEntropyLoss(label_smoothing=config.label_smoothing)
     return _own_loss(config.loss, "mean")
@@ -174,14 +174,14 @@ def _own_loss(name: str, reduction: str) -> nn.Cell:
 
 
 def build_scores(config: StageConfig) -> Scores:
-    """Build the loss and the metric to measure by; by default the cross entropy that is trained, and ``metrics_of``.
+    """Build the loss and metrics to measure by; by default the training cross entropy, and ``metrics_of``.
 
-    The loss is the one that is trained, including label smoothing. A network trained with smoothed labels is
+    The loss is the training loss, including label smoothing. A network trained with smoothed labels is
     underconfident, and an average of such networks a little less so. Measured by plain cross entropy, this difference
     in calibration outweighed up to 0.9 points of accuracy on real images (tests/studies/choice.md).
 
     Raises:
-        ConfigError: a factory can't be imported or called, or makes something else.
+        ConfigError: a factory can't be imported or called, or returns the wrong kind of object.
     """
     loss: Score = partial(cross_entropy, label_smoothing=config.label_smoothing)
     if config.loss is not None:
@@ -192,7 +192,7 @@ def build_scores(config: StageConfig) -> Scores:
 
 
 def _own_metric(name: str) -> Measure[float]:
-    """Make a user's own metric; one with a true attribute ``whole_split`` gets all outputs and labels at once."""
+    """Make a user's own metric; if its attribute ``whole_split`` is true, it gets all outputs and labels at once."""
     metric: Any = call_factory(name, key="metric")
     if not callable(metric):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""The task of a stage: its network, data, loss and metrics; built and checked in one place."""
+"""A stage's task: its network, data, loss and metrics; built and checked in one place."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -38,7 +38,7 @@ class Task(Generic[Settings]):
         network: the network, in the configured precision.
         images: split -> this rank's part of it.
         scores: loss and metrics to measure by.
-        problems: the problems with it so far. The checks of a stage add theirs, and then report all at once.
+        problems: the problems with it so far. A stage's checks add theirs, and then report all at once.
     """
 
     settings: Settings
@@ -51,12 +51,12 @@ class Task(Generic[Settings]):
 
     @property
     def training_batches(self) -> Batches:
-        """Return the split ``train``, whose batches the steps take."""
+        """Return the split ``train``; the steps take its batches."""
         return self.images["train"]
 
     @property
     def input_shape(self) -> tuple[int, ...] | None:
-        """Return the shape of a sample's input; None if it is not known before a sample is read, or without images."""
+        """Return the shape of a sample's input; None if only reading a sample would tell, or without ``images``."""
         shapes = [part.input_shape for part in self.images.values()]
         return shapes[0] if shapes else None
 
@@ -86,7 +86,7 @@ class Task(Generic[Settings]):
     def check(self) -> None:
         """Check that all ranks were started alike, that a batch can be filled, and that loss and metric can be used.
 
-        All ranks call this. It changes nothing, except that it makes the ranks' networks equal.
+        All ranks call this. It changes nothing except that it gives all ranks rank 0's network.
 
         Raises:
             DimredError: the ranks differ.
@@ -101,7 +101,7 @@ class Task(Generic[Settings]):
         self.ranks.broadcast(list(self.network.get_parameters()))
 
     def shortened(self, settings: Settings) -> "Task[Settings]":
-        """Return the task of a run of ``one_step_of``: the same network, and one step in each split's epoch."""
+        """Return the task for a run with ``one_step_of``: the same network, and one step in each split's epoch."""
         return replace(self, settings=settings, images={split: one.shortened(1) for split, one in self.images.items()})
 
 
@@ -119,9 +119,9 @@ def build_task(
         settings: the configuration of either stage.
         data: DATA, as the user typed it.
         ranks: the ranks of the job.
-        splits: names of the splits; by default those that a run of the stage reads.
-        is_checked: whether the task is to be checked here. Otherwise a problem with the data is kept in
-            ``Task.problems``, to be reported with others by the caller, who then calls ``Task.check``.
+        splits: names of the splits; by default the ones that a run of the stage reads.
+        is_checked: whether to check the task here. Otherwise a problem with the data is kept in ``Task.problems``; the
+            caller reports it with others, and then calls ``Task.check``.
 
     Returns:
         The task; without images if there is a problem with the data.
@@ -153,7 +153,7 @@ def build_network(config: StageConfig) -> nn.Cell:
     """Build the network with fresh weights, in the configured precision.
 
     Raises:
-        ConfigError: a user's own network can't be made, or the precision does not go with network or device.
+        ConfigError: a user's own network can't be made, or the precision does not fit the network or device.
     """
     model = config.model
     network = make_named(model.name, model.n_classes, model.initialisation)
@@ -162,7 +162,7 @@ def build_network(config: StageConfig) -> nn.Cell:
 
 
 def _check_input(name: str, images: Batches) -> None:
-    """Check that a built-in network takes the images; a different one is tried on the first batch, see ``Task.check``.
+    """Check that a built-in network takes the images; ``Task.check`` tries any other on the first batch.
 
     Raises:
         DataError: it doesn't.

@@ -1,4 +1,4 @@
-"""Time the steps of a run, as ``dimred bench`` does."""
+"""Time a run's steps, for ``dimred bench``."""
 
 import math
 import time
@@ -31,7 +31,7 @@ class StepTimes(NamedTuple):
 
 
 class _Timer(Observer):
-    """An observer of stage 1's steps that reads their losses, as a run does, and notes the time of each read."""
+    """An observer that reads the loss of stage 1's steps, like a run, and notes the time of each read."""
 
     def __init__(self) -> None:
         self.n_launched = 0
@@ -54,7 +54,7 @@ class _Timer(Observer):
 
 
 def time_steps(run: Run[StageOneConfig], task: Task[StageOneConfig], step: Step) -> StepTimes:
-    """Compile the step, make 50 more on the training batches, and time them from the tenth on."""
+    """Compile the step, make 50 more steps on the training batches, and time them from the tenth on."""
     settings = task.settings
     runs = []
     start = time.perf_counter()
@@ -79,6 +79,6 @@ def time_steps(run: Run[StageOneConfig], task: Task[StageOneConfig], step: Step)
     done_at = runs[1]
     first = min(n for n in done_at if n >= _WARM_UP)
     last = max(done_at)
-    per_epoch = part.steps_per_epoch  # whose last step may have fewer rows
+    per_epoch = part.steps_per_epoch  # an epoch's last step may have fewer rows
     n_rows = sum(part.rows_of_step(step_before % per_epoch + 1) for step_before in range(first, last))
     return StepTimes(first_result - start, done_at[last] - done_at[first], last - first, n_rows)

@@ -6,13 +6,14 @@ from dimred.launch.devices import DEVICES
 def use_gpu(*, tf32: bool = False) -> None:
     """Load MindSpore's backend for NVIDIA's GPUs, and compute on the first GPU that CUDA_VISIBLE_DEVICES shows.
 
-    Call it before the first import of mindspore, and before ``from dimred import`` a name that needs it. On a GPU that
-    is newer than MindSpore's kernels, compute capability 9.0 and above, the driver compiles them when the first
-    operation runs: about a quarter of an hour, once.
+    Call it before the first import of mindspore, and before ``from dimred import`` of a name that needs it. On a GPU
+    newer than MindSpore's kernels (compute capability 9.0 and above), the driver compiles them when the first
+    operation runs; this takes about a quarter of an hour, once.
 
     Args:
-        tf32: whether float32 convolutions and matrix products may be computed in TF32, with a 10-bit mantissa; by
-            itself MindSpore allows it for convolutions. Leave it off for a search, which compares losses.
+        tf32: whether float32 convolutions and matrix products may be computed in TF32, with a 10-bit mantissa.
+            MindSpore's own default allows it for convolutions. Leave it off for a search, because a search compares
+            losses.
 
     Raises:
         MissingPackageError: MindSpore is not installed.
