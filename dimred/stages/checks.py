@@ -45,18 +45,18 @@ def check_stage_1(
 
     Args:
         task: the task, not yet checked; its problems are reported with the others.
-        out: folder of the run.
-        go_on_from: a full checkpoint of another run to begin with; None for a new network.
+        out: the run's folder.
+        go_on_from: another run's full checkpoint to begin with; None for a new network.
         begun: the run in ``out`` that is resumed; None for a new one.
         resume: whether ``out`` may hold a start that was killed before the run had begun.
 
     Returns:
-        The arrays of ``go_on_from`` with its epoch, or None without one, or for a run that is resumed; and what the
+        A pair: the arrays of ``go_on_from`` with its epoch (None without one, or if the run is resumed); and what the
         network takes from ``model.weights``, on rank 0, or None.
 
     Raises:
         ConfigError: there is a problem; the message lists all of them.
-        DimredError, DataError: as ``Task.check``, which comes last.
+        DimredError, DataError: from ``Task.check``, the last check.
     """
     disk = disk_of_stage_1(task.settings, task.network)
     problems = task.problems
@@ -115,16 +115,16 @@ def check_stage_2(
         task: the task, not yet checked; its problems are reported with the others.
         parent: the run that WEIGHTS come from.
         pca_mat: PCA_MAT, or None.
-        out: folder of the run.
-        begun: the run in ``out`` that is resumed, whose basis is taken if PCA_MAT is None; None for a new one.
+        out: the run's folder.
+        begun: the run in ``out`` that is resumed; its basis is used if PCA_MAT is None. None for a new run.
         resume: whether ``out`` may hold a start that was killed before the run had begun.
 
     Returns:
-        The plan of the method, which can be built now.
+        The method's plan, ready to build.
 
     Raises:
         ConfigError: a check failed on this rank or on rank 0; the message lists all problems.
-        DimredError, DataError: as ``Task.check``, which comes last.
+        DimredError, DataError: from ``Task.check``, the last check.
     """
     config = task.settings
     network = task.network
@@ -149,7 +149,7 @@ def _check_weights(parent: StageOneRun, network: nn.Cell, settings: StageTwoConf
 
 
 def _check_names(network: nn.Cell) -> None:
-    """Refuse a network with a parameter that is named like something else in a full checkpoint."""
+    """Refuse a network with a parameter whose name a full checkpoint uses for something else."""
     if any(parameter.name == "epoch" for parameter in network.get_parameters()):
         raise ConfigError(
             "model.name is a network with a parameter named 'epoch', under which a full checkpoint stores its "
@@ -171,9 +171,9 @@ def _check_run(task: Task[Settings], out: Path, disk: int, *, resume: bool) -> N
 
 
 def _may_lack_memory(task: Task[Settings]) -> bool:
-    """Return whether a built-in network on data whose input is known may need more memory than a CPU has.
+    """Return whether a built-in network, on inputs of known shape, may need more memory than a CPU has.
 
-    Those networks keep less than a thousand times their input, so that small images need no estimate, which costs a
+    These networks keep less than a thousand times their input, so small images need no estimate; an estimate costs a
     forward pass.
     """
     shape = task.input_shape
@@ -184,7 +184,7 @@ def _may_lack_memory(task: Task[Settings]) -> bool:
 
 
 def _check_memory(task: Task[Settings]) -> None:
-    """Refuse a batch for which a CPU has less than half of the memory that a step is estimated to take."""
+    """Refuse a batch if a CPU has less than half the memory that a step is estimated to take."""
     name = task.settings.model.name
     data = task.settings.data
     available = psutil.virtual_memory().available
@@ -198,7 +198,7 @@ def _check_memory(task: Task[Settings]) -> None:
 
 
 def log_plan_of_stage_1(config: StageOneConfig, steps_per_epoch: int, disk: int) -> None:
-    """Log the steps and disk of a whole stage 1, and whether it leaves the snapshots that a stage 2 needs."""
+    """Log how many steps and how much disk stage 1 takes, and whether it leaves the snapshots that stage 2 needs."""
     log_plan(config, steps_per_epoch, disk)
     n_snapshots = snapshots_in_the_end(config, steps_per_epoch)
     if n_snapshots == 0:
@@ -214,7 +214,7 @@ def log_plan_of_stage_1(config: StageOneConfig, steps_per_epoch: int, disk: int)
 
 
 def log_plan(config: StageOneConfig | StageTwoConfig, steps_per_epoch: int, disk: int) -> None:
-    """Log how many steps a whole run makes, and that it takes up to ``disk`` bytes."""
+    """Log how many steps the run makes in all, and that it takes up to ``disk`` bytes."""
     n_epochs = config.n_epochs
     ends = "up to " if isinstance(config, StageOneConfig) and config.stop else ""
     _log.info(

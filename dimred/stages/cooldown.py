@@ -1,4 +1,4 @@
-"""The method ``cooldown``: stage 1's optimizer goes on while its rate falls to 0, and ``val`` chooses what is kept."""
+"""The method ``cooldown``: stage 1's optimizer continues as its rate falls to 0; then ``val`` chooses what to keep."""
 
 import logging
 from dataclasses import dataclass, field, replace
@@ -43,7 +43,7 @@ class Cooldown:
         schedule: how the rate falls to 0, a name of ``CURVES``.
         optimizer: the optimizer's settings.
         rate: learning rate that stage 1 ended with.
-        updates: updates that the optimizer has made; its bias correction and its rates go on from there. 0 if its
+        updates: updates that the optimizer has made; its bias correction and its rates continue from there. 0 if its
             state begins anew.
         taken_from: where optimizer and rate come from, in words.
         steps_per_epoch: stage 1's, to notice batches of a different size; None if the settings give the rate, or the
@@ -74,7 +74,7 @@ class Cooldown:
         }
 
     def build_optimizer(self, task: Task[StageTwoConfig]) -> nn.Optimizer:
-        """Build the optimizer, with its state if that goes on; its rates fall from ``factor * rate`` to 0.
+        """Build the optimizer, with stage 1's state if that continues; its rates fall from ``factor * rate`` to 0.
 
         Warn if stage 1's epochs had a different length.
         """
@@ -93,7 +93,7 @@ class Cooldown:
         return optimizer
 
     def take_over_parts(self, step: Step) -> None:
-        """Set the parts of a step, such as its EMA, to their state in WEIGHTS, if the optimizer's state goes on too."""
+        """If the optimizer's state continues, set a step's parts, such as its EMA, to their state in WEIGHTS."""
         for part in step.parts:
             if self.parent.arrays.keys() >= {parameter.name for parameter in part.parameters}:
                 self._take_over(part.parameters)
@@ -104,7 +104,7 @@ class Cooldown:
 
 
 class CooldownMethod(Method):
-    """The hooks of a cooldown whose end is kept.
+    """The hooks of a cooldown that keeps its end.
 
     Args:
         run: the run.
@@ -117,14 +117,14 @@ class CooldownMethod(Method):
         self.cooldown = cooldown
 
     def describe(self, result: StageTwoResult) -> None:
-        """Note which optimizer goes on at which rate."""
+        """Note which optimizer continues at which rate."""
         result.cooldown = self.cooldown.summary()
 
 
 class ChoosingCooldown(CooldownMethod):
-    """The hooks of a cooldown after which ``val`` chooses what is kept.
+    """The hooks of a cooldown after which ``val`` chooses what to keep.
 
-    The candidates are its end, and the best average of stage 1's snapshots, or WEIGHTS if no average is better.
+    The candidates are its end and the best average of stage 1's snapshots, or WEIGHTS if no average is better.
 
     Args:
         run, step, cooldown: as for ``CooldownMethod``.
@@ -153,7 +153,7 @@ class ChoosingCooldown(CooldownMethod):
         choice.n_added = sum(one.name in (START, AVERAGE) for one in choice.candidates)
 
     def begin(self, result: StageTwoResult) -> None:
-        """Add the best among the network's weights and the averages of stage 1's snapshots to the candidates."""
+        """Add a candidate: the best of the network's weights and the averages of stage 1's snapshots."""
         parent = self.cooldown.parent
         evaluator = self._evaluator
         ranks = self.run.ranks
@@ -179,7 +179,7 @@ class ChoosingCooldown(CooldownMethod):
             self._choice.measure(str(point), 1.0, self._evaluator.measure_val, self._files.path(point))
 
     def state(self) -> State:
-        """Return each candidate's losses, except those that are not finite, and its size, metric and file."""
+        """Return each candidate's size, metric and file, and its losses if all are finite."""
         measured = [one for one in self._choice.candidates if np.isfinite(one.losses).all()]
         candidates = {
             one.name: (one.effective_size, one.metric, one.source.name)
@@ -205,14 +205,14 @@ class ChoosingCooldown(CooldownMethod):
 
 
 class CooldownPlan(Plan[CooldownConfig]):
-    """The plan of a cooldown: which optimizer goes on from WEIGHTS, at which rate."""
+    """The plan of a cooldown: which optimizer continues from WEIGHTS, at which rate."""
 
     def __init__(self, config: StageTwoConfig, section: CooldownConfig) -> None:
         super().__init__(config, section)
         self.cooldown: Cooldown | None = None  # after ``check``
 
     def next_commands(self, one: StageOneConfig, weights: Path, run_folder: Path) -> NextCommands | None:
-        """Return no other commands; None if the schedule has brought the rate to 0."""
+        """Return no further commands or arguments; None if the schedule has brought the rate to 0."""
         if one.schedule.falls_to_zero and one.epochs >= one.schedule.total_epochs:
             return None
         return super().next_commands(one, weights, run_folder)
@@ -223,14 +223,14 @@ class CooldownPlan(Plan[CooldownConfig]):
             last_rate(parent)
 
     def check(self, task: Task[StageTwoConfig], parent: StageOneRun, pca_mat: Path | None) -> None:
-        """Decide which optimizer goes on at which rate, and refuse PCA_MAT."""
+        """Decide which optimizer continues at which rate, and refuse PCA_MAT."""
         self.cooldown = task.problems.collect(lambda: plan_cooldown(self.section, task.network, parent))
         task.problems.collect(lambda: self.check_no_matrix(pca_mat))
 
     def build(
         self, run: Run[StageTwoConfig], task: Task[StageTwoConfig], parent: StageOneRun, files: PointFiles
     ) -> Method:
-        """Build the step, and the hooks of a cooldown with or without a choice."""
+        """Build the step and the cooldown's hooks, with or without a choice."""
         assert self.cooldown is not None
         step = build_cooldown_step(task, self.cooldown)
         if self.section.keep_best:
@@ -239,12 +239,12 @@ class CooldownPlan(Plan[CooldownConfig]):
 
 
 def plan_cooldown(config: CooldownConfig, network: nn.Cell, parent: StageOneRun) -> Cooldown:
-    """Decide which optimizer goes on at which rate; ``optimizer`` and ``rate`` of the section take precedence.
+    """Decide which optimizer continues at which rate; the section's ``optimizer`` and ``rate`` take precedence.
 
     Raises:
         ConfigError: WEIGHTS lack the optimizer's state, or are not in a stage 1 run that has optimizer and rate, and
-            the settings do not replace these; the optimizer is schedule_free; the name of WEIGHTS does not tell
-            their epoch; or stage 1's schedule had already brought the rate to nothing.
+            the settings do not replace these; the optimizer is schedule_free; the file name of WEIGHTS does not give
+            their epoch; or stage 1's schedule had already brought the rate down to almost nothing.
     """
     replacement = config.optimizer
     if replacement is None and parent.n_updates is None:
@@ -293,7 +293,7 @@ def last_rate(parent: StageOneRun) -> float:
     """Return the rate that the next update of stage 1 would have had.
 
     Raises:
-        ConfigError: the run or the epoch is not known, or nothing is left of the rate.
+        ConfigError: the run or the epoch is not known, or the rate is used up.
     """
     schedule = _known_config(parent).schedule
     epoch = parent.epoch
@@ -317,10 +317,10 @@ def last_rate(parent: StageOneRun) -> float:
 
 
 def build_cooldown_step(task: Task[StageTwoConfig], cooldown: Cooldown) -> TrainStep:
-    """Build stage 2's step of a cooldown: stage 1's step, whose rate is brought to 0.
+    """Build a cooldown's step: stage 1's step with a rate that falls to 0.
 
-    If WEIGHTS hold the optimizer's state, the optimizer continues from it, and so do the loss scale and the EMA where
-    WEIGHTS hold theirs. Everything else starts afresh. The network has the weights of stage 1 already.
+    If WEIGHTS hold the optimizer's state, the optimizer continues from it, and so do the loss scale and the EMA if
+    WEIGHTS hold their states. Everything else starts afresh. The network has stage 1's weights already.
     """
     _log.info(
         f"cooldown: {cooldown.optimizer.name} from {cooldown.factor:.3g} of stage 1's rate {cooldown.rate:.4g}, "

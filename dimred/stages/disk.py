@@ -20,9 +20,9 @@ def sizes(network: nn.Cell) -> tuple[int, int]:
 
 
 def disk_of_stage_1(config: StageOneConfig, network: nn.Cell) -> int:
-    """Return about how many bytes a whole stage 1 takes on disk: snapshots, full checkpoints and states.
+    """Return about how many bytes stage 1 takes on disk in all: snapshots, full checkpoints and states.
 
-    One more of each is counted than is kept, because a new file is written before the oldest is removed.
+    The count has one more of each than is kept, because a new file is written before the oldest is removed.
     """
     weights, everything = sizes(network)
     state = everything + 2 * weights  # AdamW keeps two moments
@@ -34,7 +34,7 @@ def disk_of_stage_1(config: StageOneConfig, network: nn.Cell) -> int:
 
 
 def snapshots_in_the_end(config: StageOneConfig, steps_per_epoch: int | None = None) -> int:
-    """Return how many snapshots a whole stage 1 leaves; an epoch has no more than ``steps_per_epoch``, if known."""
+    """Return how many snapshots stage 1 leaves in the end, at most ``steps_per_epoch`` an epoch if that is known."""
     per_epoch = min(config.snapshots.per_epoch, steps_per_epoch or config.snapshots.per_epoch)
     n_snapshots = max(config.epochs - config.snapshots.first_epoch + 1, 0) * per_epoch
     return min(config.snapshots.keep, n_snapshots)

@@ -25,17 +25,17 @@ _LOSSES = f"{VAL_LOSSES}best average"  # name in a state
 
 
 class EarlyStop:
-    """The rule that ends the training when its averaged weights no longer improve on ``val``.
+    """The rule that ends training when its averaged weights no longer improve on ``val``.
 
     The averaged weights are the uniform mean of the newer half of the snapshots, two or more (suffix averaging: Rakhlin
     et al., Making Gradient Descent Optimal for Strongly Convex Stochastic Optimization, 2012). The first measurement is
-    a gain, and so is each one whose loss is lower than that of the last gain by more than a standard error, paired by
-    sample; small improvements therefore add up. After a measurement, the training's own weights and BatchNorm
-    statistics are restored byte for byte.
+    a gain. A later one is a gain if its loss is more than a standard error, paired by sample, below the loss of the
+    last gain; small improvements therefore add up. After a measurement, the weights and BatchNorm statistics from
+    training are restored byte for byte.
 
     Args:
         settings: the section ``stop``.
-        network: the network that is trained.
+        network: the network being trained.
         evaluator: measures the network, on ``val``.
         ranks: all of them call the methods.
 
@@ -57,7 +57,7 @@ class EarlyStop:
 
     @property
     def reason(self) -> str | None:
-        """Return why the training is to end; None while it is to go on."""
+        """Return why training should end; None while it should continue."""
         if self.n_without_gain < self._settings.patience:
             return None
         return (
@@ -66,7 +66,7 @@ class EarlyStop:
         )
 
     def is_due(self, epoch: int) -> bool:
-        """Return whether to measure after an epoch; never twice, as a resumed run may have fewer snapshots left."""
+        """Return whether to measure after an epoch; never twice: a resumed run may have fewer snapshots left."""
         return epoch % self._settings.every_epochs == 0 and epoch != self._measured_epoch
 
     def measure(self, epoch: int, step: int, snapshots: CheckpointSeries | None) -> None:
@@ -74,7 +74,7 @@ class EarlyStop:
 
         Args:
             epoch: the epoch that has ended; save its state after this call, to include the outcome.
-            step: steps of the run so far.
+            step: the run's steps so far.
             snapshots: the snapshots, on rank 0; None elsewhere.
         """
         averages = SnapshotAverages(snapshots, self._evaluator.layout, self._ranks)
@@ -106,7 +106,7 @@ class EarlyStop:
         }
 
     def add(self, average: Candidate, epoch: int) -> Behind | None:
-        """Record the average that was measured after an epoch, as a gain or not.
+        """Record the average measured after an epoch, as a gain or not.
 
         Returns:
             How far the best earlier measurement is behind this one; None for the first.

@@ -1,4 +1,4 @@
-"""The two base classes of a method of stage 2: the plan that is made first, and the hooks that the stage calls."""
+"""The two base classes for a stage 2 method: the plan, made first, and the hooks that the stage calls."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,11 +25,11 @@ Section = TypeVar("Section", bound=MethodConfig)
 
 
 class NextCommands(NamedTuple):
-    """What follows a stage 1, for a stage 2 with some method.
+    """The commands that follow stage 1, for a stage 2 with some method.
 
     Attributes:
-        before: the words of the commands that are run before stage 2.
-        arguments: the words that come after WEIGHTS in the command of stage 2.
+        before: the commands to run before stage 2, as argument lists.
+        arguments: the arguments after WEIGHTS in stage 2's command.
     """
 
     before: list[list[str]]
@@ -37,7 +37,7 @@ class NextCommands(NamedTuple):
 
 
 class State(NamedTuple):
-    """What a method needs to go on, beside the state of its step.
+    """What a method needs to resume, in addition to its step's state.
 
     Attributes:
         arrays: arrays by name.
@@ -51,7 +51,7 @@ class State(NamedTuple):
 class Method:
     """The hooks of a stage 2, in the order in which ``StageTwo`` calls them, on all ranks.
 
-    By default they do what ordinary training needs: each epoch is recorded, and the network that it ends with is kept.
+    By default they do what ordinary training needs: they record each epoch, and keep the network at the end.
 
     Args:
         run: the run.
@@ -63,7 +63,7 @@ class Method:
         self.step = step
 
     def pins(self) -> dict[str, Pin]:
-        """Return what the run depends on outside its folder, beside DATA, WEIGHTS and the devices."""
+        """Return what the run depends on outside its folder, in addition to DATA, WEIGHTS and the devices."""
         return {}
 
     def describe(self, result: StageTwoResult) -> None:
@@ -79,14 +79,14 @@ class Method:
         """
 
     def measure(self, point: str | int) -> None:
-        """Measure more of the network at a point, while BatchNorm has the statistics with which it would be kept.
+        """Measure more at a point, while BatchNorm has the statistics that would be kept with the network.
 
         Args:
             point: ``start``, or the number of an epoch.
         """
 
     def state(self) -> State:
-        """Return what a resume needs, beside the state of the step."""
+        """Return what a resume needs, in addition to the step's state."""
         return State({}, {})
 
     def reads_after(self, done: int) -> bool:
@@ -127,7 +127,7 @@ class Method:
 
 
 class Plan(Generic[Section]):
-    """What a method of stage 2 decides and checks before anything is built; ``build`` makes the method.
+    """What a stage 2 method decides and checks before anything is built; ``build`` makes the method.
 
     Args:
         config: stage 2's configuration.
@@ -135,14 +135,14 @@ class Plan(Generic[Section]):
     """
 
     vectors_in_state: ClassVar[int] = 2
-    """How many vectors as long as the weights a saved state has beside the network; AdamW keeps two moments."""
+    """How many vectors as long as the weights a saved state holds beside the network; AdamW keeps two moments."""
 
     def __init__(self, config: StageTwoConfig, section: Section) -> None:
         self.config = config
         self.section = section
 
     def next_commands(self, one: StageOneConfig, weights: Path, run_folder: Path) -> NextCommands | None:
-        """Return what follows a stage 1; None if it has left nothing that the method could go on with.
+        """Return the commands that follow stage 1; None if it has left nothing for the method to continue from.
 
         Args:
             one: stage 1's configuration.
@@ -152,14 +152,14 @@ class Plan(Generic[Section]):
         return NextCommands([], [])
 
     def check_parent(self, parent: StageOneRun) -> None:
-        """Refuse a stage 1 that has not left what the method needs, apart from WEIGHTS; by default it needs nothing.
+        """Refuse a stage 1 that lacks something the method needs besides WEIGHTS; by default it needs nothing.
 
         Raises:
             ConfigError, SeriesError: stage 1 lacks something.
         """
 
     def disk(self, network: nn.Cell, pca_mat: Path | None) -> int:
-        """Return about how many bytes a whole stage 2 takes on disk: checkpoints and states."""
+        """Return about how many bytes stage 2 takes on disk in all: checkpoints and states."""
         weights, everything = sizes(network)
         state = 2 * everything + self.vectors_in_state * weights
         keep = self.config.checkpoints.keep
@@ -167,7 +167,7 @@ class Plan(Generic[Section]):
         return FLOAT * ((n_epochs + 4) * 2 * everything + STATES * state)
 
     def check(self, task: Task[StageTwoConfig], parent: StageOneRun, pca_mat: Path | None) -> None:
-        """Add the problems with the inputs to those of the task, and note what ``build`` needs.
+        """Add the problems with the inputs to ``task.problems``, and note what ``build`` needs.
 
         Args:
             task: the task.
@@ -191,8 +191,8 @@ class Plan(Generic[Section]):
         """Build the method after ``check``; the network has WEIGHTS already.
 
         Args:
-            run: the run, whose task may be shortened.
-            task: the whole task, whose steps determine the rates.
+            run: the run; its task may be shortened.
+            task: the whole task; its steps determine the rates.
             parent: the run that WEIGHTS come from.
             files: the checkpoints of the points.
         """
@@ -200,10 +200,10 @@ class Plan(Generic[Section]):
 
 
 def plan_of(config: StageTwoConfig) -> Plan[Any]:
-    """Make the plan of the method that a configuration names.
+    """Make the plan for the method that a configuration names.
 
     Raises:
-        ConfigError: the plan of a user's own method can't be imported.
+        ConfigError: a user's own plan can't be imported.
     """
     section = config.method_config
     plan: Plan[Any] = load_factory(section.plan, f"the plan of method {config.method}")(config, section)

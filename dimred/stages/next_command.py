@@ -1,4 +1,4 @@
-"""The commands that come after a stage 1, as lines that a shell takes as they are, in any folder."""
+"""The commands that come after stage 1, as lines that a shell takes as they are, in any folder."""
 
 from pathlib import Path
 
@@ -10,9 +10,9 @@ from dimred.stages.method import plan_of
 
 
 def commands_after_stage_1(task: Task[StageOneConfig], weights: Path, run_folder: Path) -> list[list[str]]:
-    """Return the next commands, as argument lists: those of stage 2's method, or else the report.
+    """Return the next commands, as argument lists: the commands for stage 2's method, or else the report.
 
-    The report comes next if stage 1 has left nothing that the method could go on with. The commands ask for batches no
+    The report comes next if stage 1 has left nothing for the method to continue from. The commands ask for batches no
     larger than the data.
     """
     folder = run_folder.absolute()

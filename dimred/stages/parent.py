@@ -1,4 +1,4 @@
-"""Read WEIGHTS, and find the run of stage 1 that they come from."""
+"""Read WEIGHTS, and find the stage 1 run that they come from."""
 
 import json
 from collections.abc import Mapping
@@ -30,14 +30,14 @@ from dimred.train_step.optimizer_state import UPDATES
 
 @dataclass(frozen=True, eq=False)
 class StageOneRun:
-    """WEIGHTS, and, as far as it is known, the run of stage 1 that they come from.
+    """WEIGHTS and, as far as it is known, the stage 1 run that they come from.
 
     Attributes:
         path: WEIGHTS.
         arrays: every array of WEIGHTS by name.
-        epoch: the epoch after which they were written; None if their name does not tell.
-        steps_per_epoch: stage 1's; None if their name does not tell.
-        config: stage 1's configuration; None if WEIGHTS are not in the folder of a run.
+        epoch: the epoch after which they were written; None if their file name does not tell.
+        steps_per_epoch: stage 1's; None if their file name does not tell.
+        config: stage 1's configuration; None if WEIGHTS are not in a run's folder.
     """
 
     path: Path
@@ -65,7 +65,7 @@ class StageOneRun:
         """Read WEIGHTS on rank 0, and on the other ranks under the same path; all of them call this.
 
         Raises:
-            CheckpointError, ConfigError: as ``open``; on the other ranks it is a DimredError.
+            CheckpointError, ConfigError: from ``open``, on rank 0; the other ranks raise a DimredError.
             DimredError: a rank can't read the file, or has a different one under that path.
         """
         run: StageOneRun = ranks.share(ranks.run_on_rank_zero(lambda: cls.open(weights)), cls.open)
@@ -73,7 +73,7 @@ class StageOneRun:
 
     @property
     def n_updates(self) -> int | None:
-        """Return how many updates the optimizer has made; None if WEIGHTS have no state of an optimizer."""
+        """Return how many updates the optimizer has made; None if WEIGHTS have no optimizer state."""
         return int(self.arrays[UPDATES].item()) if UPDATES in self.arrays else None
 
     @cached_property
@@ -95,22 +95,22 @@ class StageOneRun:
         return self.epoch is None or any(one.epoch <= self.epoch for one in CheckpointSeries.open(folder).entries)
 
     def snapshots(self) -> CheckpointSeries:
-        """Open the snapshots beside WEIGHTS, up to the epoch of WEIGHTS if it is known: stage 1 may have gone on.
+        """Open the snapshots beside WEIGHTS, up to the epoch of WEIGHTS if known: stage 1 may have continued since.
 
         Raises:
-            SeriesError: there is no series of snapshots, it can't be read, or all of its snapshots are later.
+            SeriesError: there is no snapshot series, it can't be read, or all its snapshots are later.
         """
         series = CheckpointSeries.open(self.path.parent / SNAPSHOTS)
         return series if self.epoch is None or not len(series) else series.select(until_epoch=self.epoch)
 
     def check_continued_by(self, settings: StageTwoConfig) -> None:
-        """Check that a stage 2 goes on with stage 1's loss and normalisation, if its run is known.
+        """Check that a stage 2 keeps stage 1's loss and normalisation, if the stage 1 run is known.
 
         The image size may differ, because a network without a fixed input size may be finished on larger images
         (Touvron et al., FixRes, 2019).
 
         Raises:
-            ConfigError: the loss, the label smoothing of the cross entropy, or one of the keys of the data differs.
+            ConfigError: the loss, the cross entropy's label smoothing, or a data key that must be kept differs.
         """
         one = self.config
         if one is None:
@@ -127,7 +127,7 @@ class StageOneRun:
 
 
 def config_beside(weights: Path) -> Path:
-    """Return the path of the configuration in the run of stage 1 that WEIGHTS are in.
+    """Return the path of the configuration in the stage 1 run that WEIGHTS are in.
 
     Raises:
         ConfigError: they are in no run.
@@ -147,6 +147,6 @@ def _config_file(weights: Path) -> Path | None:
 
 
 def _in_its_run(weights: Path) -> Path:
-    """Return the absolute path of WEIGHTS; a link from elsewhere is followed to the run that they are in."""
+    """Return the absolute path of WEIGHTS, following a link from elsewhere into their run."""
     path = without_dots(weights)
     return path.resolve() if path.is_symlink() and path.parent.name != STAGE_1_CHECKPOINTS else path

@@ -1,4 +1,4 @@
-"""The checkpoints of the points of a stage 2."""
+"""The checkpoints of stage 2's points."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,14 +16,14 @@ from dimred.vectors.parameters import to_arrays
 
 
 class PointFiles:
-    """The checkpoints of a stage 2, one for each point: ``start``, ``average``, the number of an epoch, or ``final``.
+    """Stage 2's checkpoints, one for each point: ``start``, ``average``, an epoch's number, or ``final``.
 
-    A file is named ``{prefix}-{point}.ckpt``, an epoch's ``{prefix}-{epoch}_{steps_per_epoch}.ckpt``.
+    A file is named ``{prefix}-{point}.ckpt``, or ``{prefix}-{epoch}_{steps_per_epoch}.ckpt`` for an epoch.
 
     Args:
         folder: folder of the checkpoints; made if missing.
         prefix, steps_per_epoch: parts of the files' names.
-        keep: how many of the newest epochs stay, beside those that are held; None keeps all.
+        keep: how many of the newest epochs stay, in addition to the held ones; None keeps all.
         ranks: all of them call ``save``; rank 0 writes.
     """
 
@@ -43,11 +43,11 @@ class PointFiles:
         return self.folder / f"{self._prefix}-{name}.ckpt"
 
     def hold(self, path: Path) -> None:
-        """Keep the checkpoint of a point whose network may be chosen, however old it gets."""
+        """Keep a checkpoint however old it gets, because its network may be chosen."""
         self._held.add(path.name)
 
     def save(self, point: str | int, parameters: Sequence[Parameter]) -> None:
-        """Write the checkpoint of a point; after an epoch's, remove those of older epochs beyond ``keep``."""
+        """Write a point's checkpoint; after an epoch, also remove older epochs' checkpoints beyond ``keep``."""
         arrays = to_arrays(parameters)
 
         def write() -> None:
@@ -59,7 +59,7 @@ class PointFiles:
         self._ranks.run_on_rank_zero(write)
 
     def _remove_before(self, newest: int) -> None:
-        """Remove the checkpoints of the epochs before the ``keep`` newest ones, except those that are held."""
+        """Remove all epochs' checkpoints except the ``keep`` newest and the held ones."""
         for epoch, path in full_checkpoints(self.folder).items():
             if self._keep is not None and epoch <= newest - self._keep and path.name not in self._held:
                 with suppress(OSError):  # the training matters more, and the next epoch tries again
@@ -67,6 +67,6 @@ class PointFiles:
 
 
 def parameters_of_point(step: Step) -> list[Parameter]:
-    """Return what the checkpoint of a point holds: the network's parameters, and those of the step's parts."""
+    """Return the content of a point's checkpoint: the parameters of the network and of the step's parts."""
     of_optimizer = {id(parameter) for parameter in state_parameters(step.optimizer)}
     return [parameter for parameter in parameters_to_save(step) if id(parameter) not in of_optimizer]

@@ -1,4 +1,4 @@
-"""The method ``search``: a search in the subspace of a basis, whose last network is kept."""
+"""The method ``search``: search in a basis's subspace, and keep the last network."""
 
 import logging
 import platform
@@ -39,16 +39,16 @@ from dimred.train_step.schedule import make_rates
 
 _log = logging.getLogger(__name__)
 
-_VECTORS = 8  # of a step, each as long as the weights
+_VECTORS = 8  # that a step holds, each as long as the weights
 
 
 class SearchMethod(Method):
-    """The hooks of a search: each of its steps is recorded.
+    """The hooks of a search, which record each step.
 
     Args:
         run: the run.
         step: the step.
-        basis: the basis that it searches in.
+        basis: the basis to search in.
     """
 
     def __init__(self, run: Run[StageTwoConfig], step: Step, basis: SubspaceBasis) -> None:
@@ -57,7 +57,7 @@ class SearchMethod(Method):
         self._records: list[dict[str, Any]] = []  # of the steps of this epoch
 
     def pins(self) -> dict[str, Pin]:
-        """Return the pin of the basis; one that was fitted for the run is in its folder."""
+        """Return the basis's pin, without a path if the basis was fitted for the run, into its folder."""
         path = self.basis.path
         if path is None or path == self.run.folder / BASIS:
             return {"PCA_MAT": Pin(str(self.basis.digest))}
@@ -69,16 +69,16 @@ class SearchMethod(Method):
             result.sources["basis"] = str(self.basis.path.resolve())
 
     def restore(self, state: RunState) -> None:
-        """Read the records of the steps that this epoch had before."""
+        """Read the records of this epoch's earlier steps."""
         records = each_record(self.run.folder / METRICS)
         self._records = [record for record in records if record["epoch"] == self.run.progress.epoch]
 
     def reads_after(self, done: int) -> bool:
-        """Return True: a step has waited for its own numbers, so that reading them costs nothing more."""
+        """Return True: a step has already waited for its numbers, so reading them costs nothing more."""
         return True
 
     def after_step(self, made: Result, progress: Progress, result: StageTwoResult) -> str | None:
-        """Record the step; a loss that is not finite is no divergence, because such a step changes nothing."""
+        """Record the step; a loss that is not finite does not mean divergence, because such a step changes nothing."""
         run = self.run
         main = result.main
         run.note(made, checks_divergence=False)
@@ -88,18 +88,18 @@ class SearchMethod(Method):
         return f"loss {loss}, {main.metric.name} {main.metric.text(value, 1)}"
 
     def after_epoch(self, progress: Progress, evaluation_seconds: float) -> None:
-        """Sum up the steps of the epoch in a line of the log."""
+        """Log a line that sums up the epoch's steps."""
         _log.info(search_line(self._records))
         self._records = []
 
     def finish(self, result: StageTwoResult) -> None:
-        """Note the totals of all steps, and what the basis was; the network stays as it is."""
+        """Note the totals over all steps, and a summary of the basis; the network stays as it is."""
         result.totals = totals(each_record(self.run.folder / METRICS))
         result.basis = self.basis.in_short(self.run.settings.search.n_components)
 
 
 class SearchPlan(Plan[SearchConfig]):
-    """The plan of a search: its basis is given, or fitted on the snapshots of stage 1."""
+    """The plan of a search: its basis is given, or fitted on stage 1's snapshots."""
 
     vectors_in_state: ClassVar[int] = 1
 
@@ -109,7 +109,7 @@ class SearchPlan(Plan[SearchConfig]):
         self.basis: SubspaceBasis | CheckpointSeries | None = None
 
     def next_commands(self, one: StageOneConfig, weights: Path, run_folder: Path) -> NextCommands | None:
-        """Return a PCA and its file; None if there are too few snapshots for one.
+        """Return a PCA command and its file as argument; None if there are too few snapshots.
 
         They ask for no more directions than the snapshots give.
         """
@@ -119,7 +119,7 @@ class SearchPlan(Plan[SearchConfig]):
         if n_components < 1:
             return None
         basis = run_folder.absolute().parent / BASIS
-        if basis.exists():  # perhaps of other snapshots, and ``dimred pca`` replaces nothing
+        if basis.exists():  # perhaps from other snapshots, and ``dimred pca`` replaces nothing
             basis = basis.with_stem(f"{basis.stem}_{weights.stem}")
         pca = ["pca", "--ckpt-dir", str(snapshots), "--n-components", str(n_components), "--out", str(basis)]
         arguments = [str(basis)]
@@ -133,7 +133,7 @@ class SearchPlan(Plan[SearchConfig]):
         check_enough(len(snapshots), self.section.n_components, self.section.basis, snapshots.directory)
 
     def disk(self, network: nn.Cell, pca_mat: Path | None) -> int:
-        """Return about how many bytes the run takes on disk, with the basis if that is to be fitted."""
+        """Return about how many bytes the run takes on disk, including the basis if it must be fitted."""
         n_bytes = super().disk(network, pca_mat)
         if pca_mat is None:
             weights, _ = sizes(network)
@@ -181,7 +181,7 @@ class SearchPlan(Plan[SearchConfig]):
 
 
 def check_search_memory(config: StageTwoConfig, network: nn.Cell, ranks: Ranks) -> None:
-    """Check that this host has enough free memory for the search of its ranks; all ranks call this.
+    """Check that this host has enough free memory for its ranks' search; all ranks call this.
 
     Each rank keeps its part of the basis and some vectors, see ``search_memory``.
     """
@@ -205,7 +205,7 @@ def ranks_on_this_host(ranks: Ranks) -> int:
 
 
 def search_memory(config: StageTwoConfig, network: nn.Cell, group_size: int) -> int:
-    """Return about how many bytes a rank keeps for a search: its equal part of the basis, and the vectors of a step."""
+    """Return about how many bytes a rank keeps for a search: its equal part of the basis, and a step's vectors."""
     n_weights = sum(weight.size for weight in network.trainable_params())
     return 4 * (-(-config.search.n_components // group_size) + _VECTORS) * n_weights
 
@@ -219,13 +219,13 @@ def fit_and_share(
         basis: the basis, or the snapshots to fit it on, on rank 0; None elsewhere.
         search: stage 2's section ``search``.
         network: the network that the basis must fit.
-        out: folder of the run, which gets a basis that is fitted.
+        out: the run's folder; a fitted basis is written there.
         ranks: all of them call this.
 
     Raises:
-        SeriesError: the snapshots are too few, or can't be read; on the other ranks it is a DimredError.
-        BasisMismatchError: the basis does not fit the network on this rank; on the other ranks it is a DimredError.
-        DimredError: a host lacks the file of the basis, or has another one under its path.
+        SeriesError: the snapshots are too few, or can't be read; the other ranks raise a DimredError.
+        BasisMismatchError: the basis does not fit the network on this rank; the other ranks raise a DimredError.
+        DimredError: a host lacks the basis's file, or has a different file under its path.
     """
 
     def fit() -> SubspaceBasis | None:
@@ -245,10 +245,10 @@ def fit_and_share(
 
 
 def build_search_step(task: Task[StageTwoConfig], basis: SubspaceBasis) -> SubspaceTrainStep:
-    """Build stage 2's step of a search; the task's network has the weights to begin from.
+    """Build a search's step; the task's network has the weights to begin from.
 
     Raises:
-        ConfigError: the loss can't be built, see ``build_loss``, or the options of the search do not go together.
+        ConfigError: the loss can't be built, see ``build_loss``, or the search's options do not fit together.
         BasisMismatchError: the basis does not fit the network.
     """
     config = task.settings

@@ -1,4 +1,4 @@
-"""SnapshotCallback: keep a series of weight snapshots in a user's own ``Model.train``."""
+"""SnapshotCallback: keep a series of weight snapshots during a user's own ``Model.train``."""
 
 import os
 from contextlib import ExitStack
@@ -18,8 +18,8 @@ class SnapshotCallback(Callback):
     """A callback for ``mindspore.train.Model`` that keeps a series of snapshots of the trained weights.
 
     Stage 2 and ``dimred merge`` read the series. Rank 0 writes it and other ranks do nothing, so each rank must hold
-    all weights, as in data-parallel training. In sink mode MindSpore calls back once for each sink, so a snapshot is
-    taken at the end of the sink in which it is due. With ``ScheduleFree`` the averaged point is kept.
+    all weights, as in data-parallel training. In sink mode MindSpore calls back once per sink, so a snapshot is taken
+    at the end of the sink in which it is due. With ``ScheduleFree`` the averaged point is kept.
 
     Args:
         folder: folder of the series, made if missing.
@@ -27,14 +27,14 @@ class SnapshotCallback(Callback):
         keep: how many snapshots stay; None keeps all.
         prefix: prefix of the files' names, ``{prefix}-{epoch}_{step}.{format}``.
         format: format of the files, ``ckpt`` or ``safetensors``.
-        resume: whether to go on with the series in the folder, if it holds the earlier part of the same training.
+        resume: whether to continue the series in the folder, if it holds the earlier part of the same training.
 
     Attributes:
-        series: the ``SeriesWriter`` that is written, on rank 0 once training has begun; None elsewhere.
+        series: the ``SeriesWriter``, on rank 0 once training has begun; None otherwise.
 
     Raises:
         ConfigError: an option is not allowed; or, when training begins, the network has no trainable weights, or the
-            folder has snapshots of later steps, such as those of another training.
+            folder has snapshots of later steps, for example from a different training.
         SeriesError: when training begins, the folder has snapshots, and ``resume`` is not set; or the weights do not
             fit them.
     """
@@ -63,7 +63,7 @@ class SnapshotCallback(Callback):
         self._resume = resume
         self._weights: list[Any] = []
         self._optimizers: list[nn.Optimizer] = []
-        self._before: int | None = None  # steps that were made before this call of Model.train
+        self._before: int | None = None  # steps made before this call of Model.train
         self._taken_at = 0
 
     def on_train_begin(self, run_context: Any) -> None:
@@ -78,16 +78,16 @@ class SnapshotCallback(Callback):
             raise ConfigError("the network has no trainable weights, so there is nothing to keep snapshots of")
         open_series = CheckpointSeries.resume if self._resume else CheckpointSeries.create
         self.series = open_series(self._folder, self._keep, prefix=self._prefix, format=self._format)
-        self._resume = True  # a further call of Model.train goes on
+        self._resume = True  # the next call of Model.train continues the series
         self._before = None
 
     def on_train_epoch_begin(self, run_context: Any) -> None:
-        """Check before the first epoch that no snapshot in the folder is of a later step."""
+        """Check before the first epoch that the folder has no snapshot from a later step."""
         arguments = run_context.original_args()
         series = self.series
         if series is None or self._before is not None:
             return
-        # MindSpore counts the steps from 0 after ``initial_epoch`` epochs, too.
+        # MindSpore counts steps from 0 even when it starts after ``initial_epoch`` epochs.
         self._before = (arguments.cur_epoch_num - 1) * arguments.batch_num - arguments.cur_step_num
         newest = series.entries[-1].step if series.entries else 0
         if newest > self._step(arguments):
@@ -125,7 +125,7 @@ class SnapshotCallback(Callback):
 
 
 def _trained_weights(network: nn.Cell, optimizers: list[nn.Optimizer]) -> list[Any]:
-    """Return the parameters that are trained, in the order of the network.
+    """Return the trained parameters, in the network's order.
 
     Args:
         network: the network given to ``Model``; if that is a whole training step, its momenta are trainable too.

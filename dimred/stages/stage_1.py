@@ -29,12 +29,12 @@ _log = logging.getLogger(__name__)
 
 
 class StageOne:
-    """Stage 1, which keeps a series of snapshots and, if it is asked to, ends early.
+    """Stage 1: it keeps a series of snapshots and, if asked, ends early.
 
     Args:
         run: the run.
         step: the training step.
-        weights: what the network has taken from ``model.weights``, on rank 0; None without it.
+        weights: what the network took from ``model.weights``, on rank 0; None without it.
     """
 
     def __init__(self, run: Run[StageOneConfig], step: Step, weights: FirstWeights | None = None) -> None:
@@ -57,13 +57,13 @@ class StageOne:
             self.stop = EarlyStop(self._settings.stop, self._task.network, run.evaluator, self._ranks)
 
     def go(self, first: tuple[dict[str, np.ndarray], int] | None = None) -> None:
-        """Begin or resume, train the remaining epochs, and log the result, the network's file, and the next command.
+        """Begin or resume, train the remaining epochs, and log the result, the network's file and the next command.
 
         Args:
             first: the first result of ``check_stage_1``; used by a new run.
 
         Raises:
-            ConfigError: ``epochs`` is below the epoch that the run has reached, or an input of the run has changed.
+            ConfigError: ``epochs`` is below the epoch that the run has reached, or an input has changed.
             RunError, CheckpointError: the state can't be restored, see ``Run.restore``.
         """
         is_new = self._restore(first)
@@ -100,12 +100,12 @@ class StageOne:
         is_averaged = has_averaged_point(self.step.optimizer)
         network = self._save_averaged() if is_averaged else self._last_checkpoint
         run.figures.log_end(network, is_averaged and run.figures.reestimates, run.is_kept)
-        if run.is_kept and self._ranks.is_rank_zero:  # which has the files
+        if run.is_kept and self._ranks.is_rank_zero:  # only rank 0 has the files
             report = [["report", str(run.folder.absolute())]]
             log_commands(*(report if is_averaged else commands_after_stage_1(self._task, network, run.folder)))
 
     def _save_averaged(self) -> Path:
-        """Save schedule-free training's averaged point with BatchNorm statistics of its own; return the path."""
+        """Save schedule-free training's averaged point with its own BatchNorm statistics; return the path."""
         path = self._folder / f"{self._settings.model.file_prefix}-final.ckpt"
         with weights_to_use(self.step.optimizer), preserved(moving_statistics(self._task.network)):
             if self.run.figures.reestimates:
@@ -116,11 +116,11 @@ class StageOne:
 
     @property
     def has_ended(self) -> bool:
-        """Return whether ``stop`` ends the training after this epoch."""
+        """Return whether ``stop`` ends training after this epoch."""
         return self.stop is not None and self.stop.reason is not None
 
     def _rewind(self) -> SeriesWriter:
-        """Remove files written after the step that the run goes on from, and return the remaining snapshots."""
+        """Remove files written after the step that the run resumes from, and return the remaining snapshots."""
         prefix = self._settings.model.file_prefix
         options = self._settings.snapshots
         self.checkpoints = FullCheckpoints(self._folder, prefix, self._settings.checkpoints.keep)
@@ -133,7 +133,7 @@ class StageOne:
         return snapshots
 
     def reads_after(self, done: int) -> bool:
-        """Return whether a snapshot is due after that step of the epoch."""
+        """Return whether a snapshot is due after step ``done`` of the epoch."""
         return self._progress.epoch >= self._settings.snapshots.first_epoch and done in self._snapshot_steps
 
     def after_step(self, result: Result, progress: Progress) -> None:
@@ -152,7 +152,7 @@ class StageOne:
             retry(lambda: snapshots.append(weights, self.run.n_steps, progress.epoch, step_in_epoch=progress.done))
 
     def save(self, progress: Progress) -> None:
-        """Save the state to resume from; at the end of an epoch also measure and save a full checkpoint, if due."""
+        """Save the state to resume from; at an epoch's end also measure, and save a full checkpoint, if due."""
         arrays = self.run.arrays_of(self.step)
         if self.stop is not None and self._is_to_measure(progress):
             self._save_state(arrays)  # measuring may take longer than a signal leaves time for
@@ -167,7 +167,7 @@ class StageOne:
         return self.stop is not None and progress.done == self._per_epoch and self.stop.is_due(progress.epoch)
 
     def _lacks_last_checkpoint(self) -> bool:
-        """Return whether a resumed run is already at its end, because ``epochs`` changed, but lacks its checkpoint."""
+        """Return whether a resumed run is at its end already, because ``epochs`` changed, but lacks its checkpoint."""
         if self._progress.done < self._per_epoch or not self._is_last(self._progress):
             return False
         return self._ranks.any(self._ranks.is_rank_zero and not self._last_checkpoint.exists())
@@ -184,7 +184,7 @@ class StageOne:
         return progress.epoch == self._settings.epochs or self.has_ended
 
     def after_epoch(self, progress: Progress) -> str:
-        """Evaluate if that is due, record the epoch, and return the status for the progress bar."""
+        """Evaluate if due, record the epoch, and return the status for the progress bar."""
         run = self.run
         start = time.perf_counter()
         run.figures.values = {}

@@ -1,4 +1,4 @@
-"""Stage 2: continue a run of stage 1 by a method, and keep the network that the method chooses."""
+"""Stage 2: continue a stage 1 run by a method, and keep the network that the method chooses."""
 
 import logging
 import time
@@ -27,12 +27,12 @@ _log = logging.getLogger(__name__)
 
 
 class StageTwo(Observer):
-    """Stage 2, from its start to the network that is kept; it measures and saves a point after each epoch.
+    """Stage 2, from its start to the network that it keeps; it measures and saves a point after each epoch.
 
     Args:
         run: the run.
-        method: what happens beside the steps, and which step it is.
-        parent: the run of stage 1 that is continued.
+        method: the step, and what happens between steps.
+        parent: the stage 1 run to continue.
         files: the checkpoints of the points.
     """
 
@@ -57,7 +57,7 @@ class StageTwo(Observer):
         """Begin or resume, train the remaining epochs, put the network to keep in place, and write the result.
 
         Raises:
-            ConfigError: ``epochs`` is below the epoch that the run has reached, or an input of the run has changed.
+            ConfigError: ``epochs`` is below the epoch that the run has reached, or an input has changed.
             RunError, CheckpointError: the state can't be restored, see ``Run.restore``.
             FaultError: no candidate has a finite loss on ``val``.
         """
@@ -68,7 +68,7 @@ class StageTwo(Observer):
         if state is not None:
             self._restore(state)
         run.write_configuration()
-        # Only a run that has ended has a result, and this one may go on for more epochs.
+        # Only a run that has ended has a result, and this one may continue for more epochs.
         ranks.run_on_rank_zero(lambda: (run.folder / RESULT).unlink(missing_ok=True))
         with run.open_records():
             ranks.run_on_rank_zero(lambda: run.states.forget_after(run.n_steps))
@@ -85,13 +85,13 @@ class StageTwo(Observer):
         self._keep()
 
     def _restore(self, state: RunState) -> None:
-        """Restore the measurements of stage 2 from a state, and what the method needs."""
+        """Restore stage 2's measurements from a state, and what the method needs."""
         before = StageTwoResult.from_json(state.values["result"])
         self.result = replace(before, epochs=self.result.epochs)
         self.method.restore(state)
 
     def _train(self) -> None:
-        """Train the remaining epochs; end early if the step says that nothing more is to be gained."""
+        """Train the remaining epochs; end early if the step says that there is nothing more to gain."""
         run = self.run
         progress = self.run.progress
         try:
@@ -105,7 +105,7 @@ class StageTwo(Observer):
                 self.after_epoch(progress)
 
     def reads_after(self, done: int) -> bool:
-        """Return whether the method reads that step before the next one starts."""
+        """Return whether the method reads step ``done`` before the next one starts."""
         return self.method.reads_after(done)
 
     def after_step(self, result: Result, progress: Progress) -> str | None:
@@ -119,7 +119,7 @@ class StageTwo(Observer):
         self.run.save({**arrays, **of_method.arrays}, result=self.result.as_json(), **of_method.values)
 
     def after_epoch(self, progress: Progress) -> str:
-        """Save and measure the point that was reached, record the epoch, and return a status for the progress bar."""
+        """Save and measure the point reached, record the epoch, and return a status for the progress bar."""
         started = time.perf_counter()
         self._record_point(progress.epoch)
         self.method.after_epoch(progress, time.perf_counter() - started)
@@ -147,7 +147,7 @@ class StageTwo(Observer):
         if run.ranks.is_rank_zero:
             retry(lambda: result.write(run.folder / RESULT))
         run.figures.log_end(self.files.path(FINAL), run.figures.reestimates, run.is_kept)
-        if run.is_kept and run.ranks.is_rank_zero:  # which has the files
+        if run.is_kept and run.ranks.is_rank_zero:  # only rank 0 has the files
             log_commands(["report", str(run.folder.absolute())])
 
 
@@ -155,13 +155,13 @@ def build_stage_2(run: Run[StageTwoConfig], task: Task[StageTwoConfig], parent: 
     """Put WEIGHTS into the network, build the method, and return the stage.
 
     Args:
-        run: the run, whose task may be shortened.
-        task: the whole task, whose steps determine the rates.
+        run: the run; its task may be shortened.
+        task: the whole task; its steps determine the rates.
         parent: the run that WEIGHTS come from.
         plan: the result of ``check_stage_2``.
 
     Raises:
-        CheckpointError: the arrays of WEIGHTS do not fit the network.
+        CheckpointError: the arrays in WEIGHTS do not fit the network.
     """
     from_arrays(task.network.get_parameters(), parent.arrays, parent.title)
     prefix = run.settings.model.file_prefix

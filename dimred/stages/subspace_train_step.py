@@ -1,4 +1,4 @@
-"""``SubspaceTrainStep``: the step of a search, made from checked options."""
+"""``SubspaceTrainStep``: a search's step, made from checked options."""
 
 import os
 from typing import Any
@@ -20,36 +20,35 @@ _OF_STEP = ("loss_scale", "clipping", "ema", "parts", "micro_batch_size", "ranks
 
 
 class SubspaceTrainStep(SearchStep):
-    """A training step that searches in the subspace of a basis: a ``SearchStep`` made from checked options.
+    """A training step that searches in a basis's subspace: a ``SearchStep`` made from checked options.
 
     The rule ``bfgs`` is ``InverseBFGS`` with ``ArmijoBacktracking``, and ``sgd`` is ``ProjectedSGD`` with
-    ``FixedStep``; give ``SearchStep`` a direction or a line search of your own. Called with the inputs of ``network``,
-    the step returns a ``SearchResult``; see ``SearchStep`` for the errors of a call.
+    ``FixedStep``; for your own direction or line search, use ``SearchStep``. Called with ``network``'s inputs, the
+    step returns a ``SearchResult``; see ``SearchStep`` for the errors that a call raises.
 
     Args:
-        network: network and loss in one cell; returns the scalar mean loss of a batch, or (sum, count), see
-            ``TrainStep``.
-        basis: a ``SubspaceBasis`` of the network's trainable weights, or the path of one.
+        network: network and loss in one cell; returns a batch's scalar mean loss, or (sum, count), see ``TrainStep``.
+        basis: a ``SubspaceBasis`` for the network's trainable weights, or its path.
         optimizer: none; a search adds its update as it is.
-        options: options of the search, each with its default and its range; and loss_scale, clipping, ema, parts,
+        options: the search's options, each with its default and its range; and loss_scale, clipping, ema, parts,
             micro_batch_size, ranks, see ``SearchStep``.
 
             rule ("bfgs"; "bfgs" or "sgd"): a quasi-Newton direction and a line search, or momentum in the subspace.
-            n_components (all; 1 to those of the basis): the leading directions to search in.
+            n_components (all; 1 to the number in the basis): how many leading directions to search in.
             rho (0.55; above 0, below 1): line search: factor by which the step shrinks from one trial to the next.
             sigma (0.4; above 0, below 1): line search: fraction of the expected decrease that a trial must reach.
             max_trials (10; at least 1): line search: the most trials in a step, without a cap before the first pair.
             initial_scaling (False; False or True): bfgs: whether H starts as (y's / y'y) I and not as I.
             min_cosine (0.01; at least 0, below 1): bfgs: a pair updates H if y's > min_cosine |y| |s|; 1e-8 if all
-                gradients are of one batch.
+                gradients come from one batch.
             gamma (0.9; at least 0, below 1): momentum of the step outside the subspace.
             alpha (0.001; at least 0): size of that step; 0 for none.
             learning_rate (0.1; above 0): sgd: a number, one for each accepted step, or a function of their number.
             momentum (0.9; at least 0, below 1): sgd: momentum in the subspace.
-            max_rejected_steps (100; at least 1): rejected steps in a row after which the next raises an error.
+            max_rejected_steps (100; at least 1): after so many rejected steps in a row, the next raises an error.
 
     Raises:
-        ConfigError: an option is unknown, outside its range, or does not go with the others; or an optimizer is given.
+        ConfigError: an option is unknown, outside its range, or does not fit the others; or an optimizer is given.
         BasisMismatchError: the basis does not fit the network's trainable weights.
     """
 
