@@ -23,8 +23,8 @@ _CANN_OF = {
     "2.10": "9.1",
     "2.11": "9.2",
 }
-"""A version of MindSpore, or its first two numbers -> the CANN that it is released with, by the table "Confirming
-Version Matching Relationship" of MindSpore Transformers, whose releases name both:
+"""MindSpore version, or its first two numbers -> the CANN version that it is released with. Source: the table
+"Confirming Version Matching Relationship" of MindSpore Transformers, whose releases name both:
 https://www.mindspore.cn/mindformers/docs/en/r1.9.0/installation.html up to 2.9, and release 2.1's for 2.10 and 2.11."""
 _COUNT = """
 from mindspore.device_context import ascend
@@ -71,7 +71,7 @@ class Ascend(Device):
 def ascend_devices() -> int:
     """Return how many Ascend devices MindSpore sees on this host; 0 if it can't use any, for whatever reason.
 
-    MindSpore is asked in a process of its own, because it is slow to load and does not always survive a driver's fault.
+    MindSpore is asked in a separate process, because it is slow to load and does not always survive a driver fault.
     """
     if not ASCEND_DEVICE.exists():
         return 0
@@ -101,7 +101,7 @@ def _cann() -> CheckResult:
 
 
 def _cann_of_mindspore() -> str:
-    """Return which CANN the installed MindSpore is released with, in words; empty if that is not known."""
+    """Return a phrase with the CANN that the installed MindSpore is released with; empty if unknown."""
     try:
         mindspore = version("mindspore")
     except PackageNotFoundError:

@@ -25,7 +25,7 @@ _LONGEST_TURN_SECONDS = 10.0  # between two calls of ``stalled``; after a longer
 
 
 def _connect() -> Sender | None:
-    """Take over this rank's end of the socket pair, and hide it from programs it starts; None without a launcher."""
+    """Take over this rank's end of the socket pair, and hide it from child programs; None without a launcher."""
     number = os.environ.pop(LAUNCHER, None)
     if number is None:
         return None
@@ -55,13 +55,13 @@ def tell_refusal(why: str) -> bool:
     """Send the launcher the reason why this rank refuses to begin; the launcher prints it once for all ranks.
 
     Returns:
-        Whether it was sent. If there is no launcher, or the rank has begun, it was not, and the caller must print it.
+        Whether it was sent. It is not if there is no launcher or the rank has begun; then the caller must print it.
     """
     return not _sent_kinds and _tell("refused", why, waits=True)
 
 
 def tell_position(activity: str, step: int) -> None:
-    """Report what this rank is about to do in a step, counted from 1 over all epochs, such as ``READING``.
+    """Report what this rank is about to do, such as ``READING``, in a step counted from 1 over all epochs.
 
     The launcher can then name a rank that stalls.
     """
@@ -75,7 +75,7 @@ def tell_alive() -> None:
 
 
 class _SignsOfLife(logging.Handler):
-    """A handler that reports activity at every log record, such as those of a run that waits for disk space."""
+    """A handler that reports activity at every log record, for example from a run that waits for disk space."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Report activity."""
@@ -87,9 +87,9 @@ if has_launcher():
 
 
 class StageBar:
-    """The progress bar of a stage, for a ``with`` block.
+    """A stage's progress bar, for a ``with`` block.
 
-    It appears in the terminal of this process or of its launcher. Without one, progress is logged at level DEBUG.
+    It appears in this process's or its launcher's terminal. Without one, progress is logged at level DEBUG.
 
     Args:
         name: the stage's name.
@@ -122,7 +122,7 @@ class StageBar:
             self.status(None)
 
     def status(self, text: str | None) -> None:
-        """Show a text with the measurements after an epoch; None keeps the last text."""
+        """Show a text, such as an epoch's measurements; None keeps the last text."""
         self._status = self._status if text is None else text
         self._shown_at = time.monotonic()
         self._bar.show(self._name, self._total, self._n_done, self._status)
@@ -134,7 +134,7 @@ class StageBar:
 class Stall(NamedTuple):
     """A job that makes no progress."""
 
-    rank: int  # the lowest of the ranks that the others wait for
+    rank: int  # the lowest rank that the others wait for
     words: str  # description for an error message
 
 
@@ -142,8 +142,8 @@ class StallDetector:
     """A detector of stalls from the reports of this host's ranks.
 
     The ranks of data-parallel training meet in every step, so when one stalls, all soon do. The rank at the smallest
-    step is the straggler; one that never reported has not reached its first step. If all are equally far, they wait for
-    a rank of another host, or for each other.
+    step is the straggler; a rank that never reported has not reached its first step. If all are equally far, they are
+    waiting for a rank on another host, or for each other.
 
     Args:
         ranks: numbers of this node's ranks.
@@ -159,7 +159,7 @@ class StallDetector:
         self._last = self._last_turn = now()
 
     def heard(self, rank: int, activity: str, step: int) -> None:
-        """Record what a rank is about to do, see ``tell_position``.
+        """Record what a rank is about to do; see ``tell_position``.
 
         Within a step ``READING`` comes first, then ``COMPUTING``, then any other activity.
         """

@@ -1,4 +1,4 @@
-"""What each kind of device answers: how many there are, how ranks get theirs, and what is wrong."""
+"""The questions that each kind of device answers: how many there are, how ranks get theirs, and what is wrong."""
 
 import os
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from dimred.io.system import n_processors
 
 Target = Literal["Ascend", "GPU", "CPU"]
 
-_USUAL_DEVICES = 8  # of a host with devices, for a dry run on a host without any
+_USUAL_DEVICES = 8  # per host, for a dry run on a host without any
 
 
 class CheckResult(NamedTuple):
@@ -21,7 +21,7 @@ class CheckResult(NamedTuple):
 
 
 class Found(NamedTuple):
-    """How many devices of a kind can be used here, and what was found, in words."""
+    """How many devices of a kind can be used here, and a phrase for what was found."""
 
     n_devices: int
     words: str
@@ -45,7 +45,7 @@ class Device:
         raise NotImplementedError
 
     def checks(self) -> Iterator[CheckResult]:
-        """Check all that the device needs beside MindSpore itself."""
+        """Check everything that the device needs besides MindSpore itself."""
         raise NotImplementedError
 
     def describe(self) -> str:
@@ -53,14 +53,14 @@ class Device:
         return self.target
 
     def default_count(self, found: Found) -> int:
-        """Return how many devices of a host a job takes if nobody says."""
+        """Return how many devices per host a job takes by default."""
         return found.n_devices or _USUAL_DEVICES
 
     def check(self, asked: str, otherwise: str) -> None:
         """Check that this process can use the device.
 
         Args:
-            asked: how it was asked for, such as "--device-target is GPU".
+            asked: how the user asked for it, such as "--device-target is GPU".
             otherwise: what to do without it.
 
         Raises:
@@ -87,7 +87,7 @@ class Device:
         return {}
 
     def cluster_environment(self, n_ranks: int) -> dict[str, str]:
-        """Return defaults of variables for ranks that join, of which this host has ``n_ranks``."""
+        """Return default variables for ranks that join; ``n_ranks`` of them are on this host."""
         if n_ranks < 2:
             return {}
         n_threads = max(1, n_processors() // n_ranks)

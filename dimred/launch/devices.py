@@ -1,4 +1,4 @@
-"""The kinds of devices to compute on, in one table, and the choice of one if the user does not make it."""
+"""The kinds of devices to compute on, in one table, and the choice of one if the user does not choose."""
 
 import logging
 
@@ -10,7 +10,7 @@ from dimred.launch.gpu import NvidiaGpu
 _log = logging.getLogger(__name__)
 
 DEVICES: dict[Target, Device] = {device.target: device for device in (Ascend(), NvidiaGpu(), Cpu())}
-"""The kinds of devices by name. Without ``--device-target`` the first of them is taken that is there."""
+"""The kinds of devices by name. Without ``--device-target``, the first kind that is present is used."""
 
 
 def choose_devices(target: Target | None, devices: int | None, *, nodes: int | None = None) -> tuple[Target, int]:
@@ -18,11 +18,11 @@ def choose_devices(target: Target | None, devices: int | None, *, nodes: int | N
 
     Args:
         target: ``--device-target``, or None.
-        devices: ``--devices``, all hosts together, or None for all devices of these hosts, or one CPU of each.
-        nodes: number of hosts, which are taken to be alike; None for one.
+        devices: ``--devices``, all hosts together, or None for all devices of these hosts, or one CPU per host.
+        nodes: number of hosts, assumed to be alike; None for one.
 
     Returns:
-        The kind of device, and the number of devices of all hosts together.
+        The kind of device, and the number of devices on all hosts together.
     """
     if target is not None and devices is not None:
         return target, devices
@@ -34,7 +34,7 @@ def choose_devices(target: Target | None, devices: int | None, *, nodes: int | N
 
 
 def choose_device(target: Target | None) -> Target:
-    """Choose the device of a program that is one process, unless ``target`` names it, and log it with the reason."""
+    """Choose a single-process program's device, unless ``target`` names it, and log it with the reason."""
     if target is not None:
         return target
     kind, _, reasons = _look(None)
@@ -46,16 +46,16 @@ def make_ready(target: Target) -> None:
     """Prepare this process for a device, before it imports MindSpore.
 
     Raises:
-        ConfigError: something that the device needs is missing, or MindSpore is imported already without it.
+        ConfigError: something that the device needs is missing, or MindSpore was already imported without it.
     """
     DEVICES[target].make_ready(f"--device-target is {target}", "use --device-target CPU")
 
 
 def _look(target: Target | None) -> tuple[Target, Found, str]:
-    """Look for the device, or for one kind after the other until there is one.
+    """Look for the device, or for one kind after the other until one is found.
 
     Returns:
-        Its kind, how many there are, and in words what was found of all that were looked for.
+        The kind, how many there are, and a phrase for what the search found of each kind.
     """
     reasons = ""
     for kind in DEVICES if target is None else (target,):

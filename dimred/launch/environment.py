@@ -1,8 +1,8 @@
 """The variables that make a process a member of MindSpore's cluster, and the one that says how a shell starts dimred.
 
-A shell inside a cluster's job has the former, and so has every program that is started there. MindSpore obeys them in
-every program, so a process that is alone would wait for the others. Only ``Job`` gives them to a process, and ``msrun``
-to a program that it starts itself, such as ``msrun ... -m dimred.pipelines.stage_1``.
+A shell inside a cluster job has the cluster variables, and every program started there inherits them. MindSpore obeys
+them in every program, so a single process would wait for others. Only two give them to a process: ``Job``, and
+``msrun`` for a program that it starts itself, such as ``msrun ... -m dimred.pipelines.stage_1``.
 """
 
 import logging
@@ -15,8 +15,8 @@ from pathlib import Path
 
 _log = logging.getLogger(__name__)
 
-# Of msrun (mindspore/parallel/cluster/process_entity), of MindSpore's dynamic cluster, of rank tables, and of mpirun.
-# MS_TOPO_TIMEOUT, MS_WORKER_IP and the like are left in place: a process that is alone doesn't read them.
+# From msrun (mindspore/parallel/cluster/process_entity), MindSpore's dynamic cluster, rank tables, and mpirun.
+# MS_TOPO_TIMEOUT, MS_WORKER_IP and the like are left in place: a single process doesn't read them.
 _OF_A_CLUSTER = (
     "MS_ROLE",
     "MS_NODE_ID",
@@ -36,21 +36,21 @@ _OF_A_CLUSTER = (
 
 
 def without_cluster(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables without those that make a process a member of a cluster."""
+    """Return the variables except the ones that make a process a member of a cluster."""
     return {name: value for name, value in environment.items() if name not in _OF_A_CLUSTER}
 
 
 def leave_cluster() -> None:
-    """Remove the variables of a cluster from the environment of this process; MindSpore must not be imported yet."""
+    """Remove cluster variables from this process's environment; MindSpore must not be imported yet."""
     for name in _OF_A_CLUSTER:
         os.environ.pop(name, None)
 
 
-COMMAND = "DIMRED_COMMAND"  # how the user's shell starts dimred; the PATH of a rank is not the user's
+COMMAND = "DIMRED_COMMAND"  # how the user's shell starts dimred; a rank's PATH is not the user's
 
 
 def words_of_dimred() -> list[str]:
-    """Return the words with which a shell starts this installation's ``dimred``: just its name if PATH finds it."""
+    """Return the words that start this installation's ``dimred`` in a shell: just its name if PATH finds it."""
     if COMMAND in os.environ:
         return shlex.split(os.environ[COMMAND])
     script = Path(sys.executable).with_name("dimred")
@@ -61,6 +61,6 @@ def words_of_dimred() -> list[str]:
 
 
 def log_commands(*commands: Sequence[str]) -> None:
-    """Log one or two commands that come next, each given by the words after ``dimred``."""
+    """Log the next one or two commands, each given as the arguments after ``dimred``."""
     for word, command in zip(("next", "then"), commands, strict=False):
         _log.info(f"{word}: {shlex.join([*words_of_dimred(), *command])}")

@@ -1,4 +1,4 @@
-"""NVIDIA's GPUs, by the backend in MindSpore's package and CUDA 11's libraries. None of this has been run on one."""
+"""NVIDIA's GPUs, by the backend in MindSpore's package and CUDA 11's libraries; run on one H200 (pipelines/GPU.md)."""
 
 import logging
 import os
@@ -34,7 +34,7 @@ _OLDEST_CUDA = (11, 0)  # a driver for it, 450.80, runs every CUDA 11
 
 
 class NvidiaGpu(Device):
-    """GPUs, of which ``CUDA_VISIBLE_DEVICES`` shows some to this process."""
+    """The GPUs that ``CUDA_VISIBLE_DEVICES`` shows to this process."""
 
     target: Target = "GPU"
     remedy = "call dimred.use_gpu() before the first import of mindspore"
@@ -69,7 +69,7 @@ class NvidiaGpu(Device):
         return {VISIBLE_DEVICES: visible_device(number), "DEVICE_ID": "0"}  # the first and only one that the rank sees
 
     def make_ready(self, asked: str, otherwise: str) -> None:
-        if "mindspore" not in sys.modules:  # otherwise the last line may say that it is too late
+        if "mindspore" not in sys.modules:  # otherwise the last line here may raise that it is too late
             self.check(asked, otherwise)
             _log_compilation()
         load_cuda_backend()
@@ -83,7 +83,7 @@ def _checks(driver: Driver | None) -> Iterator[CheckResult]:
         yield CheckResult("GPU", text)
     try:
         cuda_backend()
-    except MissingPackageError:  # of MindSpore itself
+    except MissingPackageError:  # MindSpore itself is missing
         return
     except ConfigError as error:
         text, _, remedy = str(error).partition("; ")
@@ -139,7 +139,7 @@ def _kernels(code: CudaCode, capability: Version) -> CheckResult:
 
 
 def _log_compilation() -> None:
-    """Log that the driver will compile the kernels; if they may be in its cache, only if nothing is shown for long."""
+    """Log that the driver will compile the kernels; at level DEBUG if its cache may already have them."""
     driver = ask_driver()
     code = cuda_code(cuda_kernels())
     cache = kernel_cache()

@@ -18,7 +18,7 @@ from dimred.run_files.run_names import RANK_LOG, results_in
 
 _LOOPBACK = "127.0.0.1"
 _USUAL_PORT = 8118  # MindSpore's own launcher uses it too
-_SECONDS_TO_JOIN = 600  # hosts are started by hand, one after the other
+_SECONDS_TO_JOIN = 600  # people start hosts by hand, one after the other
 _WITHOUT_DEVICE = "use --device-target CPU, or --dry-run to see what would run"
 _SCHEDULER = "from mindspore import communication; communication.init()"  # returns when all ranks have ended
 OF_SCHEDULER = {"MS_ROLE": "MS_SCHED"}  # the scheduler's variables in addition to Job.environment
@@ -67,11 +67,11 @@ class Job:
         return self.out / f"device{rank}_{self.stage}"
 
     def command(self, rank: int) -> list[str]:
-        """Return the command line of a rank; with -P no file in the user's folder hides a module of Python's."""
+        """Return a rank's command line; with -P, no file in the user's folder hides a Python module."""
         return [sys.executable, "-P", "-m", self.program, *self.arguments, "--out", str(self.folder(rank))]
 
     def scheduler_command(self) -> list[str]:
-        """Return the command line of the scheduler; the job's folder at its end identifies it in ``ps``."""
+        """Return the scheduler's command line; the job's folder at its end identifies it in ``ps``."""
         return [sys.executable, "-P", "-c", _SCHEDULER, str(self.out)]
 
     def environment(self) -> dict[str, str]:
@@ -91,7 +91,7 @@ class Job:
         return mine
 
     def _environment_of_cluster(self) -> dict[str, str]:
-        """Return the variables by which the ranks find each other and share the cores of a host."""
+        """Return the variables by which the ranks find each other and share a host's cores."""
         usual = {"MS_TOPO_TIMEOUT": str(_SECONDS_TO_JOIN)}
         usual |= DEVICES[self.device_target].cluster_environment(len(self.local_ranks))
         return {
@@ -110,7 +110,7 @@ class Job:
         return mine | ({"MS_ROLE": "MS_WORKER", "MS_NODE_ID": str(rank)} if self.joins_ranks else {})
 
     def describe(self) -> Iterator[str]:
-        """Yield lines with the command and environment of each process of this host."""
+        """Yield lines with the command and environment of each process on this host."""
         ranks = self.local_ranks
         yield f"node {self.node_rank} of {self.nodes}: ranks {ranks[0]} to {ranks[-1]} of {self.devices}"
         yield f"every process: {_assignments(self.environment())}"
@@ -127,8 +127,8 @@ class Job:
 
         Raises:
             MissingPackageError: MindSpore is not installed.
-            ConfigError: ranks can't be joined on this system, devices or what they need are missing, the port can't be
-                used, or a folder holds earlier results and ``resume`` is not set.
+            ConfigError: ranks can't be joined on this system, devices or their prerequisites are missing, the port
+                can't be used, or a folder holds earlier results and ``resume`` is not set.
         """
         if find_spec("mindspore") is None:
             raise MissingPackageError("mindspore")
@@ -163,9 +163,9 @@ def make_job(
     master_addr: str | None = None,
     master_port: int | None = None,
 ) -> Job:
-    """Make a job from the fields of ``Job``, of which None stands for an option that was not given.
+    """Make a job from the fields of ``Job``; None stands for an option that was not given.
 
-    A rank table gives the devices, the hosts and, unless ``master_addr`` does, host 0's address, if that is in it.
+    A rank table gives the devices, the hosts and, unless ``master_addr`` does, host 0's address if the table has it.
     The default port is a free one for one host, and 8118 for several, because they have to agree on it.
 
     Raises:

@@ -25,10 +25,10 @@ from dimred.run_files.run_names import ENVIRONMENT_LOG, RANK_LOG, SCHEDULER_LOG
 
 _WAIT_SECONDS = 0.1
 _SECONDS_TO_SAVE = 60.0  # between SIGTERM and SIGKILL
-_SECONDS_AFTER_A_FAILURE = 2.0  # in which other ranks that meet the same fault can log the cause
+_SECONDS_AFTER_A_FAILURE = 2.0  # for other ranks that meet the same fault to log the cause
 SECONDS_FOR_RANK_0 = 10.0  # to give its reason after another rank has refused, perhaps because of rank 0
 _ENDED_WELL = {0, 128 + signal.SIGTERM}  # done, or saved after SIGTERM
-# Statuses of a rank whose own words say what to do.
+# Exit statuses with which a rank's own message says what to do.
 _OWN_WORDS = {DimredError.exit_status, FaultError.exit_status, DivergedError.exit_status}
 _GO_ON = "Once the cause is gone, run the same command with --resume."
 _VARIABLES = (
@@ -56,7 +56,7 @@ class RankFailedError(DimredError):
 
     Args:
         message: what happened.
-        exit_status: status that the launcher ends with, unless a rank refused its input: then it is 2.
+        exit_status: the launcher's exit status, unless a rank refused its input: then it is 2.
         is_refusal: whether a rank refused its input before it began.
     """
 
@@ -69,21 +69,21 @@ class RankFailedError(DimredError):
 def launch(job: Job, *, resume: bool = False, stall_timeout_seconds: float = 0) -> int:
     """Run this host's part of a job to its end.
 
-    The log of its first rank is copied to standard output as it is written; its progress bar is shown in a terminal.
+    The first rank's log is copied to standard output as it is written; its progress bar is shown in a terminal.
 
     Args:
         job: see ``make_job``.
-        resume: whether to go on with the earlier results in the folders.
-        stall_timeout_seconds: silence of all ranks after which the job is ended; 0 turns that off.
+        resume: whether to continue from earlier results in the folders.
+        stall_timeout_seconds: end the job after all ranks have been silent for so long; 0 turns that off.
 
     Returns:
         The exit status: 0 if the job came to its end. If signal n stopped it: the status of the ranks that ended other
         than by SIGTERM (143), if it is the same for all of them and above 0; otherwise 128 + n.
 
     Raises:
-        ConfigError, MissingPackageError: as ``Job.check``, or a folder can't be made; nothing was started.
+        ConfigError, MissingPackageError: from ``Job.check``, or a folder can't be made; nothing was started.
         RankFailedError: a rank refused its input before it began, and new folders are removed again; or a rank or the
-            scheduler failed, or no rank moved, and the message has the end of the log concerned. All ranks were ended.
+            scheduler failed, or no rank moved, and the message has the end of its log. All ranks were ended.
     """
     job.check(resume)
     new_folders = make_folders(job)
@@ -116,7 +116,7 @@ class _Watch:
         self._bar = LiveBar()
 
     def run(self) -> int:
-        """Start the processes and wait for them; however the job ends, none is left running."""
+        """Start the processes and wait for them; none is left running, however the job ends."""
         with handled(self._note_signal):
             try:
                 self._start()
@@ -157,9 +157,9 @@ class _Watch:
             child.close()
 
     def _is_done(self) -> bool:
-        """Return whether the job is over here: its ranks have ended, or are to be killed.
+        """Return whether the job is over here: its ranks have ended, or must be killed.
 
-        With several hosts, the scheduler has to outlive the ranks of the other hosts.
+        With several hosts, the scheduler has to outlive the other hosts' ranks.
         """
         if self._failure is not None and time.monotonic() > self._failure_deadline:
             return True
@@ -170,13 +170,13 @@ class _Watch:
         return self._scheduler.status() is not None
 
     def _turn(self) -> None:
-        """Handle messages and exits of ranks, pass on signals, show the first rank's log, and look for a failure."""
+        """Handle the ranks' messages and exits, pass signals on, show the first rank's log, and look for a failure."""
         numbers = [number for number in self._ranks if number not in self._statuses]
         reports = [self._ranks[number].reports for number in numbers]
         wait([one.fileno() for one in reports if one.is_open], _WAIT_SECONDS)
         for number in numbers:
             rank = self._ranks[number]
-            status = rank.status()  # read before the messages, so that none of a rank that has ended is missed
+            status = rank.status()  # read before the messages, so that no message of an ended rank is missed
             for message in rank.reports.messages():
                 self._take(number, message)
             if status is None and not rank.reports.is_open:
@@ -266,7 +266,7 @@ def _name(number: int) -> str:
 
 
 def _log_environment(log: Path, command: list[str], environment: Mapping[str, str]) -> None:
-    """Log the time, the command, and the variables that matter to a run; others are left out, as they may be secret."""
+    """Log the time, the command, and the variables that matter to a run; others may be secret, and are left out."""
     variables = sorted(f"{name}={value}" for name, value in environment.items() if name.startswith(_VARIABLES))
     with log.open("a", encoding="utf-8", errors="surrogateescape") as file:
         print(f"# {time.strftime('%Y-%m-%d %H:%M:%S')} {socket.gethostname()}", file=file)

@@ -1,4 +1,4 @@
-"""Messages from one process of this host to another: JSON values, one a line, over a socket pair of their own."""
+"""Messages from one process on this host to another: JSON values, one per line, over a private socket pair."""
 
 import json
 import socket
@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-_MOST_BYTES = 65_536  # that are read at once
+_MOST_BYTES = 65_536  # read at once
 
 
 class Sender:
-    """The end of a socket pair that sends.
+    """The sending end of a socket pair.
 
     Args:
         connection: the socket; it must block.
@@ -25,14 +25,14 @@ class Sender:
     def send(self, message: Any, *, waits: bool = False) -> bool:
         """Send a message, or drop it if the receiver has fallen behind and ``waits`` is not set.
 
-        Of a message that does not fit whole, the rest is sent before the next one.
+        If only part of a message fits, the rest is sent before the next message.
 
         Args:
             message: a JSON value.
-            waits: whether to wait until all of it was sent.
+            waits: whether to wait until all of it is sent.
 
         Returns:
-            Whether it was not dropped.
+            False if it was dropped.
 
         Raises:
             OSError: the receiver is gone.
@@ -59,7 +59,7 @@ class Sender:
 
 
 class Receiver:
-    """The end of a socket pair that receives.
+    """The receiving end of a socket pair.
 
     Args:
         connection: the socket.
@@ -90,7 +90,7 @@ class Receiver:
             self.is_open = bool(part)
             *lines, self._line = (self._line + part).split(b"\n")
             for line in lines:
-                with suppress(ValueError):  # a line that a signal has cut in the sender
+                with suppress(ValueError):  # a signal in the sender has cut the line
                     yield json.loads(line)
 
     def close(self) -> None:

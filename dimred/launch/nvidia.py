@@ -1,4 +1,4 @@
-"""NVIDIA's GPUs as their driver tells, and for which of them a library has machine code. MindSpore is not needed."""
+"""NVIDIA's GPUs as their driver reports them, and which of them a library has code for. MindSpore is not needed."""
 
 import json
 import mmap
@@ -16,11 +16,11 @@ from dimred.workarounds.cuda_backend import DRIVER
 
 Version = tuple[int, int]
 
-VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"  # numbers or UUIDs; CUDA ignores the first that is not there, and all after it
+VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"  # numbers or UUIDs; CUDA ignores the first unknown one, and all after it
 _SECONDS_TO_ANSWER = 60.0
 _NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE: the driver works
-# Prints what the driver answers. It runs in a process of its own, because a driver's fault may end or hang it, and
-# because nobody may be the first to start CUDA in a process that starts others.
+# Prints the driver's answer. It runs in a separate process, because a driver fault may end or hang it, and because a
+# process that starts others must not initialise CUDA first.
 _ASK = f"""
 import ctypes, json
 try:
@@ -46,7 +46,7 @@ fault = f"{{(text.value or b'error').decode()}}, {{status}}" if status else ""
 print(json.dumps([[version.value // 1000, version.value % 1000 // 10], gpus, fault]))
 """
 _KERNEL_VERSION = Path("/proc/driver/nvidia/version")  # absent in WSL
-_CONTAINER = struct.pack("<I", 0xBA55ED50)  # begins a container of code for several kinds of GPU
+_CONTAINER = struct.pack("<I", 0xBA55ED50)  # begins a container with code for several kinds of GPU
 _PTX = 1
 _MACHINE_CODE = 2
 
@@ -64,26 +64,26 @@ class Driver(NamedTuple):
 
     cuda: Version  # the newest CUDA that it can run
     gpus: tuple[Gpu, ...]  # in CUDA's order, without those that CUDA_VISIBLE_DEVICES hides
-    fault: str  # its error, and the number; empty if it works
+    fault: str  # its error text and number; empty if it works
 
 
 class CudaCode(NamedTuple):
-    """What a library holds for its kernels: compute capabilities of machine code, and of PTX for others."""
+    """The code in a library for its kernels: the compute capabilities of its machine code, and of its PTX."""
 
     native: tuple[Version, ...]
     ptx: tuple[Version, ...]
 
     def runs_on(self, capability: Version) -> bool:
-        """Return whether there is machine code for this capability: of the same major number, and no newer."""
+        """Return whether machine code runs on this capability: it has the same major number, and is no newer."""
         return any(code[0] == capability[0] and code[1] <= capability[1] for code in self.native)
 
     def is_compiled_for(self, capability: Version) -> bool:
-        """Return whether the driver has to compile the kernels for this capability, from PTX that is no newer."""
+        """Return whether the driver must compile the kernels for this capability, from PTX that is no newer."""
         return not self.runs_on(capability) and any(code <= capability for code in self.ptx)
 
 
 def ask_driver() -> Driver | None:
-    """Ask the driver for its GPUs, as CUDA_VISIBLE_DEVICES lets this process see them; None if there is no driver."""
+    """Ask the driver for the GPUs that CUDA_VISIBLE_DEVICES shows to this process; None if there is no driver."""
     command = [sys.executable, "-I", "-S", "-c", _ASK]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS_TO_ANSWER, check=False)
@@ -99,7 +99,7 @@ def ask_driver() -> Driver | None:
 
 
 def driver_release() -> str | None:
-    """Return the driver's own version, such as 550.54.14; None if the system doesn't tell it."""
+    """Return the driver's own version, such as 550.54.14; None if the system doesn't report it."""
     try:
         text = _KERNEL_VERSION.read_text(errors="replace")
     except OSError:
@@ -109,15 +109,15 @@ def driver_release() -> str | None:
 
 
 def kernel_cache() -> Path:
-    """Return the folder in which the driver keeps the kernels that it has compiled."""
+    """Return the folder where the driver keeps the kernels that it has compiled."""
     return Path(os.environ.get("CUDA_CACHE_PATH", "~/.nv/ComputeCache")).expanduser()
 
 
 def visible_device(number: int) -> str:
-    """Return the value of CUDA_VISIBLE_DEVICES that shows only one of the GPUs that this process sees.
+    """Return the CUDA_VISIBLE_DEVICES value that shows only one of the GPUs visible to this process.
 
     Args:
-        number: its number among them, in CUDA's order.
+        number: its number among the visible ones, in CUDA's order.
     """
     chosen = os.environ.get(VISIBLE_DEVICES)
     names = [] if chosen is None else [name.strip() for name in chosen.split(",")]
@@ -125,7 +125,7 @@ def visible_device(number: int) -> str:
 
 
 def cuda_code(library: Path) -> CudaCode:
-    """Read for which GPUs a library has code, from its first container; all of MindSpore's hold the same kinds."""
+    """Read from a library's first container which GPUs it has code for; all of MindSpore's hold the same kinds."""
     with open_regular(library) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         entries = set(_entries(data))
     native, ptx = (sorted(arch for kind, arch in entries if kind == wanted) for wanted in (_MACHINE_CODE, _PTX))
@@ -133,7 +133,7 @@ def cuda_code(library: Path) -> CudaCode:
 
 
 def _entries(data: mmap.mmap) -> Iterator[tuple[int, int]]:
-    """Yield kind and architecture of each entry of the first container: a header of 16 bytes, then the entries."""
+    """Yield the kind and architecture of each entry in the first container: a 16-byte header, then the entries."""
     place = data.find(_CONTAINER)
     while place >= 0:
         _, version, header, size = struct.unpack_from("<IHHQ", data, place)

@@ -1,4 +1,4 @@
-"""Start the processes of a job, which never outlive the launcher, in folders with logs."""
+"""Start a job's processes in folders with logs; they never outlive the launcher."""
 
 import errno
 import os
@@ -23,26 +23,26 @@ from dimred.launch.messages import Receiver
 from dimred.run_files.run_names import NOT_RESULTS, RANK_LOG
 
 _SECONDS_TO_DIE = 10.0
-# Lines of MindSpore's C++ code, and an epoch's line for programs: the next line tells people the same.
+# Lines from MindSpore's C++ code, and an epoch's line for programs: the next line tells people the same.
 _NOT_SHOWN = re.compile(rb"^(\[(INFO|WARNING)\] [A-Z_]+\(\d+,.*|epoch: \d+ step: \d+ loss is \S+)\n", re.MULTILINE)
 _TAIL_LINES = 20
 _TAIL_BYTES = 64_000
 
 
 class Child:
-    """A process in a session of its own, so that ctrl-C in a terminal reaches the launcher alone.
+    """A process in its own session, so that ctrl-C in a terminal reaches the launcher alone.
 
-    It reports to the launcher over a socket pair, which nobody else can reach. It is killed when the thread that
+    It reports to the launcher over a socket pair that nobody else can reach. It is killed when the thread that
     started it ends, so start it from the main thread; see ``start_tied``.
 
     Args:
         command: program and arguments.
-        environment: the whole environment of the process, without ``LAUNCHER``.
+        environment: the process's whole environment, without ``LAUNCHER``.
         log: file to append standard output and standard error to.
         ignores_stop_signals: whether the process ignores the stop signals.
 
     Attributes:
-        reports: what the process sends.
+        reports: receives what the process sends.
 
     Raises:
         OSError: the process could not be started.
@@ -66,7 +66,7 @@ class Child:
             )
 
     def status(self, wait_seconds: float = 0.0) -> int | None:
-        """Wait up to ``wait_seconds`` for the end; return the status (-n after a kill by signal n), None if it runs."""
+        """Wait up to ``wait_seconds`` for the end; return the status (-n if signal n killed it), None while it runs."""
         with suppress(subprocess.TimeoutExpired):
             return self._process.wait(wait_seconds)
         return None
@@ -76,18 +76,18 @@ class Child:
         self._process.terminate()
 
     def kill(self) -> None:
-        """Kill the process and those that it started, unless it has ended."""
+        """Kill the process and the processes that it started, unless it has ended."""
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Wait up to 10 s for a killed process, whose disk may hang, to end; close the socket."""
+        """Wait up to 10 s for a killed process to end, because its disk may hang; close the socket."""
         self.status(_SECONDS_TO_DIE)
         self.reports.close()
 
 
 def show(text: str, stream: TextIO) -> None:
-    """Write a text without buffering; if nobody reads the stream any more, discard this text and all that follow.
+    """Write a text without buffering; once nobody reads the stream any more, discard it and all later texts.
 
     Ctrl-C in ``dimred train | tee`` ends ``tee`` too, while the ranks still have to save.
     """
@@ -95,7 +95,7 @@ def show(text: str, stream: TextIO) -> None:
         stream.write(text)
         stream.flush()
     except OSError as error:
-        if error.errno != errno.ENOSPC:  # on a full disk, the text that did not fit is written before the next one
+        if error.errno != errno.ENOSPC:  # on a full disk, the unwritten text is written before the next one
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
@@ -109,13 +109,13 @@ class LogTail:
     def show(self, *, to_the_end: bool = False) -> None:
         """Copy new lines to standard output, except those for programs and MindSpore's own INFO and WARNING lines.
 
-        A last line that is not complete is copied only with ``to_the_end``.
+        An incomplete last line is copied only with ``to_the_end``.
         """
         try:
             with open_regular(self.path) as file:
                 file.seek(self._position)
                 text = file.read()
-        except OSError:  # not there yet, or on a network disk that is away for a moment
+        except OSError:  # not there yet, or on a network disk that is unreachable for a moment
             return
         if not to_the_end:
             text = text[: text.rfind(b"\n") + 1]
@@ -123,7 +123,7 @@ class LogTail:
         show(_NOT_SHOWN.sub(b"", text).decode(errors="replace"), sys.stdout)
 
     def quote(self) -> str:
-        """Return the last 20 lines and the log's name, or why it can't be read, for an error message."""
+        """Return, for an error message, the log's name and last 20 lines, or why it can't be read."""
         try:
             with open_regular(self.path) as file:
                 file.seek(max(self._start, self.path.stat().st_size - _TAIL_BYTES))
@@ -134,7 +134,7 @@ class LogTail:
 
 
 def make_folders(job: Job) -> list[Path]:
-    """Make the folders of this host's ranks, and return those that are new, parents included.
+    """Make the folders of this host's ranks, and return the new ones, parents included.
 
     Raises:
         ConfigError: a folder can't be made or written to; new ones are removed again.
@@ -155,8 +155,8 @@ def make_folders(job: Job) -> list[Path]:
 def remove_folders(folders: Iterable[Path]) -> None:
     """Remove the folders that hold nothing but logs; others stay as they are.
 
-    A folder whose lock another process holds stays too: of two jobs that are started at once, one is refused, while
-    the other may not have written anything yet.
+    A folder whose lock another process holds stays too: if two jobs start at once, one is refused while the other may
+    not have written anything yet.
     """
     for folder in sorted(folders, reverse=True):
         names = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()

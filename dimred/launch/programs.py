@@ -15,13 +15,13 @@ from dimred.launch.signals import postponed
 def start(programs: ExitStack, command: Sequence[object], log: Path | None = None) -> subprocess.Popen[bytes]:
     """Start and return a program that is not a rank, in its own session, so that ctrl-C reaches this process alone.
 
-    However this process ends, the program gets SIGTERM then, or when the thread that started it ends; see
+    The program gets SIGTERM when this process ends, however that happens, or when the thread that started it ends; see
     ``start_tied``.
 
     Args:
-        programs: the stack on whose exit the program gets SIGTERM and is waited for, so that it can save.
+        programs: when this stack exits, the program gets SIGTERM and is waited for, so that it can save.
         command: program and arguments.
-        log: file to append its output to; None for the output of this process.
+        log: file to append its output to; None for this process's output.
     """
     file = None if log is None else programs.enter_context(log.open("a"))
     environment = without_cluster(os.environ)

@@ -1,7 +1,7 @@
-"""Rank tables, from which Ascend's collective library learns which device of which server each rank runs on.
+"""Rank tables: they tell Ascend's collective library which device on which server each rank runs on.
 
-The format is that of Huawei's HCCL user guide, "Rank Table Configuration": version 1.0, and version 1.2 for Atlas A3.
-The super pods of version 1.2 are not read here, because starting the ranks does not need them; HCCL checks them itself.
+The format is described in Huawei's HCCL user guide, "Rank Table Configuration": version 1.0, and version 1.2 for Atlas
+A3. Version 1.2's super pods are not read here, because starting the ranks does not need them; HCCL checks them itself.
 """
 
 import ipaddress
@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field, IPvAnyAddress, ValidationError
 from dimred.errors import ConfigError, shown
 from dimred.io.regular_file import open_regular
 
-_LARGEST_FILE = 16 * 2**20  # bytes; a table has about 100 for each device
+_LARGEST_FILE = 16 * 2**20  # bytes; a table has about 100 per device
 _Number = Annotated[str, Field(pattern="^[0-9]{1,8}$")]
 _Name = Annotated[str, Field(min_length=1, max_length=128)]
 
@@ -47,7 +47,7 @@ class _Table(BaseModel, coerce_numbers_to_str=True):
 
 
 class Device(NamedTuple):
-    """A device of a rank table."""
+    """A device in a rank table."""
 
     rank: int  # over all servers, from 0
     server_id: str  # name of its server, often the address
@@ -57,13 +57,13 @@ class Device(NamedTuple):
 
 
 def make_rank_table(servers: Sequence[str], device_ips: Sequence[str]) -> dict[str, Any]:
-    """Make a table of version 1.0, to be written as JSON, from the addresses of the servers and of all their devices.
+    """Make a version 1.0 table, to be written as JSON, from the addresses of the servers and all their devices.
 
     Ranks are numbered server by server, in the order of ``device_ips``; each server's devices are numbered from 0.
 
     Args:
         servers: the servers' addresses.
-        device_ips: the addresses of all devices, server by server, as many for each.
+        device_ips: the addresses of all devices, server by server, equally many for each.
 
     Raises:
         ConfigError: the devices can't be divided equally, or an address is not valid or is given twice.
@@ -91,7 +91,7 @@ def make_rank_table(servers: Sequence[str], device_ips: Sequence[str]) -> dict[s
 
 
 def read_rank_table(path: Path, n_devices: int | None = None) -> list[Device]:
-    """Read the devices of a table, by rank.
+    """Read a table's devices, by rank.
 
     Args:
         path: the JSON file.
@@ -101,8 +101,8 @@ def read_rank_table(path: Path, n_devices: int | None = None) -> list[Device]:
         The devices, rank 0's first.
 
     Raises:
-        ConfigError: the file can't be read as JSON; fields are missing or of a wrong type; or its numbers contradict
-            each other. The message lists all problems of the first kind found.
+        ConfigError: the file can't be read as JSON; fields are missing or have the wrong type; or its numbers
+            contradict each other. The message lists all problems of the first of these kinds that is found.
     """
     try:
         with open_regular(path) as file:
@@ -140,7 +140,7 @@ def _is_address(text: str) -> bool:
 
 
 def _in_words(problem: Any) -> str:
-    """Describe one fault in the structure of a table."""
+    """Describe one fault in a table's structure."""
     where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in problem["loc"]).removeprefix(".")
     if problem["type"] == "missing":
         return f"the field {where!r} is missing"
@@ -150,7 +150,7 @@ def _in_words(problem: Any) -> str:
 
 
 def _disagreements(servers: Sequence[_ServerRow], server_count: int, n_devices: int | None) -> Iterator[str]:
-    """Yield the contradictions between the numbers in a table whose structure is right."""
+    """Yield the contradictions between the numbers in a correctly structured table."""
     if server_count != len(servers):
         yield f"server_count is {server_count}, but server_list has {len(servers)}"
     total = sum(len(server.device) for server in servers)

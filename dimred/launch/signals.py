@@ -1,4 +1,4 @@
-"""The signals that stop a run: when they raise, and what postpones them."""
+"""The signals that stop a run: when they raise an error, and what postpones them."""
 
 import signal
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from dimred.launch.channel import has_launcher
 
 @contextmanager
 def postponed() -> Iterator[None]:
-    """Postpone the stop signals until the block ends; then the earlier handlers are called."""
+    """Postpone the stop signals until the block ends; then call the earlier handlers."""
     numbers: list[int] = []
     try:
         with handled(lambda number, frame: numbers.append(number)):
@@ -27,7 +27,7 @@ class StopSignals:
     """A context in which the stop signals raise ``StoppedError``; inside ``held`` the first one is only noted.
 
     Under a launcher, further signals change nothing: if Slurm or systemd signals every process of a job, the launcher
-    passes on what this process has already received. The launcher ends a rank that takes too long.
+    passes on a signal that this process has already received. The launcher ends a rank that takes too long.
 
     Attributes:
         received: number of the first signal, or None.
@@ -48,7 +48,7 @@ class StopSignals:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the first signal back, and raise for it at the end; without a launcher, a second one raises at once."""
+        """Hold back the first signal until the block ends; without a launcher, a second one raises at once."""
         self._holds = True
         try:
             yield
@@ -58,7 +58,7 @@ class StopSignals:
             raise StoppedError(self.received)
 
     def reinstall(self) -> None:
-        """Install the handlers again, because MindSpore replaces that of ctrl-C when it compiles or begins an epoch."""
+        """Reinstall the handlers: MindSpore replaces the ctrl-C handler when it compiles or begins an epoch."""
         for number in stop_signals() if can_handle() else ():
             signal.signal(number, self._handle)
 
