@@ -1,7 +1,7 @@
-"""The ranks of a data-parallel job of several processes, and their collectives.
+"""The ranks of a data-parallel job with several processes, and their collectives.
 
 On CPU, MindSpore's collectives can only sum float32 numbers, and fail if a rank is more than 30 seconds late.
-So work that one rank does alone goes through ``run_on_rank_zero``, where the others wait in many short turns.
+So work for one rank alone goes through ``run_on_rank_zero``, where the others wait in many short turns.
 """
 
 import hashlib
@@ -24,17 +24,17 @@ from dimred.errors import ConfigError, DataError, DimredError, FaultError
 from dimred.io.checksums import sample_digest
 
 _LONGEST_TURN_SECONDS = 0.5
-_LONGEST_REASON = 1_000  # bytes of a fault's text that the other ranks get
+_LONGEST_REASON = 1_000  # bytes of a fault's text sent to the other ranks
 _KINDS = (DataError, FaultError, DimredError)
 
 
 class Group(Ranks):
-    """The ranks of a job of several processes, all of which call the same methods in the same order; see ``Ranks``.
+    """The ranks of a job with several processes; all must call the same methods in the same order. See ``Ranks``.
 
     Args:
         rank: the number of this process.
         group_size: the number of ranks.
-        splits: numbers, from 0, of the gradients that end a fused all-reduce; none are fused without any.
+        splits: indices of the gradients that end a fused all-reduce; empty to fuse none.
     """
 
     def __init__(self, rank: int, group_size: int, splits: Sequence[int] = ()):
@@ -124,7 +124,7 @@ class Group(Ranks):
         return cast(Result, result)
 
     def run_on_rank_zero(self, work: Callable[[], Result]) -> Result | None:
-        """Run ``work`` in a thread of rank 0; the ranks meet in short turns until it is done."""
+        """Run ``work`` in a thread on rank 0; the ranks meet in short turns until it is done."""
         outcome: Future[Result] = Future()
 
         def attempt() -> None:
@@ -193,7 +193,7 @@ class Group(Ranks):
 
 
 def _pieces(message: bytes) -> np.ndarray:
-    """Cut bytes into numbers of 16 bits, float32 (n,); a sum in which all other ranks give zeros is exact."""
+    """Cut bytes into 16-bit numbers, float32 (n,); their sum with the other ranks' zeros is exact."""
     return np.frombuffer(message + bytes(len(message) % 2), np.uint16).astype(np.float32)
 
 

@@ -1,4 +1,4 @@
-"""Exchange gradients between the ranks inside a step, and votes on whether the step is to be made."""
+"""Exchange gradients between the ranks inside a step, and votes on whether to make the step."""
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
@@ -6,7 +6,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 from mindspore import Tensor, nn, ops
 
-_SMALL = 2**14  # numbers; copying so many is faster than an all-reduce of its own
+_SMALL = 2**14  # numbers; copying so many is faster than a separate all-reduce
 _FIRST_GROUP = 2**10  # number of the first group, as in MindSpore's ``nn.wrap.grad_reducer``
 _each = ops.HyperMap()  # a graph compiles it much faster than a loop
 
@@ -17,13 +17,13 @@ class AllReduce(nn.Cell):
     Small tensors travel as one vector, because an all-reduce of one number takes as long as one of thousands.
 
     Args:
-        factor: factor of each sum, such as 1 / R for the mean over R ranks.
+        factor: factor for each sum, such as 1 / R for the mean over R ranks.
 
     Inputs:
         float32 tensors of any shapes, the same shapes on every rank.
 
     Outputs:
-        a tuple of float32 tensors of these shapes, the same on every rank.
+        a tuple of float32 tensors with these shapes, the same on every rank.
     """
 
     def __init__(self, factor: float):
@@ -46,12 +46,12 @@ class AllReduce(nn.Cell):
 class FusedAllReduce(nn.Cell):
     """A cell like ``AllReduce`` that lets MindSpore fuse the all-reduces of each group of tensors.
 
-    A group can then be sent while the backward pass computes the next one. The groups are those of MindSpore's
-    ``DistributedGradReducer``, and are marked in the same way. On a device this was not run; a CPU fuses nothing.
+    One group can then be sent while the backward pass computes the next. The groups are the same as in MindSpore's
+    ``DistributedGradReducer``, and marked in the same way. This has not run on a device; a CPU fuses nothing.
 
     Args:
         factor: as for ``AllReduce``.
-        splits: numbers, from 0 and rising, of the tensors that end a group. Those after the last are a group, too.
+        splits: rising indices of the tensors that end a group. The tensors after the last index are a group, too.
     """
 
     def __init__(self, factor: float, splits: Sequence[int]):
@@ -68,7 +68,7 @@ class FusedAllReduce(nn.Cell):
 
 
 class _Group(nn.Cell):
-    """The tensors of one group, each with an all-reduce of its own."""
+    """One group of tensors, each with its own all-reduce."""
 
     def __init__(self, factor: float, number: int):
         super().__init__(auto_prefix=False)
@@ -86,27 +86,27 @@ class _Group(nn.Cell):
 class Ballot:
     """A rank's votes on its next steps, and their outcome: a step is made only if every rank votes for it.
 
-    Each rank r votes v_r(t) = 0 to make step t, or 1 to leave the loop, and after a 1 it votes 1 until the next read.
+    Each rank r votes v_r(t) = 0 to make step t, or 1 to leave the loop; after a 1 it votes 1 until the next read.
     ``tally`` = (leave, made) travels in the step's all-reduce, and is (0, 0) after a read::
 
         leave(t) = 1 if sum_r max(leave(t-1), v_r(t)) > 0 else 0
         made(t) = made(t-1) + 1 - leave(t)
 
-    A step with leave(t) = 1 is dropped on the device, as after an overflow, but does not count as one: no weight,
-    optimizer state, statistic or loss scale changes. Nobody waits, and yet the ranks leave together:
+    A step with leave(t) = 1 is dropped on the device like a step that overflows, but does not count as an overflow: no
+    weight, optimizer state, statistic or loss scale changes. Nobody waits, and yet the ranks leave together:
 
     *All ranks drop the same steps.* leave(t) follows from a sum that every rank gets from the same all-reduce, and from
     leave(t-1), which by induction is the same on all.
 
-    *The state is that before step T*, the first step after a read that some rank votes against. leave(t) is 0 for
+    *The state is the state before step T*, the first step after a read that some rank votes against. leave(t) is 0 for
     t < T, and 1 from T to the next read, so nothing changes from T on, and made counts the steps before T. The losses
     of later steps are discarded.
 
-    *No rank waits for one that does not come.* A step has the same collectives whatever the vote, because the update,
-    which may be left out, has none. A rank whose data fail takes part with its last batch, cut to as many micro-batches
-    as the others have, because a pass can hold a collective (SyncBatchNorm). All ranks read after the same steps and
-    get the same value of made, so either all go on, or all leave and meet in the same calls (agree, save, report the
-    fault).
+    *No rank waits for one that does not come.* A step has the same collectives whatever the vote, because only the
+    update may be left out, and it has none. A rank whose data fail takes part with its last batch, cut to the others'
+    number of micro-batches, because a pass can hold a collective (SyncBatchNorm). All ranks read after the same steps
+    and get the same value of made, so either all continue, or all leave and meet in the same calls (agree, save,
+    report the fault).
 
     *Every vote counts.* A vote cast between two reads takes effect in the next step. Before an epoch's first step a
     rank may have no batch to take part with, and after the last step no step carries a vote; there the ranks call
@@ -124,7 +124,7 @@ class Ballot:
         self.tally = self.tally + Tensor(np.array([1, 0], np.float32))
 
     def count(self) -> int:
-        """Return how many steps were made since the last count, the same on all ranks, and clear the tally."""
+        """Clear the tally, and return how many steps were made since the last count, the same on all ranks."""
         n_steps = int(self.tally.asnumpy()[1])
         self.tally = _nothing()
         return n_steps
@@ -135,7 +135,7 @@ def _nothing() -> Tensor:
 
 
 def _small(value: Tensor) -> Tensor:
-    """Return a small tensor as a vector; of a large one only the first number, which nobody reads."""
+    """Return a small tensor as a vector, or a large one's first number, which nobody reads."""
     return value.reshape((-1,))[: _size_if_small(value)]
 
 

@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 
 
 class Intent(IntEnum):
-    """The next action of a rank in a loop over batches. If ranks differ, the highest wins."""
+    """A rank's next action in a loop over batches. If ranks differ, the highest wins."""
 
     STEP = 0
     """Take the next step."""
@@ -27,7 +27,7 @@ class Intent(IntEnum):
 
 
 class Ranks:
-    """The ranks of a job that has only one process, so that every value stays as it is; ``Group`` is for several.
+    """The only rank of a single-process job, where every value stays as it is; ``Group`` is for several ranks.
 
     Attributes:
         rank: number of this process, from 0.
@@ -39,14 +39,14 @@ class Ranks:
 
     @property
     def is_rank_zero(self) -> bool:
-        """Return whether this is rank 0, which writes the files."""
+        """Return whether this is rank 0, the rank that writes the files."""
         return self.rank == 0
 
     def mean(self, n_gradients: int = 0) -> nn.Cell | None:
         """Return a cell that maps float32 tensors to a tuple of their means over all ranks; None for one process.
 
         Args:
-            n_gradients: how many of the first tensors are gradients, which may be fused in groups.
+            n_gradients: how many of the first tensors are gradients; these may be fused in groups.
 
         Raises:
             ConfigError: ``all_reduce_split`` has an index beyond the last gradient.
@@ -68,7 +68,7 @@ class Ranks:
         """Set parameters of any type to rank 0's values, bit for bit, on each rank."""
 
     def separate_masks(self, network: nn.Cell) -> None:
-        """Let MindSpore draw different dropout masks on each rank; rank 0 draws the masks of a process that is alone.
+        """Let MindSpore draw different dropout masks on each rank; rank 0 draws the same masks as a single process.
 
         All ranks build a network under one seed, to begin with the same weights; without this call their masks would
         be the same too.
@@ -80,21 +80,21 @@ class Ranks:
     def gather(self, numbers: Sequence[float] | np.ndarray) -> np.ndarray:
         """Return the numbers of all ranks, bit for bit, the same on each: (R, n) float64, row r from rank r.
 
-        Their sum is exact for whole numbers up to 2^53, for which ``sum`` has too few digits.
+        Adding them up is exact for whole numbers up to 2^53; ``sum`` has too few digits for that.
         """
         return np.array(numbers, np.float64)[None]
 
     def run_on_rank_zero(self, work: Callable[[], Result]) -> Result | None:
         """Run ``work`` on rank 0, however long it takes, while the others wait.
 
-        ``work`` may not call a cell: it runs in a thread of its own, and MindSpore crashes if two threads compile.
+        ``work`` may not call a cell: it runs in a separate thread, and MindSpore crashes if two threads compile.
 
         Returns:
             The result on rank 0, None elsewhere.
 
         Raises:
-            DimredError: ``work`` failed. Rank 0 raises the error of ``work``, of whatever type; the others raise that
-                of ``first_fault``, with the reason.
+            DimredError: ``work`` failed. Rank 0 raises the original error, of whatever type; the others raise the error
+                from ``first_fault``, with the reason.
         """
         return work()
 
@@ -104,15 +104,15 @@ class Ranks:
         ``work`` may not call a collective.
 
         Raises:
-            DimredError: ``work`` failed. A rank where it did raises that error, of whatever type; the others raise the
-                error of ``first_fault``.
+            DimredError: ``work`` failed. A rank where it failed raises the original error, of whatever type; the others
+                raise the error from ``first_fault``.
         """
         return work()
 
     def first_fault(self, fault: BaseException | None) -> DimredError | None:
-        """Return, on every rank, an error that describes the fault of the first rank that has one; None without any.
+        """Return, on every rank, an error that describes the first failing rank's fault; None if no rank failed.
 
-        A DataError stays a DataError on every rank, a fault of a file or a disk becomes a FaultError, and any other a
+        A DataError stays a DataError on every rank, a file or disk fault becomes a FaultError, and any other fault a
         DimredError.
 
         Args:
@@ -125,7 +125,7 @@ class Ranks:
         return bool(self.sum([float(claim)])[0])
 
     def agree(self, intent: Intent) -> Intent:
-        """Return the highest intent of all ranks, the same on each, by one all-reduce of three numbers.
+        """Return the highest intent among all ranks, the same on each, by one all-reduce of three numbers.
 
         Every rank must call this, even one that has just failed. Then all of them leave a loop at the same place, and
         none waits in a collective that another never enters. The host waits for the answer; see ``Ballot`` for a vote
@@ -138,28 +138,28 @@ class Ranks:
         return message
 
     def check_same(self, what: str, content: bytes) -> None:
-        """Check that all ranks have the same content: only then is the sum of the R ranks' digests R times each digest.
+        """Check that all ranks have the same content: only then do the R ranks' digests add up to R times each digest.
 
         Args:
-            what: the name of the content in the message, such as ``configuration``.
+            what: what the message calls the content, such as ``configuration``.
             content: this rank's content.
 
         Raises:
-            DimredError: on every rank, if the content differs on any; the message names it by ``what``.
+            DimredError: on every rank, if the content differs on any; the message has ``what``.
         """
 
     def share(self, original: Any, read: Callable[[Path], Any]) -> Any:
-        """Read the file that rank 0 has read on every other rank, under the same path.
+        """Let every other rank read the file that rank 0 has read, under the same path.
 
         Args:
-            original: the object that rank 0 has read, whose ``path`` is the file, or None; on other ranks None.
-            read: returns the content of a file, like ``original``; called on the other ranks with rank 0's path.
+            original: on rank 0, the object that it has read, with the file as its ``path``, or None; on others, None.
+            read: returns a file's content as an object like ``original``; called on the other ranks with rank 0's path.
 
         Returns:
             The content on every rank, or None on every rank.
 
         Raises:
-            DimredError: on every rank, if one of them can't read the file or has a different one under that path.
+            DimredError: on every rank, if one of them can't read the file or has a different file under that path.
         """
         return original
 
