@@ -1,4 +1,4 @@
-"""The batches of an epoch: samples, order, each rank's part, and reading again after a fault."""
+"""An epoch's batches: samples, order, each rank's part, and reading again after a fault."""
 
 import logging
 import math
@@ -21,8 +21,8 @@ from dimred.errors import DataError, shown
 
 _log = logging.getLogger(__name__)
 
-# The order of an epoch depends on the seed and the epoch's number only, so that it can be replayed. Every use has
-# numbers of its own, so that no two share an order:
+# An epoch's order depends only on the seed and the epoch's number, so that it can be replayed. Every use has its own
+# numbers, so that no two share an order:
 #   1, 2, ...              epochs of stage 1
 #   1,000,001, ...         epochs of stage 2, counted from STAGE_2_EPOCHS_FROM
 #   999,999, 999,998, ...  batches to re-estimate BatchNorm statistics on
@@ -33,8 +33,8 @@ _MOST_EPOCHS = 900_000  # the largest number that a configuration allows
 
 WAITS_SECONDS = (2.0, 10.0, 30.0)  # before reading is tried again
 _FILE = re.compile(r"(?:data file is|open file|path): *(\S.*?\.\w{3,4})\b")
-# MindSpore's words for a fault that does not pass when the data are read again: a file that is not an image, a
-# transform that does not fit, an error in the code that gives the samples.
+# MindSpore's words for a fault that reading again does not mend: a file that is not an image, a transform that does not
+# fit, an error in the code that gives the samples.
 _LASTING_FAULT = re.compile(
     r"map operation: \[|decode failed|by libjpeg|file size is 0|Unsupported image type|got directory|Cannot batch"
     r"|Invalid Python function"
@@ -45,11 +45,11 @@ _PYTHON_ERROR = re.compile(r"- Python Call Stack:.*?\n(\S[^\n]*)\n\s*\n---", re.
 
 
 class DamagedError(DataError):
-    """Something was read but can't be used, such as a file that is not an image; reading it again would not help."""
+    """Something that was read can't be used, such as a file that is not an image; reading again would not help."""
 
 
 def is_spare(epoch: int) -> bool:
-    """Return whether an epoch's number is for batches outside training, such as those for BatchNorm's statistics."""
+    """Return whether an epoch's number is for batches outside training, for example for BatchNorm's statistics."""
     return epoch == 0 or _MOST_EPOCHS < epoch < STAGE_2_EPOCHS_FROM
 
 
@@ -57,18 +57,18 @@ def is_spare(epoch: int) -> bool:
 class Batches:
     """One split of the data as batches of (inputs, labels); a subclass says how samples are read."""
 
-    batch_size: int  # samples in a batch of one rank
+    batch_size: int  # samples in one rank's batch
     workers: int = 1  # threads that read
-    rank: int = 0  # number of this process in a data-parallel job, whose ranks share out the samples of every batch
+    rank: int = 0  # number of this process in a data-parallel job; the ranks share out every batch's samples
     group_size: int = 1  # number of ranks
-    accumulation: int = 1  # micro-batches in each training batch; the last of an epoch may have fewer
-    multiple_of: int = 1  # micro-batches of an epoch that are taken or dropped together
+    accumulation: int = 1  # micro-batches in each training batch; an epoch's last batch may have fewer
+    multiple_of: int = 1  # micro-batches that an epoch takes or drops together
     sink: bool = False  # for training batches without accumulation, see Readable
-    mixing: Mixing | None = None  # of training batches
-    n_images: int = field(init=False)  # samples in the split, or in the part that ``shortened`` takes of it
-    classes: Sequence[str] = field(init=False, default=())  # their names, if they are known
+    mixing: Mixing | None = None  # for training batches
+    n_images: int = field(init=False)  # samples in the split, or in the part that ``shortened`` takes
+    classes: Sequence[str] = field(init=False, default=())  # their names, if known
     input_shape: tuple[int, ...] | None = field(init=False, default=None)  # of a sample, if known before one is read
-    _n_in_split: int | None = field(init=False, default=None)  # if it is shortened
+    _n_in_split: int | None = field(init=False, default=None)  # if the split is shortened
 
     @property
     def steps_per_epoch(self) -> int:
@@ -76,13 +76,13 @@ class Batches:
         return -(-self._n_micro_batches // self.accumulation)
 
     def rows_of_step(self, step: int) -> int:
-        """Return how many samples this rank has in a step of an epoch, counted from 1; the last step may have fewer."""
+        """Return how many samples this rank has in an epoch's step, counted from 1; the last step may have fewer."""
         n_left = self._n_micro_batches - (step - 1) * self.accumulation
         return min(self.accumulation, n_left) * self.batch_size
 
     @property
     def _n_micro_batches(self) -> int:
-        """Return how many micro-batches each rank takes of an epoch: floor(n_images / (batch_size group_size m)) m.
+        """Return how many micro-batches each rank takes per epoch: floor(n_images / (batch_size group_size m)) m.
 
         m is ``multiple_of``. One rank with m = R drops the images that R ranks with m = 1 drop.
         """
@@ -90,17 +90,17 @@ class Batches:
         return self.n_images // images_together * self.multiple_of
 
     def training_epoch(self, seed: int, epoch: int) -> "Readable":
-        """Return this rank's augmented batches of an epoch; those that no step takes are dropped.
+        """Return this rank's augmented batches for an epoch; samples that fill no step are dropped.
 
-        A batch of all R ranks is the next ``R batch_size`` samples of a permutation, which depends on seed and epoch
-        only; rank r takes the r-th part of it. So in each step R ranks see what one rank with R times the batch size
-        sees.
+        All R ranks' next batch is the next ``R batch_size`` samples of a permutation that depends only on seed and
+        epoch; rank r takes the r-th part of it. So in each step R ranks see the same samples as one rank with R times
+        the batch size.
 
-        With ``mixing``, each rank mixes the samples of its part of a batch, all micro-batches together.
+        With ``mixing``, each rank mixes the samples in its part of a batch, all micro-batches together.
 
         Args:
-            seed: the run's seed, which determines order and augmentation.
-            epoch: number of the epoch; those of stage 2 begin after ``STAGE_2_EPOCHS_FROM``.
+            seed: the run's seed; it determines order and augmentation.
+            epoch: number of the epoch; stage 2's begin after ``STAGE_2_EPOCHS_FROM``.
         """
         samples = self._training_samples(self._training_order(seed, epoch), seed, epoch)
         options = {} if self.mixing is None or is_spare(epoch) else self._mixed(self.mixing, samples, seed, epoch)
@@ -110,7 +110,7 @@ class Batches:
         return Readable(samples.batch(self.batch_size * self.accumulation, **options))
 
     def _mixed(self, mixing: Mixing, samples: dataset.Dataset, seed: int, epoch: int) -> dict[str, Any]:
-        """Return the options of MindSpore's ``batch`` that mix each batch's first input and labels."""
+        """Return the options for MindSpore's ``batch`` that mix each batch's first input and labels."""
         first, *_, label = samples.get_col_names()
 
         def mix(inputs: list[np.ndarray], labels: list[np.ndarray], batch: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -119,18 +119,18 @@ class Batches:
         return {"per_batch_map": mix, "input_columns": [first, label], "num_parallel_workers": 1}
 
     def _training_order(self, seed: int, epoch: int) -> np.ndarray:
-        """Return the numbers of this rank's samples in an epoch, in their order."""
+        """Return the numbers of this rank's samples in an epoch, in order."""
         order = np.random.default_rng([seed, epoch]).permutation(self.n_images)
         shape = (self._n_micro_batches, self.group_size, self.batch_size)
         return self._in_split(order[: math.prod(shape)].reshape(shape)[:, self.rank].reshape(-1))
 
     def numbers_of_step(self, seed: int, epoch: int, step: int) -> np.ndarray:
-        """Return the numbers of this rank's samples in a step of a training epoch, counted from 1."""
+        """Return the numbers of this rank's samples in a training epoch's step, counted from 1."""
         first = (step - 1) * self.accumulation * self.batch_size
         return self._training_order(seed, epoch)[first : first + self.rows_of_step(step)]
 
     def fault_of_step(self, seed: int, epoch: int, step: int) -> str | None:
-        """Look at the inputs of a step whose loss was not finite, and return what is wrong with them, if anything.
+        """Look at a step's inputs after its loss was not finite, and return what is wrong with them, if anything.
 
         Images are always finite, so by default nothing is read.
 
@@ -140,18 +140,18 @@ class Batches:
         return None
 
     def evaluated_numbers(self) -> np.ndarray:
-        """Return the numbers of this rank's samples in an evaluation, in their order."""
+        """Return the numbers of this rank's samples in an evaluation, in order."""
         return self._in_split(np.arange(self.rank, self.n_images, self.group_size))
 
     def evaluation(self) -> "Readable":
-        """Return this rank's part of all samples, in the order of the split, without augmentation."""
+        """Return this rank's part of all samples, in the split's order, without augmentation."""
         order = self.evaluated_numbers()
         if not len(order):
             return Readable(None)
         return Readable(self._evaluation_samples(order).batch(self.batch_size))
 
     def spare_batches(self, seed: int) -> Iterator[Any]:
-        """Yield training micro-batches without end, in orders that no epoch uses; none if the split fills no batch."""
+        """Yield endless training micro-batches, in orders that no epoch uses; none if the split fills no batch."""
         single = copy(self)
         single.accumulation = 1
         for epoch in count(_LAST_SPARE_EPOCH, -1) if self.steps_per_epoch else ():
@@ -165,7 +165,7 @@ class Batches:
         return part
 
     def sample_names(self) -> list[str]:
-        """Return a name for each sample of the split, in its order; a number, unless a subclass knows a better one."""
+        """Return a name for each sample, in the split's order; a number, unless a subclass knows a better name."""
         return [str(number) for number in self._in_split(np.arange(self.n_images))]
 
     def _in_split(self, numbers: np.ndarray) -> np.ndarray:
@@ -177,7 +177,7 @@ class Batches:
 
         Args:
             n_classes: outputs of the network.
-            trains_classes: whether the loss is the built-in one of a classifier.
+            trains_classes: whether the loss is the built-in classifier loss.
             measures_classes: whether the metrics are the built-in ones.
 
         Raises:
@@ -201,10 +201,10 @@ class Readable:
     Args:
         batches: the dataset; its batches have one shape if ``sink`` is set. None for no batches, because MindSpore has
             no empty sampler.
-        sink: whether to take batches from MindSpore's queue on the device, which is filled ahead of the steps.
+        sink: whether to take batches from MindSpore's queue on the device, filled ahead of the steps.
 
     Attributes:
-        batches: the dataset as given, such as for ``Model.train``.
+        batches: the dataset as given, for example for ``Model.train``.
     """
 
     def __init__(self, batches: Any, sink: bool = False):
@@ -216,7 +216,7 @@ class Readable:
 
         Raises:
             DataError: a batch can't be read; the message names the file if MindSpore does. It is a DamagedError if
-                reading again is useless, such as for a file that is not an image.
+                reading again would not help, for example if a file is not an image.
         """
         if self.batches is None:
             return
@@ -239,7 +239,7 @@ class Readable:
         try:
             for _ in range(self.batches.get_dataset_size()):
                 yield take()
-        finally:  # the queue would go on with the epoch after this one
+        finally:  # otherwise the queue would continue with the next epoch
             queue = self.batches.__transfer_dataset__
             queue.stop_send()
             queue.release()
@@ -247,7 +247,7 @@ class Readable:
 
 @contextmanager
 def _without_dumps() -> Iterator[None]:
-    """Remove the copies of images that MindSpore could not decode, which it leaves in the working folder."""
+    """Remove the copies that MindSpore leaves in the working folder of images that it could not decode."""
     folder = Path.cwd()
     before = {path for pattern in _DUMPS for path in folder.glob(pattern)}
     try:
@@ -258,7 +258,7 @@ def _without_dumps() -> Iterator[None]:
 
 
 def _as_data_error(text: str) -> DataError:
-    """Return the error for a batch that MindSpore could not read, from its text; a DamagedError if it will not pass."""
+    """Turn MindSpore's text about a batch that it could not read into an error; a DamagedError if it will not pass."""
     of_python = _PYTHON_ERROR.search(text)
     file = _FILE.search(text)
     if of_python and (ours := re.search("(?:Data|Damaged)Error: (.*)", of_python[1])):  # raised in MindSpore's thread
@@ -287,12 +287,12 @@ def read_batches(
     """Yield the batches of an epoch or an evaluation after the first ``skip``.
 
     If a file can't be opened, for example because a network disk is gone for a moment, the epoch is made and read again
-    after a pause, up to three times. Batches that were yielded are then read and skipped, so that the rest is augmented
+    after a pause, up to three times. Batches already yielded are then read and skipped, so that the rest is augmented
     as if nothing had happened.
 
     Args:
         make: makes the same epoch each time.
-        skip: number of batches that are done, as in a run that was resumed.
+        skip: number of batches already done, for example in a resumed run.
         at_skipped: called for each batch that is read and skipped.
         wait: sleeps for a number of seconds.
 

@@ -1,4 +1,4 @@
-"""The checks of ``dimred data check``, one for each kind of data that has files; they need no MindSpore."""
+"""The checks for ``dimred data check``, one for each kind of data that has files; they need no MindSpore."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from dimred.data.published_files import PARTS, PUBLISHED, PublishedFiles
 class Checked(NamedTuple):
     """What a check has found."""
 
-    lines: list[str]  # to be printed
+    lines: list[str]  # to print
     is_damaged: bool
 
 

@@ -24,9 +24,9 @@ class Dataset(ABC):
     """A kind of data.
 
     Attributes:
-        keys: the keys of the configuration's section ``data`` that it reads, besides those that all data have.
-        kept_keys: those of them whose values a stage 2 must share with its stage 1.
-        n_threads: the threads that read it by default.
+        keys: the keys that it reads from the configuration's section ``data``, besides those common to all data.
+        kept_keys: the keys whose values a stage 2 must share with its stage 1.
+        n_threads: the number of threads that read it by default.
     """
 
     keys: ClassVar[tuple[str, ...]] = ()
@@ -35,7 +35,7 @@ class Dataset(ABC):
 
     @abstractmethod
     def check(self, data: Path, splits: Sequence[str]) -> None:
-        """Check that DATA has what these splits are read from; DataError if it has not."""
+        """Raise DataError unless DATA has what these splits are read from."""
 
     @abstractmethod
     def split(self, data: Path, split: str, **options: Any) -> Batches:
@@ -51,7 +51,7 @@ class Dataset(ABC):
         """
 
     def describe(self, image_size: int) -> str:
-        """Return the size of the input in a few words, for a table; empty if it is not known."""
+        """Return the size of the input in a few words, for a table; empty if unknown."""
         return f"{image_size} px"
 
 
@@ -71,7 +71,7 @@ class ClassFolders(Dataset):
 
 
 class PublishedImages(Dataset):
-    """Published files of images, whose split ``val`` is drawn from the part to train on.
+    """Published image files; the split ``val`` is drawn from the part to train on.
 
     Args:
         files: the files.
@@ -116,7 +116,7 @@ class OwnData(Dataset):
         find_factory: finds the user's function, see ``OwnDataset``.
     """
 
-    n_threads = 1  # its code may not be thread-safe
+    n_threads = 1  # the user's code may not be thread-safe
 
     def __init__(self, find_factory: Callable[[], Factory]):
         self._find_factory = find_factory
@@ -135,7 +135,7 @@ class OwnData(Dataset):
 
 
 def numbers_of_split(split: str, n_samples: int, val_fraction: float, val_seed: int) -> np.ndarray:
-    """Return which of n samples are in ``train`` or in ``val``, in rising order; the two share none and leave none out.
+    """Return the sample numbers in ``train`` or ``val``, in rising order; each sample is in exactly one of the two.
 
     Raises:
         DataError: the split has no sample.

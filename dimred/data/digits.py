@@ -2,7 +2,7 @@
 
 The digits are a small, hard, real task without a download. scikit-learn's 1,797 scans of 8 x 8 pixels (UCI optical
 recognition of handwritten digits) are split *by scan* first, so that no scan has variants in two splits. Each variant
-places its scan at a random position of a larger field and adds noise.
+places its scan at a random position in a larger field and adds noise.
 """
 
 from collections import Counter
@@ -27,7 +27,7 @@ def write_image_tree(out: Path, images: Iterable[tuple[str, str, str, np.ndarray
 
     Args:
         out: a folder that does not exist yet, or is empty.
-        images: tuples (split, class, name, pixels). Pixels, (height, width) or (height, width, 3) on the 0 to 255
+        images: tuples (split, class, name, pixels). The pixels, (height, width) or (height, width, 3) on the 0 to 255
             scale, are rounded and clipped.
 
     Returns:
@@ -72,7 +72,7 @@ def write_digits(out: Path, seed: int = 1, noise: float = 0.32, label_noise: flo
 
 
 def _images(seed: int, noise: float, label_noise: float) -> Iterator[tuple[str, str, str, np.ndarray]]:
-    """Yield (split, digit, name, pixels) of every image."""
+    """Yield (split, digit, name, pixels) for every image."""
     from sklearn.datasets import load_digits  # may be missing
 
     digits = load_digits()

@@ -1,4 +1,4 @@
-"""Images that are held in memory, as batches; the published files of MNIST and CIFAR are read into them."""
+"""Images held in memory, as batches; MNIST's and CIFAR's published files are read into them."""
 
 import hashlib
 from collections.abc import Sequence
@@ -17,19 +17,19 @@ from dimred.errors import DataError
 class HeldImages(Batches):
     """One split of images in memory as batches of (images, labels).
 
-    Images of another size than ``image_size`` are resized to it. Grey images get the channels that ``mean`` has values
-    for: one, or three equal ones.
+    Images whose size is not ``image_size`` are resized to it. Grey images get as many channels as ``mean`` has values:
+    one, or three equal ones.
 
     Args:
         samples: images and labels.
         classes: names of the classes.
         image_size, mean, std, augmentation, pad, flip: see ``make_operations``.
-        resize: whether images of another size are resized; otherwise they are refused.
+        resize: whether images of a different size are resized; otherwise they are refused.
         options: see ``Batches``.
 
     Raises:
-        DataError: the images have another size and ``resize`` is false; or they have another number of channels than
-            ``mean``, and are not grey.
+        DataError: the images have a different size and ``resize`` is false; or they have neither one channel nor as
+            many as ``mean`` has values.
 
     Shapes:
         images (batch_size, channels, image_size, image_size) float32, labels (batch_size,) int32.
@@ -117,7 +117,7 @@ def _with_channels(images: np.ndarray, n_channels: int) -> np.ndarray:
     """Return images (n, height, width, n_channels); grey ones are repeated without a copy.
 
     Raises:
-        DataError: the images have several channels, and another number of them.
+        DataError: the images have several channels, but not ``n_channels``.
     """
     if images.shape[3] not in (1, n_channels):
         raise DataError(

@@ -1,4 +1,4 @@
-"""Check folders of images before a training: ``dimred data check``, and whether DATA can be ImageNet."""
+"""Check folders of images before training: ``dimred data check``, and whether DATA can be ImageNet."""
 
 import io
 import os
@@ -25,7 +25,7 @@ from dimred.io.regular_file import NotRegularError, read_regular
 _N_CLASSES_OF_IMAGENET = 1000
 UNUSABLE = ("damaged", "no file")  # kinds of images
 _MODES = {"RGB": "colour", "L": "grey", "CMYK": "CMYK"}
-# Formats that MindSpore decodes, whatever the file's name; not GIF, nor WebP, which browsers may save as .jpg.
+# Formats that MindSpore decodes, whatever the file's name; neither GIF nor WebP, which browsers may save as .jpg.
 _DECODED = {"JPEG", "MPO", "PNG", "BMP", "TIFF", "PPM"}
 
 
@@ -63,14 +63,14 @@ def check_images(root: Path, workers: int) -> CheckedImages:
 
 
 def check_is_imagenet(root: Path, recipes: Sequence[str]) -> None:
-    """Check that DATA has as many class folders as ImageNet, because without ``--config`` its recipe is used.
+    """Check that DATA has as many class folders as ImageNet, because without ``--config`` ImageNet's recipe is used.
 
     Args:
         root: DATA, as the user typed it.
         recipes: names of the recipes, for the error.
 
     Raises:
-        DataError: it has another number; the message names it.
+        DataError: it has a different number; the message says which.
     """
     train = root / "train"
     classes = classes_in(train) if train.is_dir() else []
@@ -89,7 +89,7 @@ def check_is_imagenet(root: Path, recipes: Sequence[str]) -> None:
 
 
 def _files_below(root: Path) -> Iterator[Path]:
-    """Yield the files at any depth, also behind links to folders; a folder with several links is visited once."""
+    """Yield the files at any depth, following links to folders; a folder with several links is visited once."""
     real_paths = set()
     for folder, inside, names in os.walk(root, followlinks=True):
         real_path = os.path.realpath(folder)

@@ -44,13 +44,13 @@ class ImageFolder(Batches):
     Args:
         folder: ``DATA/<split>``.
         image_size, mean, std, augmentation, pad, flip: see ``make_operations``.
-        resize: whether images are resized and centre-cropped before anything else, except by ``random_resized_crop``,
-            which does it at random; not needed if all have ``image_size``.
-        damaged: what to do about an image that can't be decoded: ``stop``, or ``replace`` it by another of its batch.
+        resize: whether images are resized and centre-cropped before anything else; ``random_resized_crop`` does it at
+            random instead. Not needed if all have ``image_size``.
+        damaged: what to do about an image that can't be decoded: ``stop``, or ``replace`` it with another in its batch.
         options: see ``Batches``.
 
     Raises:
-        DataError: as ``read_image_tree``; or the name of the folder or of a class is not UTF-8.
+        DataError: from ``read_image_tree``; or the name of the folder or of a class is not UTF-8.
 
     Attributes:
         passed_over: see ``ImageTree``.
@@ -99,10 +99,10 @@ class ImageFolder(Batches):
         )
 
     def check_use(self, n_classes: int, *, trains_classes: bool, measures_classes: bool) -> None:
-        """Warn of entries that are passed over, and check the size of one image of each class unless they are resized.
+        """Warn of entries that are passed over, and, unless images are resized, check one image's size in each class.
 
         Raises:
-            DataError: an image has another size, which would reach the network as it is.
+            DataError: an image has a different size, and would reach the network as it is.
         """
         if self.passed_over:
             _log.warning(
@@ -130,12 +130,12 @@ class ImageFolder(Batches):
         return digest.hexdigest()
 
     def sample_names(self) -> list[str]:
-        """Return the path of each image below the split's folder, in the order of the split."""
+        """Return the path of each image below the split's folder, in the split's order."""
         paths = image_paths(self.folder, self.classes)
         return [paths[number] for number in self._in_split(np.arange(self.n_images))]
 
     def sizes(self) -> Iterator[tuple[int, int]]:
-        """Yield width and height in pixels of one image of each class; images that can't be read are left out."""
+        """Yield width and height in pixels of one image in each class; images that can't be read are left out."""
         for name in self.classes:
             try:
                 with open_image(next(images_in(self.folder / name)).path) as image:
@@ -168,14 +168,14 @@ class ImageFolder(Batches):
 
 
 def _check_whole(content: np.ndarray) -> np.ndarray:
-    """Return the bytes of a file; raise ValueError if it is cut, which MindSpore's decoder does not always notice."""
+    """Return a file's bytes; raise ValueError if it is cut, because MindSpore's decoder does not always notice."""
     if is_cut(content.tobytes()):
         raise ValueError("the file is cut: it has no marker that ends the image")
     return content
 
 
 def _check_names(folder: Path, classes: Sequence[str]) -> None:
-    """Check that MindSpore can take all names, and that no two classes have one name in two Unicode forms."""
+    """Check that MindSpore can take all names, and that no two classes have the same name in two Unicode forms."""
     for path in (folder, *(folder / name for name in classes)):
         on_disk = os.fsencode(path)
         if on_disk == str(path).encode(errors="surrogatepass"):
@@ -201,16 +201,16 @@ def _check_names(folder: Path, classes: Sequence[str]) -> None:
 
 
 def split_folder(root: Path, split: str) -> Path:
-    """Return the folder of a split, ``root/split``.
+    """Return a split's folder, ``root/split``.
 
-    If ``val`` does not exist, it is ``validation_preprocess``, its name in many copies of ImageNet, if that exists.
+    Without a folder ``val``, it is ``validation_preprocess`` if that exists: its name in many copies of ImageNet.
     """
     other = root / "validation_preprocess"
     return other if split == "val" and not (root / split).exists() and other.is_dir() else root / split
 
 
 def check_splits(root: Path, splits: Sequence[str]) -> None:
-    """Check that ``root`` has the folder of each split; DataError if one is missing."""
+    """Raise DataError unless ``root`` has a folder for each split."""
     if not root.is_dir():
         raise DataError(f"DATA is {str(root)!r}, which is not a folder; name the folder that holds {', '.join(splits)}")
     missing = [repr(split) for split in splits if not split_folder(root, split).is_dir()]
@@ -230,7 +230,7 @@ def check_classes(root: Path, classes: Mapping[str, Sequence[str]], n_classes: i
         n_classes: outputs of the network.
 
     Raises:
-        DataError: a split has other classes, or there are more classes than outputs.
+        DataError: a split has different classes, or there are more classes than outputs.
     """
     first, *others = classes
     for split in others:
@@ -249,5 +249,5 @@ def check_classes(root: Path, classes: Mapping[str, Sequence[str]], n_classes: i
 
 
 def _in_code_points(name: str) -> str:
-    """Return a name in quotes; behind it its code points, where another name may look the same."""
+    """Return a name in quotes, followed by its code points if another name may look the same."""
     return repr(name) if name.isascii() else f"{name!r} ({name!a})"

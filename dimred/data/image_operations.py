@@ -26,16 +26,16 @@ def make_operations(
     pad: int,
     flip: bool,
 ) -> ImageOperations:
-    """Make the operations for one kind of images.
+    """Make the operations for one kind of image.
 
     Args:
-        to_pixels: operations that make pixels of ``image_size``, for all but ``random_resized_crop``.
+        to_pixels: operations that make pixels of ``image_size``, for every augmentation but ``random_resized_crop``.
         crop_and_resize: an operation that takes their place for ``random_resized_crop``.
         image_size: height and width of the network's input, in pixels.
         mean: mean of each channel, on the 0 to 255 scale; an image x becomes (x - mean) / std.
         std: standard deviation of each channel, on the same scale.
         augmentation: ``random_resized_crop`` (which also flips), ``pad_crop`` or ``none``.
-        pad: pixels of padding on each side before the crop of ``pad_crop``.
+        pad: pixels of padding on each side before ``pad_crop`` crops.
         flip: whether ``pad_crop`` also flips half of the images, left to right.
     """
     to_network = [vision.Normalize(list(mean), list(std)), vision.HWC2CHW()]
@@ -55,7 +55,7 @@ def make_operations(
 
 
 def seed_augmentation(seed: int, epoch: int, rank: int) -> None:
-    """Seed MindSpore's random operations of one epoch, differently on each rank.
+    """Seed MindSpore's random operations for one epoch, differently on each rank.
 
     Call it just before the operations are put into a pipeline.
     """

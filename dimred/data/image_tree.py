@@ -16,7 +16,7 @@ from dimred.errors import DataError
 from dimred.io.regular_file import NotRegularError, check_regular, open_regular
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp")  # in lower or upper case
-# Folders that programs leave beside the classes, apart from hidden ones: of Synology, macOS, Python, file systems.
+# Folders that programs leave beside the classes, apart from hidden ones: Synology, macOS, Python, file systems.
 _NO_CLASSES = {
     "@eaDir",
     "#recycle",
@@ -41,17 +41,17 @@ class ImageTree(NamedTuple):
 
     classes: list[str]  # names of the class folders, sorted
     n_images: int  # in all of them
-    suffixes: list[str]  # of the images' names, sorted, in the case in which they are written
+    suffixes: list[str]  # of the images' names, sorted, in their original case
     passed_over: Counter[str]  # entries that are not images: suffix in lower case, "file" or "folder" -> number
     numbers: np.ndarray | None
-    """The images' numbers, int64 (n_images,), among all entries with one of the suffixes, sorted by class and name;
+    """The images' indices, int64 (n_images,), among all entries with one of the suffixes, sorted by class and name;
     None if every such entry is an image."""
 
 
 def read_image_tree(folder: Path) -> ImageTree:
-    """List a split: each folder in it is a class, unless it is hidden or one that programs leave behind.
+    """List a split: each folder in it is a class, unless it is hidden or left behind by a program.
 
-    An entry of a class folder is an image if its name has an image's suffix, and it is neither hidden nor a folder.
+    An entry in a class folder is an image if its name has an image suffix, and it is neither hidden nor a folder.
 
     Raises:
         DataError: the folder is missing, holds no class folders, or a class has no image.
@@ -86,7 +86,7 @@ def read_image_tree(folder: Path) -> ImageTree:
 
 
 def _kinds(others: Iterable[os.DirEntry[str]]) -> Counter[str]:
-    """Count the entries of a class folder that are not images, by kind; those that look like images are left out."""
+    """Count the entries in a class folder that are not images, by kind, except those that look like images."""
     return Counter(
         "folder" if entry.is_dir() else _suffix(entry.name).lower() or "file"
         for entry in others
@@ -106,13 +106,13 @@ def _numbers_of_images(folder: Path, classes: list[str], suffixes: list[str]) ->
 
 
 def images_in(class_folder: Path) -> Iterator[os.DirEntry[str]]:
-    """Yield the entries of a class folder that are images."""
+    """Yield the images in a class folder."""
     with os.scandir(class_folder) as entries:
         yield from filter(is_image, entries)
 
 
 def image_paths(folder: Path, classes: Iterable[str]) -> list[str]:
-    """Return ``<class>/<image>`` of every image of a split, in the order in which MindSpore reads them."""
+    """Return ``<class>/<image>`` for every image in a split, in the order in which MindSpore reads them."""
     paths = list[str]()
     for name in sorted(classes, key=os.fsencode):
         images = sorted((image.name for image in images_in(folder / name)), key=os.fsencode)
@@ -121,15 +121,15 @@ def image_paths(folder: Path, classes: Iterable[str]) -> list[str]:
 
 
 def is_image(entry: os.DirEntry[str]) -> bool:
-    """Return whether an entry of a folder is an image: it has an image suffix, and is neither hidden nor a folder.
+    """Return whether a folder entry is an image: it has an image suffix, and is neither hidden nor a folder.
 
     Raises:
-        DataError: such an entry is a named pipe or the like. MindSpore would wait for ever for what is in it.
+        DataError: such an entry is a named pipe or the like. MindSpore would wait for ever to read it.
     """
     if _suffix(entry.name).lower() not in IMAGE_SUFFIXES or entry.name.startswith(".") or entry.is_dir():
         return False
     if not entry.is_file():
-        with suppress(FileNotFoundError):  # a link whose target is gone counts as a damaged image
+        with suppress(FileNotFoundError):  # a dangling link counts as a damaged image
             _check_regular(entry)
     return True
 
@@ -142,35 +142,35 @@ def _check_regular(entry: os.DirEntry[str]) -> None:
 
 
 def is_kept(name: str) -> bool:
-    """Return whether a folder's name may be that of a class: it is not hidden, and not one that programs leave."""
+    """Return whether a folder's name may be a class name: it is neither hidden nor left behind by a program."""
     return not name.startswith(".") and name not in _NO_CLASSES
 
 
 def count_in_words(kinds: Counter[str]) -> str:
-    """Return numbers of files by suffix, and of folders, in words, such as ``3 .webp, 2 folders``."""
+    """Return a phrase with the number of files by suffix, and of folders, such as ``3 .webp, 2 folders``."""
     return ", ".join(f"{count} {kind}" + "s" * (kind[0] != "." and count > 1) for kind, count in sorted(kinds.items()))
 
 
 def _suffix(name: str) -> str:
-    """Return ``Path(name).suffix`` in a tenth of its time: ImageNet has 1.3 million names."""
+    """Return ``Path(name).suffix`` in a tenth of the time: ImageNet has 1.3 million names."""
     stem, dot, ending = name.rpartition(".")
     return dot + ending if stem else ""
 
 
 def _ending(name: str) -> str:
-    """Return the suffix as MindSpore sees it: of a hidden name such as ``.png``, the whole name."""
+    """Return the suffix as MindSpore sees it: for a hidden name such as ``.png``, the whole name."""
     _, dot, ending = name.rpartition(".")
     return dot + ending
 
 
 def classes_in(folder: Path) -> list[str]:
-    """Return the names of the class folders of a split, sorted."""
+    """Return the sorted names of a split's class folders."""
     return sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and is_kept(entry.name))
 
 
 @contextmanager
 def open_image(file: str | io.BytesIO) -> Iterator[Image.Image]:
-    """Open an image with Pillow, without its limits on pixels and on texts and profiles in a PNG: MindSpore has none.
+    """Open an image with Pillow, without its limits on pixels and on PNG texts and profiles: MindSpore has none.
 
     Raises:
         OSError, ValueError, SyntaxError: it can't be opened, or read inside the block; these are ``UNREADABLE``.
@@ -187,9 +187,9 @@ def open_image(file: str | io.BytesIO) -> Iterator[Image.Image]:
 
 
 def is_cut(content: bytes) -> bool:
-    """Return whether the bytes of a JPEG or PNG file stop before the marker that ends an image.
+    """Return whether a JPEG or PNG file's bytes stop before the marker that ends an image.
 
-    MindSpore decodes such a JPEG with pixels that are made up, never returns, or kills the process.
+    MindSpore decodes such a JPEG with made-up pixels, never returns, or kills the process.
     """
     if content.startswith(_JPEG):
         return content.find(_END_OF_JPEG, _first_scan(content)) < 0
@@ -197,7 +197,7 @@ def is_cut(content: bytes) -> bool:
 
 
 def _first_scan(content: bytes) -> int:
-    """Return where the first scan of a JPEG begins: after all segments, which may hold a thumbnail's end marker."""
+    """Return where a JPEG's first scan begins: after all segments, because these may hold a thumbnail's end marker."""
     at = content.find(b"\xff", 2)
     while 0 <= at < len(content) - 3:
         marker = content[at + 1]

@@ -1,4 +1,4 @@
-"""The inputs of samples: the types that MindSpore takes, and numbers that are not finite."""
+"""Sample inputs: the types that MindSpore takes, and numbers that are not finite."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""The labels of a classifier."""
+"""A classifier's labels."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ IGNORED = -100  # the label of items that do not count, as in MindSpore's cross 
 
 
 def check_labels(labels: np.ndarray, n_classes: int, where: str) -> None:
-    """Check that whole numbers are classes of a network, or ``IGNORED``.
+    """Check that whole numbers are a network's classes, or ``IGNORED``.
 
     Raises:
         DataError: a number is neither; the message begins with ``where``.

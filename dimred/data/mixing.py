@@ -1,4 +1,4 @@
-"""Mixup and cutmix: each training sample is mixed with another one of its batch, and so is its label."""
+"""Mixup and cutmix: each training sample is mixed with another one in its batch, and so is its label."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,29 +8,29 @@ import numpy as np
 
 from dimred.errors import DataError
 
-_DRAWS = 2  # tells these random numbers from the order (no number) and the augmentation (1) of an epoch
+_DRAWS = 2  # tells these random numbers from an epoch's order (no number) and augmentation (1)
 
 
 @dataclass(frozen=True)
 class Mixing:
-    """The mixing of the samples of a batch, whose first input is mixed.
+    """How the samples of a batch are mixed: their first inputs and their labels.
 
     With a permutation p of the batch's rows and one l for the whole batch::
 
         x_i <- l x_i + (1 - l) x_p(i)     y_i <- l y_i + (1 - l) y_p(i)
 
     for mixup (Zhang et al., 2018, arXiv 1710.09412), l from Beta(mixup, mixup). For cutmix (Yun et al., 2019, arXiv
-    1905.04899) a box of x_p(i) takes the place of the same box of x_i. With l from Beta(cutmix, cutmix), the box covers
+    1905.04899) a box of x_p(i) replaces the same box of x_i. With l from Beta(cutmix, cutmix), the box covers
     sqrt(1 - l) of the height and of the width around a uniform centre, and is cut at the image's edges; the labels'
-    l is the fraction of pixels outside it. With both, each batch draws one of them, with equal chances.
+    l is the fraction of pixels outside it. With both, each batch draws one of the two with equal probability.
 
-    The random numbers depend only on the seed, the epoch, the rank and the number of the batch. So a resumed run has
-    the same ones, whoever reads the batch.
+    The random numbers depend only on the seed, the epoch, the rank and the batch's number. So a resumed run has the
+    same ones, whichever thread reads the batch.
 
     Attributes:
         n_classes: outputs of the network.
         mixup: parameter of mixup's Beta distribution; None for no mixup.
-        cutmix: parameter of cutmix's; None for no cutmix.
+        cutmix: parameter of cutmix's Beta distribution; None for no cutmix.
     """
 
     n_classes: int
@@ -43,7 +43,7 @@ class Mixing:
         Args:
             inputs: (n, ...) floats; for cutmix images, (n, channels, height, width).
             labels: classes, whole numbers (n,), or a probability for each class, (n, n_classes).
-            numbers: seed, epoch, rank, and the number of the batch in its epoch.
+            numbers: seed, epoch, rank, and the batch's number in its epoch.
 
         Returns:
             The mixed inputs, float32 in their shape, and the probability of each class, float32 (n, n_classes).
@@ -83,7 +83,7 @@ class Mixing:
 
 
 _REMEDY = "set mixing.mixup and mixing.cutmix to null"
-# (inputs, their partners, l, random numbers) -> the mixed inputs, and the weight of the first ones
+# (inputs, their partners, l, random numbers) -> the mixed inputs, and the weight of the inputs themselves
 _Way = Callable[[np.ndarray, np.ndarray, float, np.random.Generator], tuple[np.ndarray, float]]
 
 
@@ -95,7 +95,7 @@ def _blended(inputs: np.ndarray, others: np.ndarray, kept: float, rng: np.random
 def _with_boxes(
     images: np.ndarray, others: np.ndarray, kept: float, rng: np.random.Generator
 ) -> tuple[np.ndarray, float]:
-    """Put the same box of the other images into all images; return them and the fraction of pixels outside the box."""
+    """Put the same box of the other images into all images; return these and the fraction of pixels outside the box."""
     if images.ndim != 4:
         raise DataError(f"the inputs have the shape {images.shape}, and cutmix needs images; set mixing.cutmix to null")
     height, width = images.shape[2:]

@@ -16,7 +16,7 @@ from dimred.data.inputs import not_finite, plain_input
 from dimred.data.labels import check_labels
 from dimred.errors import DataError, shown
 
-# Errors of a user's code that reading again would not mend; any other one may be of a disk or a network.
+# Errors in a user's code that reading again would not mend; any other error may come from a disk or a network.
 _MISTAKES = (
     TypeError,
     ValueError,
@@ -27,7 +27,7 @@ _MISTAKES = (
     AssertionError,
     NotImplementedError,
 )
-# A sequence of samples. Each is a tuple of the network's inputs, one or several, and last the label. The same number
+# A sequence of samples. Each is a tuple of the network's inputs, one or several, and last the label. The same index
 # must give the same sample each time. One thread reads it, unless the user sets ``data.workers``.
 Source = Sequence[tuple[Any, ...]]
 Factory = Callable[..., Source]
@@ -38,19 +38,19 @@ class OwnDataset(Batches):
     """One split of a user's own data as batches of its inputs and, last, the labels.
 
     Labels that are whole numbers, of any shape, become int32; other numbers become float32. A number that does not fit
-    into that type is refused. Every part of a sample is copied, so that the source may fill one array again and again.
+    into that type is refused. Every part of a sample is copied, so the source may reuse one array.
 
     Args:
         factory: (DATA, split, seed) -> the samples of ``train``, ``val`` or ``test``. For training batches it is called
             once an epoch with a different seed, for the augmentation, and must return the same number of samples each
             time; otherwise the seed is None. A parameter ``epoch`` gets the epoch's number, so that each epoch can read
-            other samples: 1, 2, ... in stage 1, 1,000,001, ... in stage 2; None for all other batches.
+            different samples: 1, 2, ... in stage 1, 1,000,001, ... in stage 2; None for all other batches.
         data: DATA, as the user typed it.
         split: name of the split.
         options: see ``Batches``.
 
     Raises:
-        DataError: the factory fails or gives no samples, or the first one is not a tuple with a number as its label.
+        DataError: the factory fails or gives no samples, or the first sample is not a tuple with a number as its label.
     """
 
     def __init__(self, factory: Factory, data: Path, split: str, **options: Any):
@@ -69,7 +69,7 @@ class OwnDataset(Batches):
     def check_use(self, n_classes: int, *, trains_classes: bool, measures_classes: bool) -> None:
         """Check on the first sample that its label can train, or measure, a classifier.
 
-        If the loss is that of a classifier, a whole number that is not a class is also refused when its sample is read.
+        With a classifier's loss, a whole number that is not a class is also refused when its sample is read.
 
         Raises:
             DataError: the label consists neither of whole numbers nor, in ``train``, of a probability for each class.
@@ -87,7 +87,7 @@ class OwnDataset(Batches):
             )
 
     def fault_of_step(self, seed: int, epoch: int, step: int) -> str | None:
-        """Read the samples of a step again, and name the first one with an input that is not finite."""
+        """Read a step's samples again, and name the first one with an input that is not finite."""
         numbers = self.numbers_of_step(seed, epoch, step)
         samples = Readable(self._training_samples(numbers, seed, epoch)).create_tuple_iterator(output_numpy=True)
         for number, (*inputs, _) in zip(numbers, samples, strict=True):
@@ -114,7 +114,7 @@ class OwnDataset(Batches):
         with _naming_faults(what, "fix the function, which must return a sequence of samples"):
             options = {"epoch": epoch} if "epoch" in inspect.signature(self._factory).parameters else {}
             source = self._factory(self._data, self._split, seed, **options)
-            len(source)  # so that one without a length is refused here, with a seed as without
+            len(source)  # so that a source without a length is refused here, with or without a seed
         return source
 
     def _training_samples(self, order: np.ndarray, seed: int, epoch: int) -> ds.Dataset:
@@ -143,7 +143,7 @@ class OwnDataset(Batches):
 
 @contextmanager
 def _naming_faults(what: str, remedy: str, kinds: _Kinds = (Exception,)) -> Iterator[None]:
-    """Turn an error that the user's code raises inside the block into a DataError, which names the line there.
+    """Turn an error from the user's code inside the block into a DataError that names its line.
 
     It is a DamagedError if the error is a mistake in that code.
     """
@@ -158,10 +158,10 @@ def _naming_faults(what: str, remedy: str, kinds: _Kinds = (Exception,)) -> Iter
 
 
 def _parts_of(source: Source, split: str, number: int, kinds: _Kinds = (Exception,)) -> tuple[np.ndarray, ...]:
-    """Read a sample, and return a copy of each of its parts: inputs by ``plain_input``, and a label of numbers.
+    """Read a sample, and return a copy of each of its parts: inputs by ``plain_input``, and a numeric label.
 
     Raises:
-        DataError: the source raises an error of these ``kinds``, or what it gives is no such sample.
+        DataError: the source raises an error of these ``kinds``, or returns no such sample.
     """
     with _naming_faults(f"failed to give sample {number} of the split {split!r}", "fix the function", kinds):
         sample = source[number]
@@ -177,7 +177,7 @@ def _parts_of(source: Source, split: str, number: int, kinds: _Kinds = (Exceptio
 
 
 class _Samples:
-    """Samples as arrays that MindSpore takes, with labels of one type."""
+    """Samples as arrays that MindSpore takes; all labels have one type."""
 
     def __init__(self, source: Source, split: str, n_parts: int, label_type: type[np.number], n_classes: int | None):
         self._source = source
@@ -201,7 +201,7 @@ class _Samples:
         return *inputs, label.astype(self._type)
 
     def _check_label(self, label: np.ndarray, name: str) -> None:
-        """Check that a label has the kind of the first one, is a class if it must be, and fits its type."""
+        """Check that a label is of the first label's kind, is a class if it must be, and fits its type."""
         is_whole = self._type is np.int32
         if is_whole and label.dtype.kind == "f":
             raise DataError(

@@ -1,6 +1,6 @@
-"""The files of MNIST and of CIFAR as they are published, read without MindSpore and checked to the last byte.
+"""MNIST's and CIFAR's files as published, read without MindSpore and checked to the last byte.
 
-Data in the format of MNIST, such as Fashion-MNIST, are read in the same way.
+Data in MNIST's format, such as Fashion-MNIST, are read in the same way.
 """
 
 import gzip
@@ -24,7 +24,7 @@ _UNREADABLE = (OSError, EOFError, zlib.error)
 
 
 class Samples(NamedTuple):
-    """The samples of one published part."""
+    """One published part's samples."""
 
     images: np.ndarray  # uint8 (n, height, width, channels)
     labels: np.ndarray  # int32 (n,), classes from 0
@@ -43,10 +43,10 @@ class PublishedFiles(ABC):
     n_classes: int
 
     def check(self, data: Path, parts: Iterable[str] = PARTS) -> None:
-        """Check that DATA is a folder with the files of some parts, without reading them.
+        """Check that DATA is a folder with some parts' files, without reading them.
 
         Raises:
-            DataError: it is none; the message names what is missing.
+            DataError: it is not; the message names what is missing.
         """
         if not data.is_dir():
             raise DataError(f"DATA is {str(data)!r}, which is not a folder; name the folder with {self.title}'s files")
@@ -75,15 +75,15 @@ class PublishedFiles(ABC):
 
     @abstractmethod
     def read(self, data: Path, part: str) -> Samples:
-        """Read the samples of a part, ``train`` or ``test``, in the order of the files.
+        """Read the samples of a part, ``train`` or ``test``, in the files' order.
 
         Raises:
-            DataError: a file is missing, cut, has bytes after its end, is in another format, or has a label that is no
-                class; the message names the file.
+            DataError: a file is missing, is cut, has bytes after its end, is in a different format, or has a label that
+                is no class; the message names the file.
         """
 
     def checked(self, path: Path, labels: np.ndarray) -> np.ndarray:
-        """Return the labels of a file as int32; DataError if one is not a class."""
+        """Return a file's labels as int32; DataError if one is not a class."""
         if labels.size and (largest := labels.max()) >= self.n_classes:
             raise DataError(
                 f"{str(path)!r} has the label {largest} at sample {labels.argmax()}, but {self.title} has the classes "
@@ -94,10 +94,10 @@ class PublishedFiles(ABC):
 
 @dataclass(frozen=True)
 class IdxFiles(PublishedFiles):
-    """MNIST's four idx files, plain or as ``.gz``; where both are there, the plain one is read."""
+    """MNIST's four idx files, plain or as ``.gz``; if both are there, the plain one is read."""
 
     def names(self, part: str) -> list[str]:
-        """Return the names of the images' and the labels' file."""
+        """Return the names of the image file and the label file."""
         prefix = {"train": "train", "test": "t10k"}[part]
         return [f"{prefix}-images-idx3-ubyte", f"{prefix}-labels-idx1-ubyte"]
 
@@ -127,9 +127,9 @@ class IdxFiles(PublishedFiles):
 
 
 def _read_idx(path: Path, n_axes: int) -> np.ndarray:
-    """Read an idx file of unsigned bytes with this number of axes, which may be gzipped.
+    """Read an idx file of unsigned bytes with this number of axes; the file may be gzipped.
 
-    Such a file has the bytes 0, 0, 8, n_axes, the lengths of the axes as big-endian int32, and then the numbers
+    Such a file has the bytes 0, 0, 8, n_axes, the axes' lengths as big-endian int32, and then the numbers
     (http://yann.lecun.com/exdb/mnist, "the idx file format").
     """
     try:
@@ -156,11 +156,11 @@ class CifarFiles(PublishedFiles):
 
     Attributes:
         train, test: names of the files.
-        records: records in each file; the format has no other sign that a file is whole.
-        label_bytes: bytes of labels in a record, the last of which is the class.
-        names_file: name of the file with the names of the classes, a line each.
-        pickled: name of the file by which the Python version is known.
-        archive: name of the published archive of the binary version.
+        records: records in each file; nothing else in the format shows that a file is whole.
+        label_bytes: label bytes in a record; the last one is the class.
+        names_file: name of the file with the class names, one per line.
+        pickled: name of a file that only the Python version has.
+        archive: name of the binary version's published archive.
     """
 
     train: tuple[str, ...]
@@ -185,10 +185,10 @@ class CifarFiles(PublishedFiles):
         return f"unpack {self.title}'s binary version, {self.archive}, and name the folder with its .bin files"
 
     def class_names(self, data: Path) -> list[str]:
-        """Return the names of the classes from the file beside the images, or their numbers if it is not there.
+        """Return the class names from the file beside the images, or their numbers if it is missing.
 
         Raises:
-            DataError: the file has another number of names.
+            DataError: the file does not have one name for each class, all different.
         """
         path = data / self.names_file
         if not path.is_file():
@@ -202,7 +202,7 @@ class CifarFiles(PublishedFiles):
         return names
 
     def read(self, data: Path, part: str) -> Samples:
-        """Read the records of all files of the part; see ``PublishedFiles.read``."""
+        """Read the records in all of the part's files; see ``PublishedFiles.read``."""
         images = []
         labels = []
         for name in self.names(part):
@@ -253,4 +253,4 @@ PUBLISHED: dict[str, PublishedFiles] = {
         archive="cifar-100-binary.tar.gz",
     ),
 }
-"""The published data that are known by name."""
+"""The published data known by name."""
