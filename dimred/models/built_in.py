@@ -1,4 +1,4 @@
-"""The networks that are known by name."""
+"""The networks known by name."""
 
 from collections.abc import Callable
 from functools import partial
@@ -16,12 +16,12 @@ class BuiltIn(NamedTuple):
     """A built-in network for images."""
 
     make: Callable[[int, str], nn.Cell]  # from the number of outputs and the name of the initialisation
-    channels: int  # of an image
+    channels: int  # in an image
     size: int  # height and width of the images that it is made for, in pixels
     takes_any_size: bool
 
     def misfit(self, shape: tuple[int, ...]) -> str | None:
-        """Return what the network takes, if it can't take images of this shape (channels, height, width)."""
+        """Return what the network takes if it can't take this image shape (channels, height, width), else None."""
         size = shape[-1] if self.takes_any_size else self.size
         if shape == (self.channels, size, size):
             return None
@@ -38,7 +38,7 @@ BUILT_IN = {
 
 
 def make_named(name: str, n_classes: int, initialisation: str = "xavier_uniform") -> nn.Cell:
-    """Make a network by its name, with fresh initial weights, which ``mindspore.set_seed`` determines.
+    """Make a network by name, with fresh initial weights that ``mindspore.set_seed`` determines.
 
     Args:
         name: a built-in network, or a factory, ``package.module:factory``.
@@ -56,6 +56,6 @@ def make_named(name: str, n_classes: int, initialisation: str = "xavier_uniform"
 
 
 def usual_input(name: str) -> tuple[int, int, int]:
-    """Return channels, height and width of the images that a network is made for; those of ImageNet if not known."""
+    """Return channels, height and width of the images that a network is made for; ImageNet's if unknown."""
     known = BUILT_IN.get(name, BUILT_IN["resnet50"])
     return (known.channels, known.size, known.size)

@@ -8,7 +8,7 @@ from mindspore import nn
 from dimred.errors import ConfigError
 from dimred.factories import call_factory, load_factory
 
-_CLASSES = ("n_classes", "num_classes", "class_num", "num_labels")  # names of a factory's number of classes
+_CLASSES = ("n_classes", "num_classes", "class_num", "num_labels")  # parameters for the number of classes
 CLASSES_REMEDY = f"give the number of classes to a parameter called {', '.join(_CLASSES[:-1])} or {_CLASSES[-1]}"
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
@@ -20,7 +20,7 @@ def make_cell(name: str, *arguments: Any, key: str = "model", **options: Any) ->
         name, arguments, key, options: as for ``call_factory``.
 
     Raises:
-        ConfigError: as for ``call_factory``, or the function does not return a cell.
+        ConfigError: from ``call_factory``, or the function does not return a cell.
     """
     cell = call_factory(name, *arguments, key=key, **options)
     if not isinstance(cell, nn.Cell):
@@ -31,19 +31,19 @@ def make_cell(name: str, *arguments: Any, key: str = "model", **options: Any) ->
 def make_network(name: str, n_classes: int) -> nn.Cell:
     """Make a network by calling its factory, with the number of classes if it has a parameter for that.
 
-    The parameter is called ``n_classes``, ``num_classes``, ``class_num`` or ``num_labels``. No other one gets a value,
-    because it may mean anything: the first of mindcv's factories is ``pretrained``.
+    The parameter is called ``n_classes``, ``num_classes``, ``class_num`` or ``num_labels``. No other parameter gets a
+    value, because it may mean anything: mindcv's factories have ``pretrained`` first.
 
     Args:
         name: the factory, ``package.module:factory``.
         n_classes: the number of classes.
 
     Raises:
-        ConfigError: as for ``make_cell``, or the function needs other arguments.
+        ConfigError: from ``make_cell``, or the function needs other arguments.
     """
     try:
         parameters = list(inspect.signature(load_factory(name)).parameters.values())
-    except (TypeError, ValueError):  # of a function that is not written in Python
+    except (TypeError, ValueError):  # the function is not written in Python
         return make_cell(name)
     by_name = [one for one in parameters if one.kind in _BY_NAME]
     classes: dict[str, Any] = {one.name: n_classes for one in by_name if one.name in _CLASSES}

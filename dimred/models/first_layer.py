@@ -1,11 +1,11 @@
-"""What the first layer of a network takes, for an error about inputs that do not fit."""
+"""What a network's first layer takes, for an error about inputs that do not fit."""
 
 from collections.abc import Callable
 from typing import Any
 
 from mindspore import nn
 
-# kind of layer -> what it takes, in words, by the layer
+# kind of layer -> function that says in words what such a layer takes
 _TAKEN: dict[type[nn.Cell], Callable[[Any], str]] = {
     nn.Conv1d: lambda layer: f"floats (n, {layer.in_channels}, length)",
     nn.Conv2d: lambda layer: f"floats (n, {layer.in_channels}, height, width)",
@@ -18,7 +18,7 @@ _TAKEN: dict[type[nn.Cell], Callable[[Any], str]] = {
 def describe_first_layer(network: nn.Cell) -> str:
     """Return a clause such as ``first layer, 0 (Conv2d), takes floats (n, 3, height, width)``.
 
-    It is empty for a network without a layer of a known kind.
+    It is empty if no layer is of a known kind.
     """
     for name, layer in network.cells_and_names():
         for kind, taken in _TAKEN.items():

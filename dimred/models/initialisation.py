@@ -1,4 +1,4 @@
-"""Initial weights of the built-in networks, by name."""
+"""Initial weights for the built-in networks, by name."""
 
 from collections.abc import Callable
 
@@ -21,8 +21,8 @@ def initialise(network: nn.Cell, convolution: str = "xavier_uniform", dense: str
     Args:
         network: changed in place.
         convolution: ``xavier_uniform`` (Glorot & Bengio 2010) or ``kaiming`` (He et al. 2015, normal, fan out).
-        dense: one of these, or ``truncated_normal``, of standard deviation 0.01. That is the published recipe's, for
-            one dense layer at the end; behind each other, several such layers would begin with a gradient near 0.
+        dense: one of these, or ``truncated_normal`` with standard deviation 0.01. The published recipe uses that for
+            one dense layer at the end; several such layers in a row would begin with a gradient near 0.
     """
     for _, layer in network.cells_and_names():
         if isinstance(layer, nn.Conv2d):
@@ -40,5 +40,5 @@ def _draw(parameter: ms.Parameter, initializer: init.Initializer) -> None:
 
 
 def _truncated_normal(sigma: float) -> init.Initializer:
-    """Return a normal truncated at two standard deviations; the bounds of MindSpore's initializer are absolute."""
+    """Return a normal truncated at two standard deviations; MindSpore's own initializer takes absolute bounds."""
     return init.TruncatedNormal(sigma=sigma, mean=0.0, a=-2 * sigma, b=2 * sigma)

@@ -1,4 +1,4 @@
-"""LeNet, as MindSpore's tutorials have it: with ReLU and maximum pooling.
+"""LeNet as in MindSpore's tutorials: with ReLU and max pooling.
 
 LeCun, Bottou, Bengio, Haffner: Gradient-based learning applied to document recognition, 1998 (figure 2).
 """
@@ -42,7 +42,7 @@ class LeNet(nn.Cell):
 
 
 def lenet(n_classes: int, initialisation: str = "xavier_uniform") -> LeNet:
-    """Make LeNet with fresh initial weights, which ``mindspore.set_seed`` determines.
+    """Make LeNet with fresh initial weights that ``mindspore.set_seed`` determines.
 
     Args:
         n_classes: number of outputs.

@@ -1,7 +1,7 @@
-"""Count the matrix products and convolutions of a network's compiled graph, wherever its code computes them.
+"""Count the matrix products and convolutions in a network's compiled graph, wherever its code computes them.
 
-MindSpore exports the graph as MindIR, in which every operator has its shapes, also those that a network calls as
-functions, such as ``q @ k``, which belong to no cell.
+MindSpore exports the graph as MindIR, where every operator has its shapes, even one that a network calls as a function
+and that belongs to no cell, such as ``q @ k``.
 """
 
 import math
@@ -18,32 +18,32 @@ Shape = tuple[int, ...]
 
 
 class _Operator(NamedTuple):
-    """An operator of a graph."""
+    """An operator in a graph."""
 
-    inputs: Sequence[Shape]  # of those that are tensors; () for others
+    inputs: Sequence[Shape]  # the shape of each input that is a tensor, or ()
     constants: Sequence[Any]  # the value of each input that is a number, or None
     output: Shape
 
 
 def _of_convolution(operator: _Operator) -> int:
-    """Every number of the output is a sum over one kernel."""
+    """Every output number is a sum over one kernel."""
     _, weight = operator.inputs[:2]
     return math.prod(operator.output) * 2 * math.prod(weight[1:])
 
 
 def _of_transposed(operator: _Operator) -> int:
-    """Every number of the input is spread over one kernel."""
+    """Every input number is spread over one kernel."""
     values, weight = operator.inputs[:2]
     return math.prod(values) * 2 * math.prod(weight[1:])
 
 
 def _of_product(operator: _Operator) -> int:
-    """Every number of the output is a sum over the last axis of the first matrix."""
+    """Every output number is a sum over the first matrix's last axis."""
     return math.prod(operator.output) * 2 * operator.inputs[0][-1]
 
 
 def _of_product_with_transposes(operator: _Operator) -> int:
-    """Every number of the output is a sum over a row of the first matrix, or a column if that is transposed."""
+    """Every output number is a sum over a row of the first matrix, or over a column if the matrix is transposed."""
     is_transposed = operator.constants[2]
     return math.prod(operator.output) * 2 * operator.inputs[0][-2 if is_transposed else -1]
 
@@ -65,10 +65,10 @@ _PRODUCTS: Mapping[str, Callable[[_Operator], int]] = {
 def count_products(network: nn.Cell, inputs: Sequence[Tensor]) -> int:
     """Compile a network, and count the FLOPs of its matrix products and convolutions, each multiply-add as two.
 
-    A part of the graph that is repeated, such as the body of a loop, is counted once.
+    A repeated part of the graph, such as the body of a loop, is counted once.
 
     Args:
-        network: the network, in the mode to be compiled.
+        network: the network, in the mode to compile.
         inputs: its inputs.
 
     Raises:
@@ -88,7 +88,7 @@ def count_products(network: nn.Cell, inputs: Sequence[Tensor]) -> int:
 
 
 def _of_graph(graph: Any) -> int:
-    """Count the products of one graph of a model."""
+    """Count the products in one graph of a model."""
     shapes: dict[str, Shape] = {one.name: tuple(one.dims) for one in graph.parameter}
     shapes |= {one.name: tuple(one.tensor[0].dims) for one in graph.input if one.tensor}
     constants: dict[str, int] = {}
@@ -107,6 +107,6 @@ def _of_graph(graph: Any) -> int:
 
 
 def _name_of(node: Any) -> str:
-    """Return the name of a node's operator, which is ``MatMul`` in ``REF::MatMul:9``."""
+    """Return the name of a node's operator: ``MatMul`` for ``REF::MatMul:9``."""
     name: str = node.op_type.rpartition("::")[2].partition(":")[0]
     return name

@@ -1,7 +1,7 @@
-"""Make residual networks, by one definition for ResNet-50 on ImageNet and for smaller ones on small images.
+"""Make residual networks: one definition for ResNet-50 on ImageNet and for smaller networks on small images.
 
 He, Zhang, Ren, Sun: Deep Residual Learning for Image Recognition, 2015 (table 1). As in the recipe this project follows
-(and in most code today), a bottleneck takes its stride in the 3 x 3 convolution; the parameter count is the paper's.
+(and in most code today), a bottleneck takes its stride in the 3 x 3 convolution; parameter counts equal the paper's.
 """
 
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ class _Block(nn.Cell):
 
 
 class BasicBlock(_Block):
-    """A block of two 3 x 3 convolutions and a shortcut (the paper's figure 5, left)."""
+    """Two 3 x 3 convolutions and a shortcut (the paper's figure 5, left)."""
 
     def _layers(self, n_in: int, width: int, stride: int) -> list[nn.Cell]:
         first = [_convolution(n_in, width, 3, stride), _batch_norm(width), nn.ReLU()]
@@ -52,7 +52,7 @@ class BasicBlock(_Block):
 
 
 class Bottleneck(_Block):
-    """A block of convolutions 1 x 1, 3 x 3, and 1 x 1 to four times the width, and a shortcut (figure 5, right)."""
+    """A 1 x 1, a 3 x 3, and a 1 x 1 convolution to four times the width, and a shortcut (figure 5, right)."""
 
     expansion = 4
 
@@ -109,7 +109,7 @@ _ARCHITECTURES: dict[str, tuple[type[_Block], tuple[int, ...], tuple[int, ...], 
 
 
 def resnet(name: str, n_classes: int, initialisation: str = "xavier_uniform") -> ResNet:
-    """Make a residual network by name, with fresh initial weights, which ``mindspore.set_seed`` determines.
+    """Make a residual network by name, with fresh initial weights that ``mindspore.set_seed`` determines.
 
     Args:
         name: ``resnet50`` (25.6 M weights at 1001 classes), ``resnet18``, or ``resnet_small`` (20 k, for small images).

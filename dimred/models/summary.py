@@ -17,14 +17,14 @@ Shape = tuple[int, ...]
 
 
 class Input(NamedTuple):
-    """The shape and type of an input of a network."""
+    """The shape and type of a network's input."""
 
     shape: Shape  # with the batch
-    type: str = "float32"  # the name of one of MindSpore's
+    type: str = "float32"  # the name of a MindSpore type
 
 
 class Layer(NamedTuple):
-    """One call in a forward pass of a cell that has no cells inside, or of an attention."""
+    """One call, in a forward pass, of a cell without cells inside, or of an attention."""
 
     name: str  # in the network
     kind: str  # its class
@@ -32,36 +32,36 @@ class Layer(NamedTuple):
     output_shape: Shape
     n_parameters: int  # trainable numbers; a layer used twice counts them once
     n_other: int  # numbers that are not trained, such as BatchNorm's statistics
-    product_flops: int  # multiplications and additions of its matrix products and convolutions in this call
-    flops: int  # of all that it does in this call; 0 for cells of kinds that are not known here
+    product_flops: int  # multiplications and additions in this call's matrix products and convolutions
+    flops: int  # everything in this call; 0 for unknown kinds of cell
 
 
 class Summary(NamedTuple):
-    """The layers and totals of a network at one input size."""
+    """A network's layers and totals at one input size."""
 
     layers: list[Layer]  # in the order they ran
     inputs: tuple[Input, ...]
-    n_parameters: int  # of the whole network, those outside any layer included
+    n_parameters: int  # in the whole network, including parameters outside any layer
     n_other: int
-    flops: int  # of all layers, and of functions if they were counted
-    function_flops: int | None = None  # of matrix products outside the layers; None if they were not counted
+    flops: int  # in all layers, and in functions if they were counted
+    function_flops: int | None = None  # in matrix products outside the layers; None if they were not counted
     not_counted: str = ""  # why these could not be counted
 
 
 def summarise(network: nn.Cell, *inputs: Sequence[int] | Input, count_functions: bool = False) -> Summary:
     """Run the network once on zeros, in evaluation mode, and record each layer.
 
-    A multiplication and an addition count as two FLOPs; published figures of "FLOPs" often count multiply-adds, and are
-    half of this. The modes of MindSpore and of each cell are restored.
+    A multiplication and an addition count as two FLOPs; published "FLOPs" are often multiply-adds, half as many.
+    MindSpore's mode and each cell's mode are restored.
 
     Args:
         network: the network.
-        inputs: its inputs, each a shape with the batch, of float32, or an ``Input``.
-        count_functions: whether to compile the network too, and count the matrix products that it calls as functions,
-            such as ``q @ k``, which belong to no layer.
+        inputs: its inputs, each a float32 shape with the batch, or an ``Input``.
+        count_functions: whether to compile the network too, and count matrix products that belong to no layer because
+            the network calls them as functions, such as ``q @ k``.
 
     Returns:
-        The layers in the order they ran, and the totals of the network.
+        The layers in the order they ran, and the network's totals.
 
     Raises:
         ConfigError: the network can't take such inputs.
@@ -100,7 +100,7 @@ def summarise(network: nn.Cell, *inputs: Sequence[int] | Input, count_functions:
 
 
 def _layers_of(network: nn.Cell) -> list[tuple[str, nn.Cell]]:
-    """Return the cells that are listed, by name: those without cells inside, and attentions as a whole."""
+    """Return the cells to list, with their names: cells without cells inside, and attentions as a whole."""
     cells = [(name or "network", cell) for name, cell in network.cells_and_names()]
     inner = {
         id(part)
@@ -117,7 +117,7 @@ def _layers_of(network: nn.Cell) -> list[tuple[str, nn.Cell]]:
 
 
 def _flops_of_functions(network: nn.Cell, zeros: list[Tensor], layers: list[Layer]) -> tuple[int | None, str]:
-    """Count the products of the compiled network that are not those of its layers; or return why that failed."""
+    """Count the compiled network's products outside its layers; or return why that failed."""
     try:
         n_products = count_products(network, zeros)
     except Exception as error:
@@ -126,20 +126,20 @@ def _flops_of_functions(network: nn.Cell, zeros: list[Tensor], layers: list[Laye
 
 
 def _first_line(error: Exception) -> str:
-    """Return an error's type and the first line of its text that says something."""
+    """Return an error's type and the first line of its text with a letter or digit."""
     lines = (line.strip() for line in str(error).splitlines() if any(map(str.isalnum, line)))
     return f"{type(error).__name__}: {next(lines, '')}".removesuffix(": ")
 
 
 def memory_of_step(summary: Summary, batch_size: int) -> int:
-    """Estimate how many bytes a training step takes in float32, from the summary of one sample.
+    """Estimate how many bytes a training step takes in float32, from a one-sample summary.
 
-    The inputs of all layers with weights are kept for the gradient, and gradients of their size are made beside them;
-    weights have a gradient and a momentum. Measured on a CPU: 0.55, 1.0 and 0.40 GB, where this gives 0.54 (ResNet-18
+    The inputs of all layers with weights are kept for the gradient, next to gradients of the same size; weights have a
+    gradient and a momentum. Measured on a CPU: 0.55, 1.0 and 0.40 GB, where this gives 0.54 (ResNet-18
     at 64 pixels, 128 images), 1.2 (ResNet-50 at 64 pixels, 64 images) and 0.38 GB (resnet_small, 2,048 images).
 
     Args:
-        summary: of one sample.
+        summary: the network's summary for one sample.
         batch_size: samples in a micro-batch.
     """
     kept = sum(math.prod(layer.input_shape) for layer in summary.layers if layer.n_parameters)
@@ -147,7 +147,7 @@ def memory_of_step(summary: Summary, batch_size: int) -> int:
 
 
 def _recorder(name: str, layers: list[Layer], ids: set[int]) -> Callable[..., None]:
-    """Return a forward hook that appends a layer to ``layers``, without the parameters whose ids ``ids`` holds."""
+    """Return a forward hook that appends a layer to ``layers``, leaving out parameters with an id in ``ids``."""
 
     def hook(cell: nn.Cell, inputs: tuple[Any, ...], output: Any) -> None:
         parameters = [parameter for parameter in cell.get_parameters() if id(parameter) not in ids]
@@ -163,7 +163,7 @@ def _recorder(name: str, layers: list[Layer], ids: set[int]) -> Callable[..., No
 
 
 def _sizes(parameters: Iterable[ms.Parameter]) -> tuple[int, int]:
-    """Count the numbers in trainable and in other parameters."""
+    """Count the numbers in trainable parameters, and in others."""
     sizes = [(parameter.size, parameter.requires_grad) for parameter in parameters]
     return sum(size for size, trains in sizes if trains), sum(size for size, trains in sizes if not trains)
 
@@ -176,7 +176,7 @@ def _shape(values: Any) -> Shape:
 
 
 def _products(cell: nn.Cell, inputs: tuple[Any, ...], output_shape: Shape) -> int:
-    """Count the multiplications and additions of the matrix products and convolutions of one call."""
+    """Count the multiplications and additions in one call's matrix products and convolutions."""
     n_inputs = math.prod(_shape(inputs))
     n_outputs = math.prod(output_shape)
     if isinstance(cell, _CONVOLUTIONS):  # every output number is a sum over one kernel
@@ -191,12 +191,12 @@ def _products(cell: nn.Cell, inputs: tuple[Any, ...], output_shape: Shape) -> in
 
 
 def _products_of_attention(cell: nn.MultiheadAttention, query: Shape, key: Shape, value: Shape) -> int:
-    """Count the products of an attention: three projections of its inputs, q k', its product with v, and the output.
+    """Count an attention's products: its inputs' three projections, q k', the product of that with v, and the output.
 
     Args:
-        cell: the attention, of width E.
+        cell: the attention, with width E.
         query: shape of the queries, (L, N, E), or with ``batch_first`` (N, L, E), or (L, E).
-        key, value: shapes of keys and values, with S in the place of L, and their own widths.
+        key, value: shapes of keys and values, with S in place of L, and their own widths.
     """
     width = cell.embed_dim
     axis = int(cell.batch_first and len(query) == 3)
@@ -207,11 +207,11 @@ def _products_of_attention(cell: nn.MultiheadAttention, query: Shape, key: Shape
 
 
 def _others(cell: nn.Cell, input_shape: Shape, output_shape: Shape) -> int:
-    """Count the other multiplications and additions of one call; 0 for kinds of cells that are not known here."""
+    """Count the other multiplications and additions in one call; 0 for unknown kinds of cell."""
     n_outputs = math.prod(output_shape)
     if isinstance(cell, (*_CONVOLUTIONS, *_TRANSPOSED_CONVOLUTIONS, nn.Dense)):
         return n_outputs if cell.has_bias else 0
-    if isinstance(cell, nn.LayerNorm | nn.GroupNorm) or hasattr(cell, "moving_mean"):  # of every BatchNorm
+    if isinstance(cell, nn.LayerNorm | nn.GroupNorm) or hasattr(cell, "moving_mean"):  # every BatchNorm has one
         return 2 * n_outputs  # scale and shift
     if isinstance(cell, nn.AvgPool1d | nn.AvgPool2d):
         return math.prod(input_shape)
