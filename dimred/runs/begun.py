@@ -49,7 +49,7 @@ class Pin(NamedTuple):
 
 
 def pins_of_data(data: Path, images: Mapping[str, Batches]) -> dict[str, Pin]:
-    """Return a pin for each split, such as ``DATA/train``, whose digest begins with the number of samples."""
+    """Return a pin for each split, such as ``DATA/train``; its digest begins with the number of samples."""
     pins = {}
     for split, part in images.items():
         of_classes = f" in {len(part.classes)} classes" if part.classes else ""

@@ -49,7 +49,7 @@ def set_up(
         device_target: the kind of device to compute on; ``make_ready`` has prepared this process for it.
         all_reduce_split: indices of the gradients that end a fused all-reduce; () fuses none. Only for several ranks
             on Ascend.
-        deterministic: whether kernels and collectives are to give the same bits in every run.
+        deterministic: whether kernels and collectives must give the same bits in every run.
         mode: graph or pynative.
 
     Returns:
@@ -146,7 +146,7 @@ def compile_at(level: str | None, cell: nn.Cell) -> None:
 
     Args:
         level: ``precision.jit_level``; None for MindSpore's choice.
-        cell: the cell, which has not been called yet.
+        cell: the cell, before its first call.
     """
     if level is None:
         return

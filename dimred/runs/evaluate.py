@@ -106,7 +106,7 @@ def evaluate(
 
     Raises:
         CheckpointError: the weights can't be read, or don't fit the network.
-        ConfigError, DataError: as for ``build_task``; or ``predictions`` are asked for, and the labels are not classes.
+        ConfigError, DataError: from ``build_task``; or ``predictions`` is given, and the labels are not classes.
     """
     arrays = read_checkpoint(weights)
     named = named_weights("WEIGHTS", weights)

@@ -1,4 +1,4 @@
-"""Handle the faults of a run that has begun: a disk, data or memory fails, or the training diverges."""
+"""Handle the faults of a run that has begun: a disk, data or memory fails, or training diverges."""
 
 import math
 import re
@@ -71,7 +71,7 @@ class DivergenceDetector:
     """A detector that raises an error when training diverges, before it has cost days.
 
     It judges ten losses at a time. Training diverges if none of them is finite, or if each finite one exceeds
-    100 max(1, |first loss of the run|) in absolute value. The losses are means over all ranks, so all ranks agree.
+    100 max(1, |first loss of the run|). The losses are means over all ranks, so all ranks agree.
 
     Args:
         first_loss: the first finite loss, if the run is resumed; None for a new run.
@@ -88,7 +88,7 @@ class DivergenceDetector:
         """Check the loss of a step, the same on all ranks, together with those before it.
 
         Raises:
-            DivergedError: the training diverged; the message says how.
+            DivergedError: training diverged; the message says how.
         """
         if self.first_loss is None and math.isfinite(loss):
             self.first_loss = loss

@@ -99,7 +99,7 @@ class RunFigures:
         Args:
             network: the file to use.
             is_reestimated: whether the file has the re-estimated statistics.
-            is_kept: whether the file is to be used; otherwise only the line for programs is logged.
+            is_kept: whether the file is for use; otherwise only the line for programs is logged.
         """
         main = self.metrics[0]
         has_batch_norm = self._task.evaluator.has_batch_norm

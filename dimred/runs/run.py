@@ -46,7 +46,7 @@ class Run(Generic[Settings]):
         folder: the run's folder.
         signals, profiler: entered by the caller.
         begun: the run that is resumed, as it began; None for a new one.
-        is_kept: whether the run's files are to be used; otherwise no next command is named.
+        is_kept: whether the run's files are for use; otherwise no next command is named.
 
     Attributes:
         progress: the run's position.
@@ -119,7 +119,7 @@ class Run(Generic[Settings]):
         )
 
     def restore(self, step: Step, n_epochs: int) -> RunState | None:
-        """Restore the step on every rank from the newest state of a run that has begun; return None for a new run.
+        """Restore the step on every rank from the newest state, and return that; return None for a new run.
 
         The records file is checked, and cut to its length when the state was saved.
 
@@ -154,7 +154,7 @@ class Run(Generic[Settings]):
         return self.states.newest(_log.info)
 
     def save(self, arrays: Mapping[str, np.ndarray], **values: Any) -> None:
-        """Save a state, on rank 0: arrays, and JSON values in addition to those of every run."""
+        """Save a state, on rank 0: arrays, and JSON values in addition to the ones that every run has."""
         progress = self.progress
         known = {
             "epoch": progress.epoch,
@@ -208,7 +208,7 @@ class Run(Generic[Settings]):
             self.divergence.check(loss, self.n_steps)
 
     def _check_inputs(self) -> None:
-        """Look at the last step's inputs on every rank; if a sample is to blame, raise a DataError that names it."""
+        """Look at the last step's inputs on every rank; raise a DataError that names a sample to blame."""
         progress = self.progress
         batches = self.task.training_batches
         order = self._first_order + progress.epoch

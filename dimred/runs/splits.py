@@ -64,7 +64,7 @@ def _mixing(config: StageConfig) -> Mixing | None:
 
 
 def _check_size_of_val(n_samples: int) -> None:
-    """Check that ``val`` has enough samples for a standard error; warn if it has so few that the error means little."""
+    """Check that ``val`` has enough samples for a standard error; warn if the error would mean little."""
     if n_samples < _FEWEST_TO_CHOOSE:
         raise DataError(
             f"the split 'val' chooses between networks by their losses, but has {n_samples} sample, so the choice "

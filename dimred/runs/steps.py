@@ -53,14 +53,14 @@ def build_parts(config: StageConfig, network: nn.Cell) -> dict[str, Any]:
 
 
 def _average(config: EmaConfig, network: nn.Cell) -> StepPart:
-    """Build the moving average from its section, which is on."""
+    """Build the moving average from its section."""
     if config.decay is None:
         return EMA(network, half_life=config.half_life)
     return EMA(network, config.decay, config.ramp)
 
 
 def _loss_scale(config: LossScaleConfig) -> StepPart:
-    """Build the loss scale from its section, which is on."""
+    """Build the loss scale from its section."""
     if config.name == "static":
         return StaticLossScale(1024.0 if config.scale is None else config.scale, config.drop_overflow)
     first = 2.0**16 if config.scale is None else config.scale
@@ -107,7 +107,7 @@ def build_optimizer(config: OptimizerConfig, network: nn.Cell, rates: float | Se
 
 
 def warn_of_idle_patterns(config: OptimizerConfig, network: nn.Cell) -> None:
-    """Warn of each ``no_decay`` pattern that matches no weight, except the defaults, which fit most networks."""
+    """Warn of each ``no_decay`` pattern that matches no weight, except the defaults, because they fit most networks."""
     weights = network.trainable_params()
     for pattern in config.no_decay if config.weight_decay else ():
         if pattern not in NO_DECAY_PATTERNS and all(decays(weight, [pattern]) for weight in weights):

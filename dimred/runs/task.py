@@ -72,7 +72,7 @@ class Task(Generic[Settings]):
 
     @cached_property
     def evaluator(self) -> Evaluator:
-        """Return the evaluator, which measures the network on the splits."""
+        """Return the evaluator that measures the network on the splits."""
         return Evaluator(
             self.network,
             self.images,
@@ -84,7 +84,7 @@ class Task(Generic[Settings]):
         )
 
     def check(self) -> None:
-        """Check that all ranks were started alike, that a batch can be filled, and that loss and metric can be used.
+        """Check that all ranks were started alike, that a batch can be filled, and that loss and metric work.
 
         All ranks call this. It changes nothing except that it gives all ranks rank 0's network.
 

@@ -18,7 +18,7 @@ class StepTimes(NamedTuple):
     """The times of some steps.
 
     Attributes:
-        first: seconds of the first step, which compiles.
+        first: seconds of the first step, including compilation.
         seconds: seconds of the steps after the warm-up.
         n_steps: number of these steps.
         n_rows: number of samples in these steps, on this rank.

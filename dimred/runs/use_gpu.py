@@ -1,4 +1,4 @@
-"""Compute on an NVIDIA GPU in a program of your own."""
+"""Compute on an NVIDIA GPU in your own program."""
 
 from dimred.launch.devices import DEVICES
 
