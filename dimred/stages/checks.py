@@ -1,4 +1,4 @@
-"""Before the first step, check a run's inputs, report all problems at once, and log how long the run will be."""
+"""Before the first step, check a run's inputs, report all problems at once, and log the run's length."""
 
 import logging
 import math
@@ -198,7 +198,7 @@ def _check_memory(task: Task[Settings]) -> None:
 
 
 def log_plan_of_stage_1(config: StageOneConfig, steps_per_epoch: int, disk: int) -> None:
-    """Log how many steps and how much disk stage 1 takes, and whether it leaves the snapshots that stage 2 needs."""
+    """Log stage 1's steps and disk space, and whether it leaves the snapshots that stage 2 needs."""
     log_plan(config, steps_per_epoch, disk)
     n_snapshots = snapshots_in_the_end(config, steps_per_epoch)
     if n_snapshots == 0:

@@ -45,7 +45,7 @@ class Cooldown:
         rate: learning rate that stage 1 ended with.
         updates: updates that the optimizer has made; its bias correction and its rates continue from there. 0 if its
             state begins anew.
-        taken_from: where optimizer and rate come from, in words.
+        taken_from: a phrase that says where optimizer and rate come from.
         steps_per_epoch: stage 1's, to notice batches of a different size; None if the settings give the rate, or the
             name of WEIGHTS does not tell.
         parent: the run that WEIGHTS come from.

@@ -62,7 +62,7 @@ class PointFiles:
         """Remove all epochs' checkpoints except the ``keep`` newest and the held ones."""
         for epoch, path in full_checkpoints(self.folder).items():
             if self._keep is not None and epoch <= newest - self._keep and path.name not in self._held:
-                with suppress(OSError):  # the training matters more, and the next epoch tries again
+                with suppress(OSError):  # training matters more, and the next epoch tries again
                     path.unlink(missing_ok=True)
 
 

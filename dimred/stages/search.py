@@ -43,7 +43,7 @@ _VECTORS = 8  # that a step holds, each as long as the weights
 
 
 class SearchMethod(Method):
-    """The hooks of a search, which record each step.
+    """The hooks of a search: they record each step.
 
     Args:
         run: the run.
@@ -205,7 +205,7 @@ def ranks_on_this_host(ranks: Ranks) -> int:
 
 
 def search_memory(config: StageTwoConfig, network: nn.Cell, group_size: int) -> int:
-    """Return about how many bytes a rank keeps for a search: its equal part of the basis, and a step's vectors."""
+    """Return about how many bytes a rank keeps for a search: its share of the basis, and a step's vectors."""
     n_weights = sum(weight.size for weight in network.trainable_params())
     return 4 * (-(-config.search.n_components // group_size) + _VECTORS) * n_weights
 

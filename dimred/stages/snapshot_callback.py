@@ -23,7 +23,7 @@ class SnapshotCallback(Callback):
 
     Args:
         folder: folder of the series, made if missing.
-        every: steps from one snapshot to the next; None for one at the end of each epoch.
+        every: steps from one snapshot to the next; None for one at each epoch's end.
         keep: how many snapshots stay; None keeps all.
         prefix: prefix of the files' names, ``{prefix}-{epoch}_{step}.{format}``.
         format: format of the files, ``ckpt`` or ``safetensors``.
