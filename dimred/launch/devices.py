@@ -1,4 +1,4 @@
-"""The kinds of devices to compute on, in one table, and the choice of one if the user does not choose."""
+"""The kinds of devices to compute on, in one table, and the default choice among them."""
 
 import logging
 
@@ -10,7 +10,7 @@ from dimred.launch.gpu import NvidiaGpu
 _log = logging.getLogger(__name__)
 
 DEVICES: dict[Target, Device] = {device.target: device for device in (Ascend(), NvidiaGpu(), Cpu())}
-"""The kinds of devices by name. Without ``--device-target``, the first kind that is present is used."""
+"""The kinds of devices by name. Without ``--device-target``, the first one that is present is used."""
 
 
 def choose_devices(target: Target | None, devices: int | None, *, nodes: int | None = None) -> tuple[Target, int]:

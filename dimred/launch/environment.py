@@ -1,4 +1,4 @@
-"""The variables that make a process a member of MindSpore's cluster, and the one that says how a shell starts dimred.
+"""The variables that put a process into MindSpore's cluster, and the one that says how a shell starts dimred.
 
 A shell inside a cluster job has the cluster variables, and every program started there inherits them. MindSpore obeys
 them in every program, so a single process would wait for others. Only two give them to a process: ``Job``, and

@@ -266,7 +266,7 @@ def _name(number: int) -> str:
 
 
 def _log_environment(log: Path, command: list[str], environment: Mapping[str, str]) -> None:
-    """Log the time, the command, and the variables that matter to a run; others may be secret, and are left out."""
+    """Log the time, the command, and the variables that matter to a run; others may be secret."""
     variables = sorted(f"{name}={value}" for name, value in environment.items() if name.startswith(_VARIABLES))
     with log.open("a", encoding="utf-8", errors="surrogateescape") as file:
         print(f"# {time.strftime('%Y-%m-%d %H:%M:%S')} {socket.gethostname()}", file=file)

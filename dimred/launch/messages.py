@@ -32,7 +32,7 @@ class Sender:
             waits: whether to wait until all of it is sent.
 
         Returns:
-            False if it was dropped.
+            True, or False if it was dropped.
 
         Raises:
             OSError: the receiver is gone.

@@ -19,8 +19,8 @@ Version = tuple[int, int]
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"  # numbers or UUIDs; CUDA ignores the first unknown one, and all after it
 _SECONDS_TO_ANSWER = 60.0
 _NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE: the driver works
-# Prints the driver's answer. It runs in a separate process, because a driver fault may end or hang it, and because a
-# process that starts others must not initialise CUDA first.
+# Prints the driver's answer. It runs in a separate process, because a driver fault may end or hang it, and because
+# nothing may initialise CUDA in a process that starts others.
 _ASK = f"""
 import ctypes, json
 try:

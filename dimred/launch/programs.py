@@ -13,7 +13,7 @@ from dimred.launch.signals import postponed
 
 
 def start(programs: ExitStack, command: Sequence[object], log: Path | None = None) -> subprocess.Popen[bytes]:
-    """Start and return a program that is not a rank, in its own session, so that ctrl-C reaches this process alone.
+    """Start and return a program that is not a rank; it has its own session, so ctrl-C does not reach it.
 
     The program gets SIGTERM when this process ends, however that happens, or when the thread that started it ends; see
     ``start_tied``.

@@ -34,7 +34,7 @@ class _ServerRow(BaseModel, coerce_numbers_to_str=True):
 
     @property
     def host(self) -> str | None:
-        """Return the server's address, which may be its name too; None if the table does not have it."""
+        """Return the server's address, perhaps from its name; None if the table does not have it."""
         address = str(self.host_ip or self.server_id)
         return address if _is_address(address) else None
 

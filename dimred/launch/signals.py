@@ -48,7 +48,7 @@ class StopSignals:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold back the first signal until the block ends; without a launcher, a second one raises at once."""
+        """Hold back the first signal, and raise for it at the end; without a launcher, a second raises at once."""
         self._holds = True
         try:
             yield
