@@ -88,7 +88,7 @@ class Group(Ranks):
             return
         seed = int(np.random.default_rng([ms.get_seed() or 0, self.rank]).integers(1, 2**31 - 1))
         of_numpy = np.random.get_state()  # noqa: NPY002  (MindSpore's seed is NumPy's, too)
-        ms.set_seed(seed)  # for functions, which get their seeds when a graph is compiled
+        ms.set_seed(seed)  # for functions: they get their seeds when a graph is compiled
         np.random.set_state(of_numpy)  # noqa: NPY002  (a user's code draws the same on all ranks)
         for _, cell in network.cells_and_names():
             if isinstance(cell, nn.Dropout):  # its kernel got the seed of all ranks when the cell was made
@@ -198,7 +198,7 @@ def _pieces(message: bytes) -> np.ndarray:
 
 
 def _put(parameter: Parameter, values: np.ndarray) -> None:
-    ops.assign(parameter, Tensor(values, parameter.dtype))  # its own memory, which compiled graphs know
+    ops.assign(parameter, Tensor(values, parameter.dtype))  # in place, because compiled graphs know this memory
 
 
 def _flat(parameters: Sequence[Parameter]) -> np.ndarray:

@@ -84,7 +84,7 @@ class _Group(nn.Cell):
 
 
 class Ballot:
-    """A rank's votes on its next steps, and their outcome: a step is made only if every rank votes for it.
+    """A rank's votes on its next steps, and the outcome: a step is made only if all ranks vote for it.
 
     Each rank r votes v_r(t) = 0 to make step t, or 1 to leave the loop; after a 1 it votes 1 until the next read.
     ``tally`` = (leave, made) travels in the step's all-reduce, and is (0, 0) after a read::
@@ -135,7 +135,7 @@ def _nothing() -> Tensor:
 
 
 def _small(value: Tensor) -> Tensor:
-    """Return a small tensor as a vector, or a large one's first number, which nobody reads."""
+    """Return a small tensor as a vector, or a large one's first number, as a placeholder that nobody reads."""
     return value.reshape((-1,))[: _size_if_small(value)]
 
 

@@ -54,7 +54,7 @@ class Ranks:
         return None
 
     def ballot(self) -> Ballot | None:
-        """Return a new ballot, for a step that is made only if every rank votes for it; None for one process."""
+        """Return a new ballot, for a step that needs every rank's vote; None for one process."""
         return None
 
     def sum(self, numbers: Sequence[float] | np.ndarray) -> np.ndarray:
@@ -78,7 +78,7 @@ class Ranks:
         """
 
     def gather(self, numbers: Sequence[float] | np.ndarray) -> np.ndarray:
-        """Return the numbers of all ranks, bit for bit, the same on each: (R, n) float64, row r from rank r.
+        """Return all ranks' numbers, bit for bit, the same on each: (R, n) float64, row r from rank r.
 
         Adding them up is exact for whole numbers up to 2^53; ``sum`` has too few digits for that.
         """
@@ -99,7 +99,7 @@ class Ranks:
         return work()
 
     def run_together(self, work: Callable[[], Result]) -> Result:
-        """Run ``work`` on every rank, and return its result; if it fails on one, all ranks raise, so that none waits.
+        """Run ``work`` on every rank, and return its result; if it fails on one, all ranks raise.
 
         ``work`` may not call a collective.
 
@@ -138,7 +138,9 @@ class Ranks:
         return message
 
     def check_same(self, what: str, content: bytes) -> None:
-        """Check that all ranks have the same content: only then do the R ranks' digests add up to R times each digest.
+        """Check that all ranks have the same content.
+
+        Only then do the R ranks' digests add up to R times each digest.
 
         Args:
             what: what the message calls the content, such as ``configuration``.
