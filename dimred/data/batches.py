@@ -45,7 +45,7 @@ _PYTHON_ERROR = re.compile(r"- Python Call Stack:.*?\n(\S[^\n]*)\n\s*\n---", re.
 
 
 class DamagedError(DataError):
-    """Something that was read can't be used, such as a file that is not an image; reading again would not help."""
+    """What was read can't be used, such as a file that is not an image; reading again would not help."""
 
 
 def is_spare(epoch: int) -> bool:
@@ -258,7 +258,7 @@ def _without_dumps() -> Iterator[None]:
 
 
 def _as_data_error(text: str) -> DataError:
-    """Turn MindSpore's text about a batch that it could not read into an error; a DamagedError if it will not pass."""
+    """Turn MindSpore's text about an unreadable batch into an error; a DamagedError if it will not pass."""
     of_python = _PYTHON_ERROR.search(text)
     file = _FILE.search(text)
     if of_python and (ours := re.search("(?:Data|Damaged)Error: (.*)", of_python[1])):  # raised in MindSpore's thread

@@ -95,7 +95,7 @@ def _blended(inputs: np.ndarray, others: np.ndarray, kept: float, rng: np.random
 def _with_boxes(
     images: np.ndarray, others: np.ndarray, kept: float, rng: np.random.Generator
 ) -> tuple[np.ndarray, float]:
-    """Put the same box of the other images into all images; return these and the fraction of pixels outside the box."""
+    """Put the same box of the others into all images; return these and the fraction of pixels outside the box."""
     if images.ndim != 4:
         raise DataError(f"the inputs have the shape {images.shape}, and cutmix needs images; set mixing.cutmix to null")
     height, width = images.shape[2:]
@@ -108,6 +108,6 @@ def _with_boxes(
 
 
 def _span(centre: Any, length: int, kept: float) -> slice:
-    """Return where a box lies along a side: sqrt(1 - kept) of its length around the centre, cut at the edges."""
+    """Return where a box lies along a side: sqrt(1 - kept) of it around the centre, cut at the edges."""
     half = int(length * np.sqrt(1 - kept)) // 2
     return slice(max(int(centre) - half, 0), min(int(centre) + half, length))

@@ -201,7 +201,7 @@ class _Samples:
         return *inputs, label.astype(self._type)
 
     def _check_label(self, label: np.ndarray, name: str) -> None:
-        """Check that a label is of the first label's kind, is a class if it must be, and fits its type."""
+        """Check that a label has the first label's kind, is a class if required, and fits its type."""
         is_whole = self._type is np.int32
         if is_whole and label.dtype.kind == "f":
             raise DataError(

@@ -152,7 +152,7 @@ def _read_idx(path: Path, n_axes: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class CifarFiles(PublishedFiles):
-    """CIFAR's binary version: records of the labels' bytes and 3 x 32 x 32 pixels, first all red, then green, blue.
+    """CIFAR's binary version: records of label bytes and 3 x 32 x 32 pixels, first all red, then green, blue.
 
     Attributes:
         train, test: names of the files.
