@@ -43,7 +43,7 @@ def _of_product(operator: _Operator) -> int:
 
 
 def _of_product_with_transposes(operator: _Operator) -> int:
-    """Every output number is a sum over a row of the first matrix, or over a column if the matrix is transposed."""
+    """Every output number is a sum over a row of the first matrix, or over a column if it is transposed."""
     is_transposed = operator.constants[2]
     return math.prod(operator.output) * 2 * operator.inputs[0][-2 if is_transposed else -1]
 
