@@ -74,7 +74,7 @@ def launch(job: Job, *, resume: bool = False, stall_timeout_seconds: float = 0) 
     Args:
         job: see ``make_job``.
         resume: whether to continue from earlier results in the folders.
-        stall_timeout_seconds: end the job after all ranks have been silent for so long; 0 turns that off.
+        stall_timeout_seconds: end the job after all ranks have been silent for this long; 0 turns that off.
 
     Returns:
         The exit status: 0 if the job came to its end. If signal n stopped it: the status of the ranks that ended other

@@ -100,7 +100,7 @@ def evaluate(
         config: the keys that both stages share.
         data: DATA, as the user typed it.
         weights: the checkpoint.
-        device_target: the kind of device that computes; it is ready.
+        device_target: the kind of device to compute on, made ready by the caller.
         save: a new file for the network with re-estimated statistics; None for none.
         predictions: a new CSV file with a line for each sample; None for none.
 
@@ -149,7 +149,7 @@ def evaluate(
 
 
 def _check_labels(task: Task[StageConfig], split: str) -> None:
-    """Check on the first batch that each sample's label is a class number."""
+    """Check on the first batch that each sample's label is one class number."""
     *_, labels = next(task.images[split].evaluation().create_tuple_iterator(num_epochs=1))
     if labels.ndim != 1 or labels.dtype != ms.int32:
         raise ConfigError(

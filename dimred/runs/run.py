@@ -208,7 +208,7 @@ class Run(Generic[Settings]):
             self.divergence.check(loss, self.n_steps)
 
     def _check_inputs(self) -> None:
-        """Look at the last step's inputs on every rank; raise a DataError that names a sample to blame."""
+        """Look at the last step's inputs on every rank; raise a DataError that names a faulty sample, if any."""
         progress = self.progress
         batches = self.task.training_batches
         order = self._first_order + progress.epoch

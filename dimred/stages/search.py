@@ -39,7 +39,7 @@ from dimred.train_step.schedule import make_rates
 
 _log = logging.getLogger(__name__)
 
-_VECTORS = 8  # that a step holds, each as long as the weights
+_VECTORS = 8  # number that a step holds, each as long as the weights
 
 
 class SearchMethod(Method):
@@ -57,7 +57,7 @@ class SearchMethod(Method):
         self._records: list[dict[str, Any]] = []  # of the steps of this epoch
 
     def pins(self) -> dict[str, Pin]:
-        """Return the basis's pin, without a path if the basis was fitted for the run, into its folder."""
+        """Return the basis's pin; it has no path if the basis was fitted for this run, into its folder."""
         path = self.basis.path
         if path is None or path == self.run.folder / BASIS:
             return {"PCA_MAT": Pin(str(self.basis.digest))}

@@ -45,7 +45,7 @@ class SubspaceTrainStep(SearchStep):
             alpha (0.001; at least 0): size of that step; 0 for none.
             learning_rate (0.1; above 0): sgd: a number, one for each accepted step, or a function of their number.
             momentum (0.9; at least 0, below 1): sgd: momentum in the subspace.
-            max_rejected_steps (100; at least 1): after so many rejected steps in a row, the next raises an error.
+            max_rejected_steps (100; at least 1): after this many rejected steps in a row, the next raises an error.
 
     Raises:
         ConfigError: an option is unknown, outside its range, or does not fit the others; or an optimizer is given.
