@@ -34,7 +34,7 @@ class SubspaceTrainStep(SearchStep):
             micro_batch_size, ranks, see ``SearchStep``.
 
             rule ("bfgs"; "bfgs" or "sgd"): a quasi-Newton direction and a line search, or momentum in the subspace.
-            n_components (all; 1 to the number in the basis): how many leading directions to search in.
+            n_components (all; 1 to those of the basis): how many leading directions to search in.
             rho (0.55; above 0, below 1): line search: factor by which the step shrinks from one trial to the next.
             sigma (0.4; above 0, below 1): line search: fraction of the expected decrease that a trial must reach.
             max_trials (10; at least 1): line search: the most trials in a step, without a cap before the first pair.
