@@ -204,7 +204,7 @@ def plane_point(origin: np.ndarray, directions: np.ndarray, weights: np.ndarray)
 
 
 def grid_around(points: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Make a grid that covers some points in a plane, with a margin on each side of 15 % of their extent.
+    """Make a grid that covers points in a plane, plus 15 % of their extent on each side.
 
     Args:
         points: the points' coordinates, (m, 2).

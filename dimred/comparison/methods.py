@@ -1,4 +1,4 @@
-"""The methods to compare; each makes a network, starting from the end of the same stage 1 or from the beginning."""
+"""The methods to compare; each makes a network, from the end of the same stage 1 or from scratch."""
 
 import logging
 import math
@@ -120,7 +120,7 @@ class StageTwoAsConfigured(ComparedMethod):
 
 
 class CooldownInstead(ComparedMethod):
-    """Stage 2 with a cooldown instead of its own method, for as many training passes as that took.
+    """Stage 2 with a cooldown instead of its own method, for as many training passes as that method took.
 
     It keeps stage 1's batch size and step parts, such as clipping.
     """

@@ -15,7 +15,7 @@ from dimred.run_files.stage_two_result import StageTwoResult
 
 
 class MethodReport:
-    """A finished stage 2's records, and its method's parts of the page.
+    """A finished stage 2's records, and its method's parts of the run's page.
 
     By default there is one record per epoch, as in ordinary training, and the method adds nothing to the page.
 

@@ -30,7 +30,7 @@ PAGE = "report.html"
 
 
 def make_report_folder(out: Path, command: str) -> None:
-    """Make a report's folder, or take the folder of an earlier report and let the new files replace the old ones.
+    """Make a report's folder, or take an earlier report's folder, in which new files replace the old ones.
 
     Args:
         out: the folder.

@@ -131,7 +131,7 @@ def _quadratic(x: Tensor) -> Tensor:
 
 @ops.constexpr
 def _indices(shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Return a column and a row that add up to the elements' indices times G, to avoid one large tensor of indices."""
+    """Return a column and a row that add up to the elements' indices times G, without a large tensor of indices."""
     sizes = [int(np.prod(shape[:axis])) for axis in range(len(shape) + 1)]
     n_rows = min(sizes, key=lambda size: size + sizes[-1] // size)
     rows = np.arange(n_rows, dtype=np.uint64)[:, None] * (sizes[-1] // n_rows)

@@ -1,4 +1,4 @@
-"""The two passes over the basis P: with NumPy in host memory, or with graphs on a device or over several ranks."""
+"""The two passes over the basis P: with NumPy in host memory, or with graphs on devices or several ranks."""
 
 import numpy as np
 from mindspore import Tensor, nn, ops
