@@ -223,7 +223,7 @@ def _status(command: Any, tell_refusal: Callable[[str], bool], output: _Output, 
     try:
         status = command(standalone_mode=False)
         if not to_stdout:
-            sys.stdout.flush()  # a command prints its result, and unlike log lines that must not be lost
+            sys.stdout.flush()  # log lines may be lost, but not the result that a command prints
     except KeyboardInterrupt:  # raised before Typer, which returns the same status for it, has begun the command
         return 128 + signal.SIGINT
     except BrokenPipeError as error:

@@ -32,7 +32,7 @@ class WeightedLoss(VisitedOnce, nn.Cell):
     For MindSpore's cross entropies, n_i is the number of labels other than ``ignore_index``, or, with class weights,
     the sum of these labels' weights. Only such a cell sees the labels, so each one with ``reduction="mean"`` is
     replaced in the network with one that does the same and counts. Any other network can return the loss's sum and n_i,
-    an integer tensor, instead of the mean. If it does not, n_i is the number of rows. So it is for a class that
+    an integer tensor, instead of the mean. If it does not, n_i is the number of rows. The same holds for a class that
     inherits from a cross entropy and has its own ``construct``. With several cross entropies, n_i is the sum of their
     counts, so f is exact only if these are in the same proportion in all parts.
 
