@@ -1,7 +1,7 @@
 """Two-stage dimension-reduction training on MindSpore.
 
-Importing ``dimred`` sets environment variables that MindSpore reads when it is loaded, unless the user has set them;
-see ``dimred.workarounds.onednn_cap`` and ``dimred.workarounds.litter``.
+Importing ``dimred`` sets environment variables that MindSpore reads when it loads, unless the user has set them; see
+``dimred.workarounds.onednn_cap`` and ``dimred.workarounds.litter``.
 
 The public names are loaded on first use, so that ``import dimred`` and ``dimred --help`` don't load MindSpore.
 """
@@ -61,7 +61,7 @@ _HOME = {
     "use_gpu": "dimred.runs.use_gpu",
     "with_precision": "dimred.train_step.precision",
 }
-__all__ = [  # in full, because type checkers read it, and run nothing
+__all__ = [  # written out, because type checkers read it and run nothing
     "EMA",
     "AdamW",
     "CheckpointSeries",
@@ -84,7 +84,7 @@ __all__ = [  # in full, because type checkers read it, and run nothing
 ]
 
 
-if not TYPE_CHECKING:  # to whom a name that is not above is an error
+if not TYPE_CHECKING:  # so that type checkers report a name that is not above
 
     def __getattr__(name: str) -> Any:
         if name not in _HOME:

@@ -1,4 +1,4 @@
-"""The programs' common options and output: log lines, a live bar in a terminal, and one clear line for an error."""
+"""The programs' common options and output: log lines, a live bar in a terminal, and one clear line per error."""
 
 import logging
 import os
@@ -36,7 +36,7 @@ from dimred.errors import ConfigError, DimredError, FaultError, missing_package
 _log = logging.getLogger("dimred")  # the packages' loggers are below it
 _UsageError: Any = typer.BadParameter.__base__  # Typer's own since 0.20, before that click's
 
-# Arguments and options that several programs have.
+# Arguments and options that several programs share.
 Data = Annotated[Path, typer.Argument(metavar="DATA", help="Folder with train/<class>/ and val/<class>/.")]
 Weights = Annotated[Path, typer.Argument(metavar="WEIGHTS", help="Stage 1's last full checkpoint.")]
 DeviceTarget = Annotated[Literal["Ascend", "GPU", "CPU"], typer.Option(help="Kind of device to compute on.")]
@@ -53,7 +53,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 def check_new_file(parameter: typer.CallbackParam, path: Path | None) -> Path | None:
-    """Check, as a callback of Typer, that an argument names a new file in a writable folder, and return its path.
+    """Check, as a Typer callback, that an argument names a new file in a writable folder, and return its path.
 
     The path is None if the option was not given.
     """
@@ -66,7 +66,7 @@ def check_new_file(parameter: typer.CallbackParam, path: Path | None) -> Path | 
 
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table with one line for each row, cut at the terminal's width, or at 240 characters if there is none."""
+    """Print a table with one line per row, cut at the terminal's width, or at 240 characters without a terminal."""
     table = Table(*(Column(heading, no_wrap=True) for heading in headings), box=None, pad_edge=False)
     for row in rows:
         table.add_row(*row)
@@ -77,15 +77,15 @@ LONGEST_SILENCE_SECONDS = 30.0
 
 
 class Lines(logging.Handler):
-    """A handler that shows log records as plain lines; on a full disk, or if the terminal is gone, lines are lost.
+    """A handler that shows log records as plain lines; lines are lost if the disk is full or the terminal is gone.
 
-    A record below INFO says what the program is about to do. It is shown on standard error when nothing else was shown
-    for 30 s, so that a long silence is explained and a short one is not broken.
+    A record below INFO says what the program is about to do. It is shown on standard error once nothing else has been
+    shown for 30 s, so that it explains a long silence without breaking a short one.
 
     Args:
         to_stdout: whether INFO goes to standard output, as the log of a training run does; otherwise it goes to
-            standard error, to keep it apart from what a command prints. Warnings and errors always go to standard
-            error, with their level in front.
+            standard error, apart from what a command prints. Warnings and errors always go to standard error, with
+            their level in front.
     """
 
     def __init__(self, *, to_stdout: bool):
@@ -108,7 +108,7 @@ class Lines(logging.Handler):
         self._watch.join()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Show a record, or keep a DEBUG record for a later silence."""
+        """Show a record; keep a DEBUG record until a long silence."""
         text = self.format(record)
         if record.levelno < logging.INFO:
             self._doing = text
@@ -131,7 +131,7 @@ class Lines(logging.Handler):
 
 
 class LiveBar(Progress):
-    """A bar of steps, rate, status and time, shown between ``start`` and ``stop`` if there is a terminal."""
+    """A bar with steps, rate, status and time, shown between ``start`` and ``stop`` if there is a terminal."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -148,14 +148,14 @@ class LiveBar(Progress):
         )
 
     def show(self, name: str, total: int, done: int, status: str) -> None:
-        """Show the bar ``name`` with ``done`` steps of ``total``, and a status behind it."""
+        """Show the bar ``name`` with ``done`` steps of ``total``, followed by a status."""
         if not self.task_ids:
             self.add_task(name, total=total, completed=done, status=status)
         self.update(self.task_ids[0], completed=done, status=status)
 
 
 class _Rate(ProgressColumn):
-    """A column with the steps per second."""
+    """A column that shows steps per second."""
 
     def render(self, task: Task) -> Text:
         return Text("" if task.speed is None else f"{task.speed:.1f}/s")
@@ -165,7 +165,7 @@ def run_program(*programs: Callable[..., None], tell_refusal: Callable[[str], bo
     """Run a function as a program that logs to standard output, and exit, see ``run_command``.
 
     Args:
-        programs: the function; or several, of which the command line's first word names the one to run.
+        programs: the function; or several, and the command line's first word names the one to run.
         tell_refusal: as in ``run_command``.
     """
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -177,19 +177,19 @@ def run_program(*programs: Callable[..., None], tell_refusal: Callable[[str], bo
 def run_command(
     command: Any, tell_refusal: Callable[[str], bool] = lambda why: False, *, to_stdout: bool = False
 ) -> NoReturn:
-    """Run a command of Typer and exit; a DimredError becomes a line on standard error, with its own exit status.
+    """Run a Typer command and exit; a DimredError becomes one line on standard error, with its exit status.
 
     Any other error becomes one line too, with status 1. With ``show_tracebacks`` (``--debug``), tracebacks are printed.
 
     Args:
         command: the command, or the group of commands.
-        tell_refusal: takes the text of an error that means bad input; returns whether another process will print it.
+        tell_refusal: takes the text of an error about bad input; returns whether another process will print it.
         to_stdout: see ``Lines``.
     """
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the caller, as by ``>&-``
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
-    if isinstance(sys.stdout, TextIOWrapper):  # a path may have characters that its encoding lacks
+    if isinstance(sys.stdout, TextIOWrapper):  # a path may have characters that the encoding lacks
         sys.stdout.reconfigure(errors="backslashreplace")
     output = _Output()
     with Lines(to_stdout=to_stdout):
@@ -199,7 +199,7 @@ def run_command(
 
 
 class _Output:
-    """Standard output as it is at the start. Rich directs it to nowhere once a write to it has failed."""
+    """Standard output as it is at the start, because Rich redirects it to nowhere once a write has failed."""
 
     def __init__(self) -> None:
         self._poll = select.poll()
@@ -207,7 +207,7 @@ class _Output:
             self._poll.register(os.dup(sys.stdout.fileno()), 0)  # 0: errors alone are reported
 
     def has_lost_its_reader(self) -> bool:
-        """Return whether it is a pipe that nobody reads any more, because ``head`` or a pager has ended."""
+        """Return whether it is a pipe that nobody reads any more because ``head`` or a pager has ended."""
         return bool(self._poll.poll(0))
 
     def drop_unwritten(self) -> None:
@@ -223,7 +223,7 @@ def _status(command: Any, tell_refusal: Callable[[str], bool], output: _Output, 
     try:
         status = command(standalone_mode=False)
         if not to_stdout:
-            sys.stdout.flush()  # what a command prints is its result, not a log whose lines may be lost
+            sys.stdout.flush()  # log lines may be lost, but not the result that a command prints
     except KeyboardInterrupt:  # raised before Typer, which returns the same status for it, has begun the command
         return 128 + signal.SIGINT
     except BrokenPipeError as error:
@@ -242,7 +242,7 @@ def _status(command: Any, tell_refusal: Callable[[str], bool], output: _Output, 
 
 
 def _status_of_pipe(error: BrokenPipeError, output: _Output) -> int:
-    """Return the status of a program that SIGPIPE ends if our reader has gone; else log the error of another pipe."""
+    """Return SIGPIPE's exit status if our own reader has gone; otherwise log the error from another pipe."""
     if output.has_lost_its_reader():
         return 128 + signal.SIGPIPE
     return _status_of(error, lambda why: False)
@@ -270,9 +270,9 @@ def _status_of(error: Exception, tell_refusal: Callable[[str], bool]) -> int:
 
 
 def plain_help(command: Any) -> Any:
-    """Make the help of a command wrap paragraphs to the terminal, and show flags as typed; return the command.
+    """Make a command's help wrap paragraphs to the terminal's width, and show flags as typed; return the command.
 
-    Typer keeps the line breaks of a docstring, and shows ``<bool>`` behind a flag.
+    Typer keeps a docstring's line breaks, and shows ``<bool>`` behind a flag.
     """
     if command.help:
         command.help = "\n\n".join(" ".join(part.split()) for part in command.help.split("\n\n"))
@@ -283,7 +283,7 @@ def plain_help(command: Any) -> Any:
 
 
 def with_plain_help(command: Any) -> Any:
-    """Give a command and all below it ``plain_help``, and return the command."""
+    """Apply ``plain_help`` to a command and all commands below it, and return the command."""
     for subcommand in getattr(command, "commands", {}).values():
         with_plain_help(subcommand)
     return plain_help(command)

@@ -1,4 +1,4 @@
-"""The curves from 1 to 0 that learning rates, cooldowns and the coefficients of an average follow."""
+"""The curves from 1 to 0 that learning rates, cooldowns and averaging coefficients follow."""
 
 from collections.abc import Callable
 from typing import Any, Literal
@@ -12,7 +12,7 @@ CURVES: dict[CurveName, Callable[[Any], Any]] = {
     "cosine": lambda x: (1 + np.cos(np.pi * x)) / 2,
     "1-sqrt": lambda x: 1 - np.sqrt(x),
 }
-"""Name -> function of x, the part of the way from 0 to 1, a number or an array, that falls from 1 to 0.
+"""Name -> function that falls from 1 to 0 as x, a number or an array, goes from 0 to 1.
 
 cosine: Loshchilov & Hutter, SGDR, 2017, equation 5, without restarts. 1-sqrt: Hägele et al., Scaling Laws and
 Compute-Optimal Training Beyond Fixed Training Durations, 2024.

@@ -1,4 +1,4 @@
-"""Find a user's own code by its name, ``package.module:factory``; this needs no MindSpore."""
+"""Find a user's own code from its name, ``package.module:factory``; this needs no MindSpore."""
 
 import importlib
 import sys
@@ -10,14 +10,14 @@ from dimred.errors import ConfigError, shown
 
 
 def load_factory(name: str, key: str = "model") -> Callable[..., Any]:
-    """Import the function that ``package.module:factory`` names; the working folder is searched too, after all else.
+    """Import the function that ``package.module:factory`` names; the working folder is searched last.
 
     Args:
         name: the function's name.
         key: the configuration's key that holds the name, for the error.
 
     Raises:
-        ConfigError: the module can't be imported, or the function is missing there or can't be called.
+        ConfigError: the module can't be imported, or the function is missing from it or can't be called.
     """
     module_name, _, attribute = name.partition(":")
     here = str(Path.cwd())

@@ -36,21 +36,21 @@ _log = logging.getLogger("dimred")
 PUBLISHED = Path("digits")
 COOLDOWN = Path("digits_cooldown")
 _SNAPSHOTS = 40  # the fewest that stage 1 takes
-_CHOOSING = 2  # epochs' worth of forward passes, rounded up, with which a cooldown chooses among that many snapshots
+_CHOOSING = 2  # epochs' worth of forward passes, rounded up, that a cooldown needs to choose among that many snapshots
 _DIMRED = (sys.executable, "-P", "-m", "dimred")
 _PROGRAM = (sys.executable, "-P", "-m")
 _HEADING = "Test accuracy, BatchNorm re-estimated in every row"
 
 
 class Row(NamedTuple):
-    """A network of the table: its name, its cost in passes, and its test accuracy."""
+    """A network in the table: its name, its cost in passes, and its test accuracy."""
 
     what: str
     passes: float
     accuracy: float
 
     def cells(self) -> tuple[str, str, str]:
-        """Return the texts of the row."""
+        """Return the row's texts."""
         return self.what, f"{self.passes:.1f}", f"{100 * self.accuracy:.2f} %"
 
 
@@ -78,10 +78,10 @@ def demo(
 def _train_all(
     programs: ExitStack, out: Path, epochs: int, total: int, device: Device, overrides: Sequence[str]
 ) -> None:
-    """Run stage 1, the PCA and both stage 2s, and plain training, as many passes and twice as many.
+    """Run stage 1, the PCA, both stage 2s, and plain training for as many and for twice as many passes.
 
-    Each runs in a process of its own, by the program that the command line runs too. Where processes can share the
-    device, plain training runs at the same time.
+    Each runs in its own process, with the program that the command line also runs. If processes can share the device,
+    plain training runs at the same time.
     """
     beside = []
     data = out / "data"
@@ -113,7 +113,7 @@ def _train_all(
 def _stage_1(
     data: Path, run: Path, config: Path, epochs: int, options: Sequence[str], common: Sequence[str]
 ) -> list[Any]:
-    every = f"evaluate_every_epochs={max(1, epochs // 6)}"  # for the picture; each costs as much as two epochs
+    every = f"evaluate_every_epochs={max(1, epochs // 6)}"  # for the picture; each evaluation costs two epochs' time
     warmup = f"schedule.warmup_epochs={min(5, epochs // 2)}"
     overrides = [f"--set={option}" for option in (f"epochs={epochs}", warmup, every, *options)]
     return [*_PROGRAM, "dimred.pipelines.stage_1", data, "--config", config, "--out", run, *common, *overrides]
@@ -126,11 +126,11 @@ def _wait(process: subprocess.Popen[bytes]) -> None:
 
 
 def _show(out: Path, epochs: int, total: int) -> None:
-    """Print the table and its sentence, and write them with the picture as a page."""
+    """Print the table and its sentence, and write both with the picture as a page."""
     search, cooldown = (StageTwoResult.read(out / run / RESULT) for run in ("search", "cooldown"))
     plain = {n: _accuracies(out / f"plain_{n}") for n in (total, 2 * total)}
     stage_1 = _accuracies(out / "device0_stage_1")
-    # If no average is better than the last weights, these take its place.
+    # If no average beats the last weights, they take its place.
     average = cooldown.main.at(AVERAGE if AVERAGE in cooldown.main.by_point else START)
     rows = [
         Row("stage 1 at a constant rate", epochs, stage_1[epochs]),
@@ -157,12 +157,12 @@ def _show(out: Path, epochs: int, total: int) -> None:
 def _write_page(
     folder: Path, rows: Sequence[Row], curves: Mapping[str, Mapping[float, float]], sentence: str, total: int
 ) -> Path:
-    """Write the table and the picture as a page with links to the pages of both stage 2s; return its path."""
+    """Write the table and the picture as a page with links to both stage 2 pages; return its path."""
     points = {
         name: [
             {"passes": passes, "test_reestimated": {"mean": accuracy, "spread": None}}
             for passes, accuracy in accuracies.items()
-            if passes >= total / 3  # without the steep beginning, beside which the rest would look flat
+            if passes >= total / 3  # without the steep beginning, which would make the rest look flat
         ]
         for name, accuracies in curves.items()
     }
@@ -179,13 +179,13 @@ def _write_page(
 
 
 def _points(result: StageTwoResult, epochs: int) -> dict[float, float]:
-    """Return passes -> accuracy at the start and after each epoch of a stage 2 that began after ``epochs`` passes."""
+    """Return passes -> accuracy for a stage 2 that began after ``epochs`` passes: at its start and after each epoch."""
     points = {0: result.main.by_point[START]} | result.by_epoch
     return {epochs + result.training_passes(epoch): values[REESTIMATED] for epoch, values in points.items()}
 
 
 def _accuracies(run: Path) -> dict[float, float]:
-    """Read the re-estimated accuracies of a stage 1 by epoch."""
+    """Read a stage 1's accuracies by epoch, with re-estimated statistics."""
     records = read_metrics(run / METRICS)
     return {record["epoch"]: record["metrics"][ACCURACY.name][REESTIMATED] for record in records if record["metrics"]}
 

@@ -46,9 +46,9 @@ def bench(
     step = build_train_step(settings, task.network, task.steps_per_epoch, ranks)
     with open_run(out, task) as run:
         times = time_steps(run, task, step)
-    peak = peak_memory_bytes()  # of the process
+    peak = peak_memory_bytes()  # for the process
     if device_target != "CPU":
-        peak = int(ms.runtime.max_memory_allocated())  # of the tensors on the device
+        peak = int(ms.runtime.max_memory_allocated())  # for tensors on the device
     precision = settings.precision
     size = dataset_of(settings.data).describe(settings.data.image_size)
     half = "" if precision.level == "O0" else f" {precision.dtype}"

@@ -1,6 +1,6 @@
-"""Write the report of a run: ``dimred report``.
+"""Write a run's report: ``dimred report``.
 
-The loss in the plane of both stages is not in any file, and is measured here.
+No file holds the loss in the plane through both stages, so it is measured here.
 """
 
 import shlex
@@ -33,17 +33,17 @@ from dimred.train_step.mean_loss import MeanLoss
 from dimred.train_step.statistics import batch_norms, moving_statistics
 from dimred.vectors.parameters import from_arrays
 
-_LEAST_ANGLE = 1e-5  # radians between two directions; float32 weights on a line have less
+_LEAST_ANGLE = 1e-5  # radians between two directions; for float32 weights on a line it is less
 
 
 def report(folder: Path, out: Path, grid: int, n_batches: int, device_target: Target = "CPU") -> Path:
-    """Write the report of a finished stage 2 run, or of a stage 1 run so far.
+    """Write the report on a finished stage 2 run, or on a stage 1 run so far.
 
     A part whose files are gone is left out, and the page says so.
 
     Args:
         folder: the run's folder.
-        out: a new folder, or one with an earlier report, which is replaced.
+        out: a new folder, or one with an earlier report to replace.
         grid: points along each side of the plane.
         n_batches: training batches on which the loss in the plane is evaluated.
         device_target: the kind of device that evaluates it.
@@ -83,7 +83,7 @@ def report(folder: Path, out: Path, grid: int, n_batches: int, device_target: Ta
 
 
 def _classes(run: StageTwoRecord, task: Task[StageTwoConfig]) -> ClassView | None:
-    """Count how often the network to use is right on each class; None with a loss or metric of the user's own."""
+    """Count how often the network to use is right on each class; None if the user brings a loss or metric."""
     config, split = task.settings, task.settings.data.eval_split
     if config.loss is not None or config.metric is not None:
         return None
@@ -99,7 +99,7 @@ def _classes(run: StageTwoRecord, task: Task[StageTwoConfig]) -> ClassView | Non
 def _view(
     run: StageTwoRecord, series: CheckpointSeries, task: Task[StageTwoConfig], grid: int, n_batches: int
 ) -> PlaneView | None:
-    """Choose the plane, locate both stages in it, and evaluate the loss on a grid; None if its points are on a line."""
+    """Choose the plane, locate both stages in it, and evaluate the loss on a grid; None if its points form a line."""
     settings = task.settings
     network = task.network
     layout = WeightLayout.from_network(network)
@@ -119,7 +119,7 @@ def _view(
     origin = corners[0]
 
     def points(paths: Sequence[Path]) -> PlanePoints:
-        """Locate checkpoints; one at a time is in memory."""
+        """Locate checkpoints, with one at a time in memory."""
         located = [plane_point(origin, directions, mean([path])) for path in paths]
         return PlanePoints(np.reshape([along for along, _ in located], (-1, 2)), np.array([off for _, off in located]))
 
@@ -141,11 +141,11 @@ def loss_in_plane(
 ) -> Callable[[float, float], float]:
     """Make the function (x, y) -> mean loss over the batches at origin + x directions[0] + y directions[1].
 
-    BatchNorm uses each batch's own statistics, so that the loss depends on the weights alone; everything else is in
-    evaluation mode. Every call changes the network's weights and statistics.
+    BatchNorm uses each batch's statistics, so the loss depends only on the weights; everything else is in evaluation
+    mode. Every call changes the network's weights and statistics.
 
     Args:
-        loss: network and loss in one cell; returns the mean loss of a batch, or (sum, count), see ``MeanLoss``.
+        loss: network and loss in one cell; returns a batch's mean loss, or (sum, count), see ``MeanLoss``.
         batches: the batches, the same in every call.
         origin: the plane's origin, (M,).
         directions: its directions, (2, M).
@@ -169,7 +169,7 @@ def loss_in_plane(
 
 
 def plane_directions(origin: np.ndarray, second: np.ndarray, third: np.ndarray) -> np.ndarray | None:
-    """Return orthonormal directions (2, M) of the plane through three points, by Gram-Schmidt; None for a line.
+    """Return orthonormal directions (2, M) that span the plane through three points, by Gram-Schmidt; None for a line.
 
         u = second - origin,   v = third - origin;   rows u / |u| and r / |r| with r = v - (u'v / u'u) u
 
@@ -189,7 +189,7 @@ def plane_directions(origin: np.ndarray, second: np.ndarray, third: np.ndarray) 
 
 
 def plane_point(origin: np.ndarray, directions: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return the coordinates c (2,) of weights in a plane, and their distance from it.
+    """Return the coordinates c (2,) that weights have in a plane, and their distance from it.
 
         c = D (w - origin),   distance = |w - origin - D'c|
 
@@ -204,14 +204,14 @@ def plane_point(origin: np.ndarray, directions: np.ndarray, weights: np.ndarray)
 
 
 def grid_around(points: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Make a grid that covers some points of a plane, with a margin on each side of 15 % of their extent.
+    """Make a grid that covers points in a plane, plus 15 % of their extent on each side.
 
     Args:
-        points: coordinates of the points, (m, 2).
+        points: the points' coordinates, (m, 2).
         n: number of grid lines along each direction.
 
     Returns:
-        The coordinates of the lines along the first and the second direction, (n,) each.
+        The grid lines' coordinates along the first and the second direction, (n,) each.
     """
     low = points.min(0)
     high = points.max(0)

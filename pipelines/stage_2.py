@@ -1,4 +1,4 @@
-"""Stage 2: continue a stage 1 by a method, and save the network.
+"""Stage 2: continue a stage 1 with a method, and save the network.
 
 python -m dimred.pipelines.stage_2 DATA WEIGHTS --out device0_stage_2
 """

@@ -1,4 +1,4 @@
-"""The commands of ``dimred``. The module of a command is imported when that command is called."""
+"""The commands of ``dimred``. A command's module is imported when the command is called."""
 
 from functools import cache
 from importlib import import_module, metadata
@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 from dimred import __version__
 from dimred.console import plain_help, show_tracebacks, with_plain_help
 
-# Panel of the help -> command -> its module in ``dimred.cli`` and its name there.
+# Help panel -> command -> its module in ``dimred.cli`` and its name there.
 _PANELS = {
     "The main way: these train in two stages and show the result": {
         "train": "train.train",
@@ -38,7 +38,7 @@ _PANEL_OF = {name: panel for panel, commands in _PANELS.items() for name in comm
 
 @cache
 def _command(name: str) -> Any:
-    """Import the module of a command, and make the command."""
+    """Import a command's module, and make the command."""
     panel = _PANEL_OF[name]
     module, _, attribute = _PANELS[panel][name].partition(".")
     command = getattr(import_module(f"dimred.cli.{module}"), attribute)
@@ -51,7 +51,7 @@ def _command(name: str) -> Any:
 
 
 class _Group(TyperGroup):
-    """The group of all commands. It knows their names, and imports a command only when it is asked for."""
+    """The group of all commands. It knows their names, and imports a command only on request."""
 
     commands: Any
 

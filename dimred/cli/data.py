@@ -1,4 +1,4 @@
-"""``dimred data`` makes a data set that needs no download, or checks the images of any data set."""
+"""``dimred data`` makes a data set that needs no download, or checks any data set's images."""
 
 from pathlib import Path
 from typing import Annotated

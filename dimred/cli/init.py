@@ -43,7 +43,7 @@ _FIRST = {
     ],
     "stage_2": ["method", "epochs"],
 }
-"""The keys that a user sets first, by section; a method of stage 2 has its own, see ``MethodConfig.first_keys``."""
+"""The keys that a user sets first, by section; each stage 2 method has its own, see ``MethodConfig.first_keys``."""
 _LIMITS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
 
 
@@ -86,7 +86,7 @@ def init(
 
 
 def configuration_schema() -> dict[str, Any]:
-    """Return the JSON Schema of a configuration file, which also allows the other name of ``n_components``."""
+    """Return the JSON Schema for a configuration file; it also allows the other name of ``n_components``."""
     from dimred.config import N_COMPONENTS_NAMES, StageConfig, StageOneConfig, StageTwoConfig
 
     schema: dict[str, Any] = StageConfig.model_json_schema()
@@ -105,11 +105,11 @@ def configuration_schema() -> dict[str, Any]:
 
 
 def commented_configuration(one: Any, *, every: bool = False) -> str:
-    """Return YAML text with a comment above each key; it reads back as the same configuration of both stages.
+    """Return YAML text with a comment above each key; it reads back as the same configuration for both stages.
 
     Args:
         one: stage 1's configuration, with the section ``stage_2``.
-        every: whether to write every key; otherwise those to set first, and those whose value is not the default.
+        every: whether to write every key, and not only those to set first and those that differ from their default.
     """
     from dimred.config import StageConfig, flatten
 
@@ -149,7 +149,7 @@ def _lines(
     indent: str = "",
     prefix: str = "",
 ) -> Iterator[str]:
-    """Yield the lines of a section, for the dotted keys in ``chosen``."""
+    """Yield a section's lines, for the dotted keys in ``chosen``."""
     for name, field in schema["properties"].items():
         key = prefix + name
         if not any(one == key or one.startswith(f"{key}.") for one in chosen):
@@ -176,7 +176,7 @@ def _lines(
 
 
 def _allowed(types: list[dict[str, Any]]) -> str:
-    """Return the allowed values or range of a key, in brackets; empty if its type says enough."""
+    """Return a key's allowed values or range, in brackets; empty if its type says enough."""
     words: list[str] = []
     for part in types:
         if "const" in part or "enum" in part:

@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Bytes; MindSpore alone takes half a gigabyte for each rank.
+# Bytes; MindSpore alone takes half a gigabyte per rank.
 _LEAST_MEMORY = 2e9
 _LEAST_DISK = 1e9
 _REPORT = FileFormat("dimred doctor report", 1)
-_Answer = list["Difference"] | str  # the numbers of a check, or the error that ended it
+_Answer = list["Difference"] | str  # a check's numbers, or the error that ended it
 _PACKAGES = ("mindspore", "numpy", "scipy", "scikit-learn", "h5py", "safetensors")
 
 
@@ -127,13 +127,13 @@ def _versions() -> list[CheckResult]:
 
 
 def _specifiers(package: str) -> SpecifierSet:
-    """Return the versions of a package that satisfy all requirements of dimred, including those of its extras."""
+    """Return the versions of a package that satisfy all of dimred's requirements, extras included."""
     requirements = map(Requirement, _requirements())
     return SpecifierSet(",".join(str(one.specifier) for one in requirements if one.name == package))
 
 
 def _requirements() -> list[str]:
-    """Return the requirements of dimred; none if it is used without being installed."""
+    """Return dimred's requirements; none if it is used without being installed."""
     try:
         return importlib.metadata.requires(DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError:
@@ -207,14 +207,14 @@ def _last_line(program: str, arguments: list[str], devices: int, target: Target,
 
 
 def _proofs(target: Target, groups: Sequence[tuple[int, int | None]]) -> Iterator[tuple[str, _Answer]]:
-    """Yield each check of ``--full`` with its answer; ``groups`` has numbers of ranks, and ports to join them."""
+    """Yield each ``--full`` check with its answer; ``groups`` has numbers of ranks, and the ports that join them."""
     for n_ranks, port in groups:
         yield from _proved(target, n_ranks, port).items()
     yield "a run that is killed and resumed", _resumed(target)
 
 
 def _proved(target: Target, n_ranks: int, port: int | None) -> dict[str, _Answer]:
-    """Return the answers of the checks that ``pipelines/machine.py`` makes on these ranks."""
+    """Return the answers to the checks that ``pipelines/machine.py`` makes on these ranks."""
     _log.debug(f"comparing with NumPy and one rank, {number_of(n_ranks, 'rank')}")
     try:
         found = json.loads(_last_line("prove", ["--device-target", target], n_ranks, target, port))
@@ -250,7 +250,7 @@ def _judge(check: str, answer: _Answer) -> CheckResult:
 
 
 def _write_report(target: Target, results: Sequence[CheckResult], answers: Mapping[str, _Answer]) -> Path:
-    """Write all results and numbers into a new file of this folder, and return its path."""
+    """Write all results and numbers into a new file in this folder, and return its path."""
     now = datetime.now().astimezone()
     content = {
         "time": now.isoformat(timespec="seconds"),

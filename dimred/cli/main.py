@@ -23,10 +23,10 @@ def app() -> None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt; but during an import, end the process.
+    """Raise KeyboardInterrupt, or during an import, end the process.
 
-    Some libraries turn a KeyboardInterrupt during their import into another error, and MindSpore aborts at exit after
-    one.
+    Some libraries turn a KeyboardInterrupt during their import into another error, and after one MindSpore aborts at
+    exit.
     """
     while frame is not None:
         if frame.f_code.co_filename == "<frozen importlib._bootstrap>":

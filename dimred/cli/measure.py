@@ -84,7 +84,7 @@ def evaluate(
             f"--config is missing, and WEIGHTS {str(weights)!r} are not in a run whose {CONFIG} could be used; give "
             "the YAML file, or the recipe, that they were trained with"
         )
-    of_images = ["data.damaged=stop"] if predictions is not None else []  # else another image would get the prediction
+    of_images = ["data.damaged=stop"] if predictions is not None else []  # or a prediction would go to another image
     settings = load_config(StageConfig, config, [*(overrides or []), *of_images])
     device_target = choose_device(device_target)
     make_ready(device_target)  # before MindSpore is imported
@@ -112,7 +112,7 @@ def evaluate(
 
 
 def run_of(path: Path) -> Path | None:
-    """Return the folder of the run that a file or folder belongs to; None if it belongs to none."""
+    """Return the folder of the run that a file or folder belongs to; None if it belongs to no run."""
     path = without_dots(path)
     for folder in (path, *path.parents[:3]):
         is_run = any((folder / name).is_dir() for name in (STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS))
@@ -128,7 +128,7 @@ def network_of_run(folder: Path) -> Path:
         folder: the folder that the user gave as WEIGHTS.
 
     Raises:
-        ConfigError: the folder is not that of a run, or there is no network in it yet.
+        ConfigError: the folder is not a run's, or holds no network yet.
     """
     what = "not the folder of a run"
     run = without_dots(folder)
@@ -320,11 +320,11 @@ def summary(
 
 _TYPES = ("float32", "float16", "int32", "int64", "uint8", "bool")
 _TYPE_AND_SHAPE = re.compile(r"(?:(\w+):)?([1-9]\d*(?:,[1-9]\d*)*)")
-_UNITS = ((1e11, 1e12, "T"), (1e8, 1e9, "G"), (1e5, 1e6, "M"), (1e2, 1e3, "k"))  # from here on, in this unit
+_UNITS = ((1e11, 1e12, "T"), (1e8, 1e9, "G"), (1e5, 1e6, "M"), (1e2, 1e3, "k"))  # from this number up, in this unit
 
 
 def _parse_input(text: str) -> tuple[str, tuple[int, ...]]:
-    """Return type and shape of an input from ``int32:1,128`` or ``1,3,224,224``."""
+    """Return an input's type and shape from ``int32:1,128`` or ``1,3,224,224``."""
     found = _TYPE_AND_SHAPE.fullmatch(text.replace(" ", ""))
     if found is None:
         raise ConfigError(
@@ -338,7 +338,7 @@ def _parse_input(text: str) -> tuple[str, tuple[int, ...]]:
 
 
 def _in_unit(number: float, noun: str) -> str:
-    """Format a number with three digits in a unit in which it is at least a tenth: ``0.417 MFLOPs`` for 416,640."""
+    """Format a number with three digits, in a unit that makes it at least a tenth: ``0.417 MFLOPs`` for 416,640."""
     for least, unit, letter in _UNITS:
         if number >= least:
             return f"{number / unit:.3g} {letter}{noun}"

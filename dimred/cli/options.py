@@ -1,4 +1,4 @@
-"""Show the arguments of a Python function as the options of a command in the function's errors."""
+"""In a Python function's errors, show its arguments as a command's options."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ def options_in_errors(*arguments: str, **other_names: str) -> Iterator[None]:
     """Rewrite errors from the block: ``lora_rank is 0`` as ``--lora-rank is 0``, ``order='name'`` as ``--order name``.
 
     Args:
-        arguments: the function's arguments that are options of the same name.
+        arguments: the function's arguments that are options with the same name.
         other_names: argument -> its option, for options with another name.
 
     Raises:

@@ -1,4 +1,4 @@
-"""``dimred pca``: make the basis of a search out of stage 1's snapshots, without MindSpore."""
+"""``dimred pca``: make a search basis out of stage 1's snapshots, without MindSpore."""
 
 import json
 from pathlib import Path

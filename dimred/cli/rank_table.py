@@ -1,4 +1,4 @@
-"""``dimred rank-table`` makes or checks the table of ranks that Ascend hosts use."""
+"""``dimred rank-table`` makes or checks the rank table that Ascend hosts use."""
 
 import json
 from pathlib import Path

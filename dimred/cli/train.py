@@ -1,4 +1,4 @@
-"""``dimred train`` starts the ranks of a stage (``scripts/run_stage_{1,2}.sh`` call it)."""
+"""``dimred train`` starts a stage's ranks (``scripts/run_stage_{1,2}.sh`` call it)."""
 
 import secrets
 import shutil
@@ -114,13 +114,13 @@ def train(
         )
     name = stage.replace("-", "_")
     model_of_config = StageOneConfig if stage == "stage-1" else StageTwoConfig
-    goes_on = resume and any(out.glob(f"device*_{name}/{PINS}"))  # a run has begun, with a configuration of its own
+    goes_on = resume and any(out.glob(f"device*_{name}/{PINS}"))  # a run has begun, with its own configuration
     is_for_imagenet = stage == "stage-1" and config is None and not goes_on
     if is_for_imagenet:
         config = Path("imagenet")
     settings = overrides or []
     settings += _settings_of({"model.name": model, "data.dataset": dataset, "loss": loss, "metric": metric})
-    if config is not None:  # otherwise the ranks find it in the run of stage 1, or in their own
+    if config is not None:  # otherwise the ranks find it in the stage 1 run, or in their own
         config = config_file(config)
         load_config(model_of_config, config, settings)
     _check_stage(stage, weights, go_on_from)
@@ -133,7 +133,7 @@ def train(
     if rank_table is None:
         device_target, devices = choose_devices(device_target, devices, nodes=nodes)
     else:
-        device_target = device_target or "Ascend"  # only Ascend's devices have a table
+        device_target = device_target or "Ascend"  # only Ascend devices have a table
     arguments = [str(without_dots(path)) for path in (data, weights, pca_mat) if path is not None]
     arguments += _options_of_files({"--config": config, "--from": go_on_from})
     arguments += ["--device-target", device_target]
@@ -168,7 +168,7 @@ def _settings_of(values: Mapping[str, str | None]) -> Iterator[str]:
 
 
 def _options_of_files(files: Mapping[str, Path | None]) -> Iterator[str]:
-    """Yield each option that is given, and the absolute path of its file."""
+    """Yield each option that is given, and its file's absolute path."""
     for option, path in files.items():
         if path is not None:
             yield from (option, str(path.absolute()))
@@ -179,7 +179,7 @@ def _flags(options: Mapping[str, bool]) -> list[str]:
 
 
 def _check_stage(stage: str, weights: Path | None, go_on_from: Path | None) -> None:
-    """Raise ConfigError if WEIGHTS or --from does not go with the stage."""
+    """Raise ConfigError if WEIGHTS or --from does not fit the stage."""
     if stage == "stage-2" and weights is None:
         raise ConfigError("WEIGHTS is missing; stage-2 begins with stage 1's last full checkpoint")
     if stage == "stage-2" and go_on_from is not None:
@@ -206,7 +206,7 @@ def _check_paths(data: Path, go_on_from: Path | None, weights: Path | None, pca_
 
 
 def _try_out(job: Any, stall_timeout: float) -> int:
-    """Launch a ``Job`` in a folder on the disk that the run would use, remove the folder, and say how it went.
+    """Launch a ``Job`` in a folder on the disk that the run would use, remove the folder, and report the outcome.
 
     Returns:
         The exit status of ``launch``.

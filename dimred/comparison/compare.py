@@ -1,10 +1,10 @@
-"""``dimred compare``: compare stage 2 with its rivals, for the same stage 1.
+"""``dimred compare``: compare stage 2 with its rivals, from the same stage 1.
 
 Stage 1 is treated as if it had ended at some epoch, with its full checkpoint and its snapshots until then. A method
-starts there, or trains from the beginning for as many passes. Its network is trained by stage 1's or stage 2's program,
-in a folder of its own, and measured here, with BatchNorm statistics re-estimated. The split ``val`` chooses among
-networks, and the split ``test`` says how good they are. The result of a method is a row, which is kept in a file, so
-that a call that resumes does not run the method again.
+starts there, or trains from the beginning for as many passes. The stage 1 or stage 2 program trains its network in a
+separate folder; this module measures it, with re-estimated BatchNorm statistics. The split ``val`` chooses among
+networks, and the split ``test`` says how good they are. A method's result is a row, kept in a file, so that a resumed
+call does not run the method again.
 """
 
 import logging
@@ -63,12 +63,12 @@ def compare(
     Args:
         data: folder with train/, val/ and test/; ``{seed}`` in it stands for a run's seed.
         runs: folders of stage 1 runs, one for each seed.
-        config: a YAML file with stage 2, or the name of a recipe; None for that of the first run.
+        config: a YAML file with stage 2, or a recipe's name; None for the first run's configuration.
         out: folder for the results, ``compare.json``, ``compare.md`` and ``compare.html``.
-        methods: names from ``METHODS``; by default all that apply. Methods whose results these need are run too.
+        methods: names from ``METHODS``; by default all that apply. Methods whose results they need are run too.
         at: epochs at which to treat stage 1 as ended; by default its last.
-        overrides: ``key=value``, in place of entries of the configuration.
-        resume: whether to go on with the rows in ``out`` of an earlier call.
+        overrides: ``key=value``, to replace entries in the configuration.
+        resume: whether to continue with the rows that an earlier call left in ``out``.
         device_target: the kind of device to compute on; for GPU, ``dimred.use_gpu`` must have been called.
 
     Returns:
@@ -76,10 +76,10 @@ def compare(
 
     Raises:
         DataError: a split is missing.
-        ConfigError: an argument is not allowed; ``out`` has rows, and ``resume`` is not set; or a run is of a different
+        ConfigError: an argument is not allowed; ``out`` has rows and ``resume`` is not set; or a run has a different
             network, or has not kept what is needed.
         SeriesError: a run has no snapshots, or too few for the search.
-        FaultError: stage 2 diverged, or a training run failed otherwise. A rival that diverges is left out of the
+        FaultError: stage 2 diverged, or a training run failed in another way. A rival that diverges is left out of the
             tables, and a sentence says so.
     """
     check_type("data", data, _PATH, "the path of a folder")
@@ -101,7 +101,7 @@ def compare(
         raise ConfigError("no RUN is given; give folders of finished stage 1 runs, one for each seed")
     first, *_ = [_config_of(Path(run)) for run in runs]
     two = load_config(StageTwoConfig, Path(config or first), overrides)
-    two = two.model_copy(update={"seed": 1})  # each run's own seed takes its place
+    two = two.model_copy(update={"seed": 1})  # each run replaces it with its own seed
     folder = Path(out)
     _check_folder(folder, two, resume=resume)
     seeds = dict[int, Path]()
@@ -123,7 +123,7 @@ def compare(
 
 
 def _config_of(run: Path) -> Path:
-    """Return the path of the configuration of a stage 1; ConfigError if ``run`` is not the folder of one."""
+    """Return the path of a stage 1's configuration; ConfigError if ``run`` is not a stage 1 folder."""
     if (run / STAGE_2_CHECKPOINTS).is_dir() or not (run / CONFIG).is_file():
         what = "a run of stage 2" if (run / STAGE_2_CHECKPOINTS).is_dir() else f"which has no {CONFIG}"
         raise ConfigError(f"RUN is {str(run)!r}, {what}; give the folder of a finished stage 1")
@@ -140,7 +140,7 @@ def _jobs(
     seeds: dict[int, Path],
     device_target: Target,
 ) -> Iterator[Callable[[], None]]:
-    """Check a stage 1, and yield a job for each epoch at which it is treated as ended, if a row is missing there."""
+    """Check a stage 1, and yield a job for each epoch at which it is treated as ended and a row is missing."""
     one = load_config(StageOneConfig, own_config(run))
     if one.optimizer.name == "schedule_free":
         raise ConfigError(
@@ -165,10 +165,10 @@ def _jobs(
 
 
 def _chosen(names: Sequence[str] | None, one: StageOneConfig, two: StageTwoConfig, at: int) -> list[ComparedMethod]:
-    """Return the methods to run, in order: the named ones, or all that apply; and stage 2 if one of them needs it.
+    """Return the methods to run, in order: the named ones, or all that apply; and stage 2 if any of them needs it.
 
     Raises:
-        ConfigError: a named one does not apply to this stage 1.
+        ConfigError: a named method does not apply to this stage 1.
     """
     left_out = {name: why for name, method in METHODS.items() if (why := method.why_left_out(one, two, at))}
     for name in names or ():
@@ -219,10 +219,10 @@ def _run(
 def _check_comparable(
     data: Path, run: Path, one: StageOneConfig, two: StageTwoConfig, at: int, methods: Iterable[ComparedMethod]
 ) -> dict[str, str]:
-    """Check that stage 1 kept what the methods need at epoch ``at``, and that stage 2 goes on with its task.
+    """Check that stage 1 kept what the methods need at epoch ``at``, and that stage 2 continues the same task.
 
     Returns:
-        The digests of stage 1's full checkpoint and of the splits, under ``RUN``, ``DATA/train`` and so on.
+        The digests of stage 1's full checkpoint and the splits, under ``RUN``, ``DATA/train`` and so on.
 
     Raises:
         ConfigError, DataError, SeriesError: something is missing, or does not match.
@@ -250,7 +250,7 @@ def _check_comparable(
 
 
 def _check_begun(run: Path, data: Path, digests: Mapping[str, str]) -> int:
-    """Check that stage 1 was trained on DATA, and return on how many ranks, as its folder says."""
+    """Check that stage 1 was trained on DATA, and return the number of ranks that its folder gives."""
     begun = Begun.open(run, StageOneConfig)
     if begun is None:
         raise ConfigError(f"RUN is {str(run)!r}, which has no {PINS}; give the folder of a finished stage 1 run")
@@ -264,7 +264,7 @@ def _check_begun(run: Path, data: Path, digests: Mapping[str, str]) -> int:
 
 
 def _check_digests(folder: Path, digests: Mapping[str, str]) -> None:
-    """Check that RUN and DATA have the same contents as when the rows in a folder were written, at any path."""
+    """Check that RUN and DATA, wherever they are now, hold what they held when the rows in a folder were written."""
     for file in sorted(folder.glob("*.json")):
         before = read_row(file)["digests"]
         for argument, digest in digests.items():
@@ -275,7 +275,7 @@ def _check_digests(folder: Path, digests: Mapping[str, str]) -> None:
 
 
 def _check_folder(out: Path, two: StageTwoConfig, *, resume: bool) -> None:
-    """Check that a folder is new, or holds a comparison with the same stage 2 and ``resume`` is set."""
+    """Check that a folder is new, or that it holds a comparison with the same stage 2 and ``resume`` is set."""
     if not (out / CONFIG).exists() or (out / PINS).exists():  # only a run has pins
         if out.exists() and (not out.is_dir() or results_in(out)):
             raise ConfigError(f"--out is {str(out)!r}, which holds something else; name another folder")

@@ -21,22 +21,22 @@ from dimred.vectors.parameters import from_arrays
 _log = logging.getLogger(__name__)
 
 SPLITS = ("train", "val", "test")
-STAGE_2 = "stage_2"  # folder and row of stage 2 as it is configured
+STAGE_2 = "stage_2"  # folder and row for stage 2 as configured
 
 
 class MethodResult(NamedTuple):
-    """The result of a method.
+    """A method's result.
 
     Attributes:
         network: path of a checkpoint with parameters and statistics.
-        passes: cost of the training that led to it, stage 1's included, in epochs of ordinary training, each a forward
+        passes: what the training that led to it cost, stage 1 included, in epochs of ordinary training, each a forward
             and a backward pass. A forward pass for a choice counts a third; whole training runs that ``val`` did not
             choose are not counted.
-        seconds: wall seconds of the method, without stage 1; they include choices, and training runs that were not
-            chosen or diverged.
+        seconds: wall seconds that the method took, without stage 1; they include choices, and training runs that were
+            not chosen or diverged.
         chosen: the choice on ``val``, in words; empty if there was nothing to choose.
         choice: the chosen rate, if other seeds are to use it too.
-        diverged: the rates with which training diverged, in words; empty if there were none.
+        diverged: the rates at which training diverged, in words; empty if there were none.
     """
 
     network: str
@@ -50,26 +50,26 @@ class MethodResult(NamedTuple):
 class Comparison:
     """One stage 1, treated as if it had ended at a given epoch, for the methods that are compared.
 
-    A stage 1 of several ranks is continued by one process, with their batches as micro-batches.
+    One process continues a stage 1 that ran on several ranks, with their batches as micro-batches.
 
     Args:
         data: folder with train/, val/ and test/.
-        run: folder of the stage 1.
+        run: the stage 1 folder.
         one: stage 1's configuration.
         two: stage 2's configuration; its network and loss must be stage 1's, and its seed is replaced by stage 1's.
         at: the epoch.
         folder: folder for the rows and runs.
-        n_ranks: number of ranks that trained stage 1.
+        n_ranks: how many ranks trained stage 1.
         device_target: the kind of device that training runs compute on.
 
     Attributes:
-        passes_of_stage_1: cost of stage 1 until that epoch, as ``MethodResult.passes``.
-        checkpoint: its full checkpoint of that epoch.
-        measure: path of a checkpoint -> its figures on ``val`` and ``test``, as a row has them; measured once for each.
+        passes_of_stage_1: what stage 1 cost until that epoch, counted as in ``MethodResult.passes``.
+        checkpoint: its full checkpoint after that epoch.
+        measure: path of a checkpoint -> its figures on ``val`` and ``test``, as in a row; each is measured once.
         network, evaluator, metrics: see ``Task``.
 
     Raises:
-        ConfigError: stage 1 has no full checkpoint of that epoch.
+        ConfigError: stage 1 has no full checkpoint for that epoch.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Comparison:
         self.measure = cache(self._measure)
 
     def _measure(self, network: str) -> dict[str, Any]:
-        """Measure on ``val`` and ``test``: the metrics, and metrics and loss with BatchNorm re-estimated."""
+        """Measure on ``val`` and ``test``: the metrics, and the metrics and loss with re-estimated BatchNorm."""
         from_arrays(self.network.get_parameters(), read_checkpoint(Path(network)), network)
         figures: dict[str, list[float]] = {split: self.evaluator.metrics(split) for split in SPLITS[1:]}
         self.evaluator.reestimate()
@@ -116,7 +116,7 @@ class Comparison:
         return main | means | {"other_metrics": dict(zip(names, others, strict=True))}
 
     def run_stage_1(self, name: str, changes: dict[str, Any], total: int, options: Sequence[str] = ()) -> MethodResult:
-        """Train to epoch ``total`` with changed options, without snapshots, and with no evaluation before the end."""
+        """Train to epoch ``total`` with changed options, without snapshots, and without evaluation before the end."""
         updates = changes | {"epochs": total, "stop": None, "evaluate_every_epochs": total}
         updates["snapshots"] = self.one.snapshots.model_copy(update={"first_epoch": total + 1})
         self._run("stage_1", name, self.one.model_copy(update=updates), options)
@@ -143,5 +143,5 @@ class Comparison:
 
     @property
     def total_passes(self) -> int:
-        """Return the passes of both stages, choices included, rounded up."""
+        """Return the passes that both stages took, choices included, rounded up."""
         return math.ceil(self.passes_of_stage_1 + self.result_of(STAGE_2).passes - 1e-9)

@@ -1,4 +1,4 @@
-"""The methods that are compared; each makes a network, from the end of the same stage 1 or from the beginning."""
+"""The methods to compare; each makes a network, from the end of the same stage 1 or from scratch."""
 
 import logging
 import math
@@ -20,15 +20,15 @@ from dimred.vectors.parameters import from_arrays, to_arrays
 
 _log = logging.getLogger(__name__)
 
-PEAK_FACTORS = (0.5, 1.0, 2.0)  # of stage 1's peak
-_MOMENTUM = {"momentum": 0.9, "sgd": 0.0}  # default of the optimizers to which schedule-free SGD is a counterpart
+PEAK_FACTORS = (0.5, 1.0, 2.0)  # times stage 1's peak
+_MOMENTUM = {"momentum": 0.9, "sgd": 0.0}  # defaults of the optimizers that schedule-free SGD can replace
 
 
 class ComparedMethod:
-    """A method of a comparison.
+    """A method in a comparison.
 
     Attributes:
-        name: its name, of the row and of its file.
+        name: its name, also the name of its row and file.
         title: its title in tables.
         needs_stage_2: whether it needs stage 2's result.
         is_needed: whether others need its result, so that the comparison ends if its training diverges.
@@ -44,11 +44,11 @@ class ComparedMethod:
         return self.title
 
     def why_left_out(self, one: StageOneConfig, two: StageTwoConfig, at: int) -> str | None:
-        """Return why it does not apply to a stage 1 at epoch ``at``, as the end of a sentence; None if it applies."""
+        """Return why it does not apply to this stage 1 at epoch ``at``, as the end of a sentence; None if it does."""
         return None
 
     def check(self, parent: StageOneRun, two: StageTwoConfig) -> None:
-        """Refuse a stage 1 that has not left what the method needs.
+        """Refuse a stage 1 that has not kept what the method needs.
 
         Raises:
             ConfigError, SeriesError: it lacks something.
@@ -59,7 +59,7 @@ class ComparedMethod:
 
         Raises:
             DivergedRunError: training diverged.
-            FaultError: training failed otherwise.
+            FaultError: training failed in another way.
         """
         raise NotImplementedError
 
@@ -76,7 +76,7 @@ class LastWeights(ComparedMethod):
 
 
 class BestAverage(ComparedMethod):
-    """The average of snapshots that ``val`` chooses, or the last weights if these are better."""
+    """The snapshot average that ``val`` chooses, or the last weights if they are better."""
 
     name = "average"
     title = "best average of its snapshots"
@@ -100,7 +100,7 @@ class BestAverage(ComparedMethod):
 
 
 class StageTwoAsConfigured(ComparedMethod):
-    """Stage 2 as it is configured."""
+    """Stage 2 as configured."""
 
     name = STAGE_2
     title = "stage 2"
@@ -120,9 +120,9 @@ class StageTwoAsConfigured(ComparedMethod):
 
 
 class CooldownInstead(ComparedMethod):
-    """Stage 2 with a cooldown in place of its own method, for as many training passes as that took.
+    """Stage 2 with a cooldown instead of its own method, for as many training passes as that method took.
 
-    Its batch size and the parts of its step, such as clipping, are those of stage 1.
+    It keeps stage 1's batch size and step parts, such as clipping.
     """
 
     name = "cooldown"
@@ -134,7 +134,7 @@ class CooldownInstead(ComparedMethod):
         return f"cooldown in place of the {two.method_name}"
 
     def why_left_out(self, one: StageOneConfig, two: StageTwoConfig, at: int) -> str | None:
-        """Leave it out if stage 2 is a cooldown itself, or trains nothing."""
+        """Leave it out if stage 2 is itself a cooldown, or trains nothing."""
         if two.method == self.name:
             return "takes the place of a search, but method is cooldown"
         if two.epochs == 0:
@@ -160,10 +160,10 @@ class CooldownInstead(ComparedMethod):
 
 
 class TunedTraining(ComparedMethod):
-    """Training from the beginning for the passes of both stages, rounded up, with a rate that ``val`` chooses.
+    """Training from the beginning for as many passes as both stages took, rounded up, with a rate that ``val`` chooses.
 
-    It is chosen on the first seed that is compared at this epoch; the other seeds use it too, unless their training
-    diverges with it.
+    ``val`` chooses it on the first seed that is compared at this epoch; the other seeds use it too, unless their
+    training diverges at it.
 
     Attributes:
         what: the training, in words.
@@ -173,22 +173,22 @@ class TunedTraining(ComparedMethod):
     needs_stage_2 = True
 
     def middle(self, one: StageOneConfig) -> float:
-        """Return the rate around which rates are tried."""
+        """Return the rate around which to try rates."""
         raise NotImplementedError
 
     def train(self, comparison: Comparison, rate: float) -> MethodResult:
-        """Train with a rate."""
+        """Train at a rate."""
         raise NotImplementedError
 
     def make(self, comparison: Comparison) -> MethodResult:
-        """Train with the rate that an earlier seed chose.
+        """Train at the rate that an earlier seed chose.
 
-        Without an earlier seed, or if training diverges with its rate here, take the best, on ``val``, of the trainings
-        with rates around ``middle``.
+        Without an earlier seed, or if training diverges at its rate here, train at rates around ``middle`` and take
+        the training that is best on ``val``.
 
         Raises:
-            DivergedRunError: training diverged with every rate.
-            FaultError: training failed otherwise with one of them.
+            DivergedRunError: training diverged at every rate.
+            FaultError: training failed in another way at one of them.
         """
         folder = comparison.folder
         rows = map(read_row, sorted(folder.parent.parent.glob(f"seed_*/{folder.name}/{self.name}.json")))
@@ -217,7 +217,7 @@ class TunedTraining(ComparedMethod):
 
 
 class PlainForTotal(TunedTraining):
-    """Plain training with a linear schedule that is made for the total; its rate is the peak."""
+    """Plain training with a linear schedule made for the total; its rate is the peak."""
 
     name = "plain_for_total"
     title = "plain training, schedule made for this total"
@@ -242,7 +242,7 @@ class PlainForTotal(TunedTraining):
 
 
 class ScheduleFree(TunedTraining):
-    """Schedule-free SGD; the network has its averaged weights."""
+    """Schedule-free SGD; the network gets its averaged weights."""
 
     name = "schedule_free"
     title = "schedule-free SGD for this total"
@@ -255,7 +255,7 @@ class ScheduleFree(TunedTraining):
         return f"is SGD and no counterpart of stage 1's optimizer, {one.optimizer.name}"
 
     def middle(self, one: StageOneConfig) -> float:
-        """Return r / (1 - momentum) for stage 1's peak r: the weights move as far in the long run as in stage 1."""
+        """Return r / (1 - momentum) for stage 1's peak r: in the long run the weights move as far as in stage 1."""
         momentum = one.optimizer.momentum
         if momentum is None:
             momentum = _MOMENTUM[one.optimizer.name]
@@ -272,7 +272,7 @@ class ScheduleFree(TunedTraining):
 
 
 class PlainToTheEnd(ComparedMethod):
-    """Stage 1 itself, continued with the state of its optimizer to the end of its schedule."""
+    """Stage 1 itself, continued with its optimizer's state to the end of its schedule."""
 
     name = "plain_to_the_end"
     title = "plain training to the end of its schedule"
@@ -284,7 +284,7 @@ class PlainToTheEnd(ComparedMethod):
         return f"goes on with stage 1's schedule, which does not go beyond epoch {at}"
 
     def make(self, comparison: Comparison) -> MethodResult:
-        """Train on."""
+        """Continue the training."""
         total = comparison.one.schedule.last_epoch or comparison.at
         return comparison.run_stage_1(self.name, {}, total, [f"--from={comparison.checkpoint}"])
 
@@ -299,4 +299,4 @@ _ALL = (
     PlainToTheEnd(),
 )
 METHODS: dict[str, ComparedMethod] = {method.name: method for method in _ALL}
-"""Name -> method, in the order in which they are run and shown."""
+"""Name -> method, in the order in which methods are run and shown."""

@@ -1,4 +1,4 @@
-"""Sum up a comparison: turn the files of its rows into one JSON object, tables in Markdown, and an HTML page."""
+"""Sum up a comparison: turn its rows' files into one JSON object, Markdown tables, and an HTML page."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -26,12 +26,12 @@ def collect(folder: Path) -> dict[str, Any]:
     """Sum up the files ``folder/seed_S/at_EPOCH/METHOD.json``.
 
     Returns:
-        A dictionary of ``seeds``; ``at``, the epochs at which stage 1 is treated as ended; ``metrics``, the main one
-        first; ``batch_norm``, whether the network has BatchNorm; ``rows``; ``runs``, the contents of the files; and
-        ``diverged``, the contents of those whose method left no network, because its training diverged. ``rows`` has
-        an entry for each method and each of ``at``, with the mean of ``passes`` and ``seconds`` (see ``MethodResult``),
-        and the ``mean`` and ``spread`` of each score over the seeds. The spread is the standard deviation, None for
-        one seed.
+        A dictionary with ``seeds``; ``at``, the epochs at which stage 1 is treated as ended; ``metrics``, the main one
+        first; ``batch_norm``, whether the network has BatchNorm; ``rows``; ``runs``, what the files hold; and
+        ``diverged``, what the files hold for methods that left no network because their training diverged. ``rows`` has
+        an entry for each method and each of ``at``, with the mean ``passes`` and ``seconds`` (see ``MethodResult``),
+        and each score's ``mean`` and ``spread`` over the seeds. The spread is the standard deviation, None for one
+        seed.
 
     Raises:
         ConfigError: the folder has no such file.
@@ -70,27 +70,27 @@ def _row(at: int, method: str, runs: list[Row]) -> Row:
 
 
 def _mean_and_spread(scores: Sequence[float | None]) -> dict[str, float | None]:
-    values = [math.nan if score is None else score for score in scores]  # None in JSON was not finite
+    values = [math.nan if score is None else score for score in scores]  # JSON has None for what was not finite
     return {"mean": float(np.mean(values)), "spread": float(np.std(values, ddof=1)) if len(values) > 1 else None}
 
 
 def metrics_in(summary: dict[str, Any]) -> list[Metric]:
-    """Return the metrics of a summary, see ``collect``, the main one first."""
+    """Return a summary's metrics, see ``collect``, the main one first."""
     return [Metric(**metric) for metric in summary["metrics"]]
 
 
 def rows_at(summary: dict[str, Any], at: int) -> list[Row]:
-    """Return the rows of a summary, see ``collect``, in which stage 1 is treated as ended at epoch ``at``."""
+    """Return a summary's rows, see ``collect``, in which stage 1 is treated as ended at epoch ``at``."""
     return [row for row in summary["rows"] if row["at"] == at]
 
 
 def best_row(rows: Iterable[Row], split: str, metric: Metric) -> Row:
-    """Return the row with the best mean of a metric on a split.
+    """Return the row whose mean metric on a split is best.
 
-    If it is not known whether a higher value is better, it is the row with the lowest mean loss on the split.
+    If it is not known whether higher is better, return the row with the lowest mean loss on the split.
 
     Args:
-        rows: rows of a summary, at least one.
+        rows: a summary's rows, at least one.
         split: ``val`` or ``test``.
         metric: the main metric.
     """
@@ -109,7 +109,7 @@ def best_row(rows: Iterable[Row], split: str, metric: Metric) -> Row:
 
 
 def curves(summary: dict[str, Any]) -> dict[str, list[Row]]:
-    """Group the rows of a summary by the title of their method, each group in the order of passes."""
+    """Group a summary's rows by their method's title, each group in the order of passes."""
     groups: dict[str, list[Row]] = {}
     for row in sorted(summary["rows"], key=lambda row: row["passes"]):
         groups.setdefault(row["title"], []).append(row)
@@ -117,18 +117,18 @@ def curves(summary: dict[str, Any]) -> dict[str, list[Row]]:
 
 
 def headings(metrics: Sequence[Metric]) -> list[str]:
-    """Return the headings of the columns of ``table_rows``; the metrics are those of ``metrics_in``."""
+    """Return the column headings for ``table_rows``; the metrics come from ``metrics_in``."""
     unit = "%" if metrics[0].is_fraction else metrics[0].name
     others = [f"test {metric.axis[0]}" for metric in metrics[1:]]
     return ["", "passes", *(f"{split}, {unit}" for split in ("val", "test")), *others, "seconds"]
 
 
 def table_rows(rows: Sequence[Row], n_seeds: int, metrics: Sequence[Metric]) -> list[list[str]]:
-    """Return the cells of each row as text; the best score on ``test`` is bold (``**``).
+    """Return each row's cells as text; the best score on ``test`` is bold (``**``).
 
     Args:
-        rows: rows of a summary.
-        n_seeds: number of seeds of the summary; rows of fewer seeds say so in their first cell.
+        rows: a summary's rows.
+        n_seeds: the summary's number of seeds; rows with fewer seeds say so in their first cell.
         metrics: the metrics, the main one first.
     """
     best = best_row(rows, "test", metrics[0])[_SCORE]["mean"]
@@ -145,7 +145,7 @@ def table_rows(rows: Sequence[Row], n_seeds: int, metrics: Sequence[Metric]) -> 
 
 
 def score_text(score: dict[str, float | None], metric: Metric) -> str:
-    """Format the mean and the spread of a score, such as ``93.10 ± 0.20``, without the unit."""
+    """Format a score's mean and spread, such as ``93.10 ± 0.20``, without the unit."""
     mean, spread = (None if value is None else metric.text(value).removesuffix(" %") for value in score.values())
     return f"{mean}" + ("" if spread is None else f" ± {spread}")
 
@@ -163,7 +163,7 @@ def markdown(summary: dict[str, Any]) -> str:
 
 
 def divergences(summary: dict[str, Any]) -> list[str]:
-    """Return a sentence for each row for which training diverged, whether with some rates or with all of them."""
+    """Return a sentence for each row whose training diverged, at some rates or at all of them."""
     ends = [(run, "") for run in summary["runs"] if run["diverged"]]
     ends += [(run, f" and left no network in {duration(run['seconds'])}") for run in summary["diverged"]]
     return [
@@ -217,7 +217,7 @@ def write_comparison_page(out: Path, summary: dict[str, Any]) -> None:
 
 
 def comparison_verdict(summary: dict[str, Any]) -> list[str]:
-    """Return sentences about the method that ``val`` chooses after the longest stage 1: its gains and its cost."""
+    """Describe in sentences the method that ``val`` chooses after the longest stage 1: its gains and its cost."""
     at = summary["at"][-1]
     n_seeds = len(summary["seeds"])
     metric = metrics_in(summary)[0]
@@ -246,7 +246,7 @@ def comparison_verdict(summary: dict[str, Any]) -> list[str]:
 
 
 def _paired_gain(summary: dict[str, Any], one: Row, other: Row) -> str:
-    """Return in words how far one method is above another: mean and spread of the differences for the same seed."""
+    """Say how far one method is above another: the mean and spread of the differences on the same seed."""
     scores = [
         {run["seed"]: run[_SCORE] for run in summary["runs"] if all(run[key] == row[key] for key in ("method", "at"))}
         for row in (one, other)

@@ -1,4 +1,4 @@
-"""A row of a comparison, which is kept in a file."""
+"""A comparison's rows, each kept in a file."""
 
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,10 @@ Row = dict[str, Any]
 
 
 def read_row(file: Path) -> Row:
-    """Read the row of one method, one seed, and one epoch at which stage 1 is treated as ended.
+    """Read the row for one method, one seed, and one epoch at which stage 1 is treated as ended.
 
     Raises:
-        ConfigError: the file can't be read, is damaged, or is of a version that this dimred does not read.
+        ConfigError: the file can't be read, is damaged, or has a version that this dimred does not read.
     """
     try:
         return read_checksummed(file, COMPARED)

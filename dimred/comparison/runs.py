@@ -1,4 +1,4 @@
-"""The runs of a comparison: the stage 1 that it starts from, and programs that train in folders of their own."""
+"""A comparison's runs: the stage 1 that it starts from, and programs that train in their own folders."""
 
 import logging
 import sys
@@ -17,12 +17,12 @@ _log = logging.getLogger(__name__)
 
 
 class DivergedRunError(DivergedError):
-    """The training of a comparison's run diverged.
+    """A comparison's training run diverged.
 
     Args:
         message: the error's text.
-        seconds: wall seconds of the program until then.
-        rates: the rates with which it diverged, in words; empty if only one was tried.
+        seconds: wall seconds that the program had taken by then.
+        rates: the rates at which it diverged, in words; empty if only one was tried.
     """
 
     def __init__(self, message: str, seconds: float, rates: str = ""):
@@ -34,19 +34,19 @@ class DivergedRunError(DivergedError):
 def run_stage(
     program: str, data: Path, out: Path, settings: StageOneConfig | StageTwoConfig, options: Sequence[str], title: str
 ) -> None:
-    """Run a program of ``dimred.pipelines`` in a folder, or resume it there, and write its log beside the folder.
+    """Run a ``dimred.pipelines`` program in a folder, or resume it there, and write its log beside the folder.
 
     Args:
         program: ``stage_1`` or ``stage_2``.
-        data: DATA of the program.
+        data: the program's DATA.
         out: its folder; ``out.yaml`` and ``out.log`` are its configuration and its log.
         settings: its configuration.
         options: its other arguments.
-        title: description of the run for the log and for errors.
+        title: what the log and errors call the run.
 
     Raises:
         DivergedRunError: its training diverged.
-        FaultError: the program was ended, or failed otherwise.
+        FaultError: the program was ended, or failed in another way.
     """
     config, log = (out.parent / f"{out.name}{ending}" for ending in (".yaml", ".log"))
     make_folder(out.parent)
@@ -85,7 +85,7 @@ def on_one_process(stage: StageOneConfig | StageTwoConfig, n_ranks: int) -> dict
 
     Args:
         stage: configuration of a stage that ran on these ranks.
-        n_ranks: number of ranks.
+        n_ranks: the number of ranks.
 
     Returns:
         New values of ``accumulation`` and ``data``; for several ranks, ``data.sink`` is off.

@@ -18,14 +18,14 @@ class SnapshotAverages:
 
     Args:
         series: the saved weights, on rank 0, which reads them; None on other ranks, and if there are none.
-        layout: layout of the weights.
-        ranks: the ranks of the job; all of them call the methods.
+        layout: the weights' layout.
+        ranks: the job's ranks; all of them call the methods.
 
     Attributes:
-        steps: steps of the files, oldest first, on every rank.
+        steps: the files' steps, oldest first, on every rank.
 
     Raises:
-        CheckpointError: a file can't be read, or does not fit the layout; on the other ranks it is a DimredError.
+        CheckpointError: a file can't be read or does not fit the layout; the other ranks raise DimredError.
     """
 
     def __init__(self, series: CheckpointSeries | None, layout: WeightLayout, ranks: Ranks = ALONE) -> None:
@@ -37,20 +37,20 @@ class SnapshotAverages:
         self._checkpoints = ranks.run_on_rank_zero(lambda: open_fitting(paths, layout)) or []
 
     def of(self, window: Window) -> np.ndarray:
-        """Compute the average over a window, float32 (M,).
+        """Compute a window's average, float32 (M,).
 
         Raises:
-            CheckpointError: a file changed or can't be read; on the other ranks it is a DimredError.
+            CheckpointError: a file changed or can't be read; the other ranks raise DimredError.
         """
         coefficients = window.coefficients(self.steps)
         mean = self._ranks.run_on_rank_zero(lambda: mean_vector(self._checkpoints, coefficients, self._layout))
         return self._ranks.sum(np.zeros(self._layout.size, np.float32) if mean is None else mean)
 
     def measure(self, window: Window, choice: Choice, measure_val_of: Callable[[np.ndarray], Measurement]) -> Candidate:
-        """Measure the average over a window, add it to a choice as a candidate, and return the candidate.
+        """Measure a window's average, add it to a choice as a candidate, and return the candidate.
 
         Args:
-            window: a window of the files.
+            window: which of the files to average.
             choice: gets the candidate.
             measure_val_of: weights (M,) -> loss and metric on ``val``.
 
@@ -69,13 +69,13 @@ def choose_average(
 ) -> tuple[Candidate, np.ndarray]:
     """Choose by loss among the last weights and the averages of the newest snapshots, see ``newest_windows``.
 
-    The longer a window, the more of the last epochs' noise is averaged away, and the further back it reaches (LAWA:
-    Kaddour, 2022). Which is better depends on the task.
+    A longer window averages away more of the last epochs' noise, but reaches further back (LAWA: Kaddour, 2022). Which
+    length is best depends on the task.
 
     Args:
         averages: averages of the snapshots.
-        measure_val_of: weights (M,) -> loss and metric on ``val``; called once for each candidate. Weights that are
-            not finite are not measured and never chosen.
+        measure_val_of: weights (M,) -> loss and metric on ``val``; called once per candidate. Weights that are not
+            finite are not measured and never chosen.
         last: the last weights, (M,) float32.
         choice: gets the candidates.
 
@@ -88,7 +88,7 @@ def choose_average(
     """
 
     def measure(weights: np.ndarray) -> Measurement:
-        # Some layers hide a NaN, such as ReLU on a CPU, so the loss may not show it.
+        # Some layers, such as ReLU on a CPU, hide a NaN, so the loss may not show it.
         return measure_val_of(weights) if np.isfinite(weights).all() else Measurement(np.full(1, np.inf))
 
     choice.measure("last", 1.0, lambda: measure(last))

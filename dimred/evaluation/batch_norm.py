@@ -1,7 +1,7 @@
 """BatchNorm statistics for weights that were moved rather than trained.
 
-Averaging or searching moves the weights without the forward passes that would carry the moving statistics along
-(Izmailov et al., Averaging Weights Leads to Wider Optima, 2018, section 3.2).
+Averaging or searching moves the weights without the forward passes that would update the moving statistics (Izmailov
+et al., Averaging Weights Leads to Wider Optima, 2018, section 3.2).
 """
 
 import logging
@@ -22,14 +22,14 @@ from dimred.vectors.parameters import put_array
 
 _log = logging.getLogger(__name__)
 
-_RECORDER = "_dimred_recorder"  # a BatchNorm's attribute; its recorder stays, so that a graph is compiled only once
+_RECORDER = "_dimred_recorder"  # attribute of a BatchNorm that keeps its recorder, so a graph is compiled only once
 
 
 class _Recorder(nn.Cell):
     """A BatchNorm in training mode that records the moments of its inputs.
 
-    ``moments``, (3, C), has for each channel the count n, the mean, and M = sum (x - mean)^2 over all elements of all
-    runs since it was set to 0. Two parts a and b are merged by (Chan, Golub and LeVeque, Updating Formulae and a
+    ``moments``, (3, C), holds for each channel the count n, the mean, and M = sum (x - mean)^2 over all elements in all
+    runs since it was set to 0. Two parts a and b are merged with (Chan, Golub and LeVeque, Updating Formulae and a
     Pairwise Algorithm for Computing Sample Variances, 1979)
 
         n = n_a + n_b,   mean = mean_a + d n_b / n,   M = M_a + M_b + d^2 n_a n_b / n,   d = mean_b - mean_a
@@ -45,7 +45,7 @@ class _Recorder(nn.Cell):
         axes = (0, *range(2, len(x.shape)))
         mean = values.mean(axes, keep_dims=True)
         centered = values - mean
-        rest = centered.mean(axes, keep_dims=True)  # the rounding error of a mean of many elements
+        rest = centered.mean(axes, keep_dims=True)  # the rounding error in a mean over many elements
         mean = (mean + rest).reshape((-1,))
         m2 = ops.square(centered - rest).sum(axes)
         n = x.size // x.shape[1]
@@ -58,28 +58,28 @@ class _Recorder(nn.Cell):
 
 
 def reestimate_batch_norm(network: nn.Cell, batches: Iterable[tuple[Tensor, ...]], *, ranks: Ranks = ALONE) -> int:
-    """Set every BatchNorm's moving mean and variance to those of all elements that it sees in some training batches.
+    """Set every BatchNorm's moving mean and variance from all elements that it sees in some training batches.
 
         mean = sum x / n,   variance = sum (x - mean)^2 / n
 
-    for each channel, over the n elements of all batches on all ranks and of all runs of the layer in a pass. A batch
-    is weighted by its number of elements, and may be a single row; the earlier statistics don't count. In each pass a
-    BatchNorm normalises by the batch, as in training. All other cells are in evaluation mode: dropout is off, as it is
-    when the statistics are used (Li et al., Understanding the Disharmony between Dropout and Batch Normalization by
-    Variance Shift, 2019). A BatchNorm that never moves its statistics (``use_batch_statistics=False``, or
+    for each channel, over the n elements in all batches on all ranks, and in each run of the layer within a pass. A
+    batch is weighted by its number of elements, and may be a single row; the earlier statistics don't count. In each
+    pass a BatchNorm normalises by the batch, as in training. All other cells are in evaluation mode: dropout is off, as
+    it is when the statistics are used (Li et al., Understanding the Disharmony between Dropout and Batch Normalization
+    by Variance Shift, 2019). A BatchNorm that never moves its statistics (``use_batch_statistics=False``, or
     ``momentum=1``), or that no pass runs, keeps them. A warning is logged if statistics are not finite.
 
     Args:
         network: changed in place; its training mode is restored afterwards. If a pass fails, it keeps its statistics.
-        batches: tuples of the inputs and, last, the labels, tensors or NumPy's arrays.
+        batches: tuples of the inputs and, last, the labels, as tensors or NumPy arrays.
         ranks: all of them call this, each with its own batches; if one fails, all do.
 
     Returns:
         The number of batches that this rank used; 0 for a network without BatchNorm.
 
     Raises:
-        ConfigError: there were no batches, a batch is not such a tuple, or ``network`` is not a cell, or has a
-            BatchNorm of ``mindspore.mint``.
+        ConfigError: there were no batches, a batch is not such a tuple, or ``network`` is not a cell or has a
+            ``mindspore.mint`` BatchNorm.
     """
     check_type("network", network, nn.Cell, "a cell")
     check_type("batches", batches, Iterable, "a data set or a list of tuples of the inputs and, last, the labels")
@@ -115,12 +115,12 @@ def reestimate_batch_norm(network: nn.Cell, batches: Iterable[tuple[Tensor, ...]
 def _record(
     network: nn.Cell, layers: Sequence[nn.Cell], batches: Iterable[tuple[Tensor, ...]]
 ) -> tuple[int, list[np.ndarray]]:
-    """Run the batches; return how many there were, and the moments of each layer, (3, C) in float64."""
+    """Run the batches; return how many there were, and each layer's moments, (3, C) float64."""
     totals = [np.zeros((3, layer.num_features)) for layer in layers]
     n_batches = 0
     with evaluating(network), _recorders_in_place(network, layers) as recorders:
         run = recorders[0] if network is layers[0] else network
-        run.phase = "train_statistics"  # a graph of its own, neither that of training nor that of evaluation
+        run.phase = "train_statistics"  # a separate graph, not the one for training or evaluation
         for inputs in map(_inputs_of, batches):
             for recorder in recorders:
                 put_array(recorder.moments, np.zeros(recorder.moments.shape))
@@ -134,7 +134,7 @@ def _record(
 
 
 def _inputs_of(batch: Any) -> list[Any]:
-    """Return the network's inputs in a batch: everything but the labels."""
+    """Return a batch's inputs for the network: everything but the labels."""
     if not isinstance(batch, tuple | list) or len(batch) < 2:
         raise ConfigError(
             f"batches has {shown(batch)}; each must be a tuple of the inputs and, last, the labels", argument="batches"
@@ -144,7 +144,7 @@ def _inputs_of(batch: Any) -> list[Any]:
 
 @contextmanager
 def _recorders_in_place(network: nn.Cell, layers: Sequence[nn.Cell]) -> Iterator[list[_Recorder]]:
-    """Put recorders in all places of the layers; afterwards put the layers back, with the statistics they had."""
+    """Replace the layers with recorders; afterwards put the layers back, with the statistics that they had."""
     moving = [value for layer in layers for value in (layer.moving_mean, layer.moving_variance)]
     before = [value.asnumpy().copy() for value in moving]
     recorders = {}

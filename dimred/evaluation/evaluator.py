@@ -20,11 +20,11 @@ from dimred.run_files.metric import Measurement
 from dimred.train_step.statistics import moving_statistics
 from dimred.vectors.parameters import from_arrays
 
-_CACHE_BYTES = 1 << 28  # the most memory for the batches of one purpose
+_CACHE_BYTES = 1 << 28  # the most memory that one cache of batches may take
 
 
 class _BatchCache:
-    """Batches that are the same each time; if they are small, they are read once and kept in memory."""
+    """Batches that are the same each time; small ones are read once and kept in memory."""
 
     def __init__(self, read: Callable[[], Iterator[tuple[Tensor, ...]]], at_batch: Callable[[], object]):
         self._read = read
@@ -32,7 +32,7 @@ class _BatchCache:
         self._batches: list[tuple[Tensor, ...]] | None = None
 
     def create_tuple_iterator(self, num_epochs: int = 1) -> Iterator[tuple[Tensor, ...]]:
-        """Yield copies of the batches, as MindSpore's datasets yield theirs."""
+        """Yield copies of the batches, as MindSpore datasets do."""
         batches = []
         n_bytes = 0
         for batch in self._read() if self._batches is None else self._batches:
@@ -45,7 +45,7 @@ class _BatchCache:
 
 
 class Evaluator:
-    """Measurements of a network with its current weights on the splits of its data.
+    """Measures a network with its current weights on the splits of its data.
 
     Args:
         network: maps inputs to outputs.
@@ -54,11 +54,11 @@ class Evaluator:
         seed: determines the order of the training images.
         n_batches: how many training batches each rank reads to re-estimate BatchNorm's statistics.
         ranks: all of them call the methods, each with its share of the images; a method that fails on one fails on all.
-        at_batch: called for each batch of a pass, as a sign of life.
+        at_batch: called for each batch in a pass, as a sign of life.
 
     Attributes:
         network: the network as given.
-        layout: layout of its trainable weights.
+        layout: the layout of its trainable weights.
         has_batch_norm: whether there is anything to re-estimate.
     """
 
@@ -106,7 +106,7 @@ class Evaluator:
         """Measure loss and metrics on the split in one pass.
 
         Returns:
-            The loss of each sample, float32 (n,), see ``means_of_samples``; and each metric, the main one first.
+            Each sample's loss, float32 (n,), see ``means_of_samples``; and each metric, the main one first.
 
         Raises:
             DataError, ConfigError: as for ``metrics``.
@@ -115,10 +115,10 @@ class Evaluator:
         return losses, metrics
 
     def metrics_and_predictions(self, split: str) -> tuple[list[float], Predictions]:
-        """Measure each metric, and what the network, a classifier, predicts for each sample, in one pass.
+        """Measure, in one pass, each metric and what the network, a classifier, predicts for each sample.
 
         Raises:
-            DataError: as for ``metrics``, or the labels are not classes of the network's outputs.
+            DataError: as for ``metrics``, or the labels are not classes that the network outputs.
             ConfigError: as for ``metrics``.
         """
         predictions, *metrics = self._measure(split, Predict(), *self._scores.metrics)
@@ -144,7 +144,7 @@ class Evaluator:
         return self.measure_val()
 
     def reestimate(self) -> int:
-        """Re-estimate the network's BatchNorm statistics, and return how many batches that took.
+        """Re-estimate the network's BatchNorm statistics, and return how many batches this took.
 
         Raises:
             ConfigError: there are no training batches.
@@ -174,7 +174,7 @@ class Evaluator:
 
 
 class _SamplesOfBatch(Measure[int]):
-    """The number of samples, to see whether all were read."""
+    """The number of samples, to check that all were read."""
 
     def of_batch(self, outputs: Any, labels: Tensor) -> int:
         return len(labels)

@@ -1,4 +1,4 @@
-"""Measures of a network on a split: each keeps something of every batch, and makes its result of all of it."""
+"""Measures of a network on a split: each keeps something from every batch, and turns all of it into a result."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -25,14 +25,14 @@ from dimred.train_step.modes import evaluating
 
 Result = TypeVar("Result")
 Outputs = Any
-"""A Tensor, or a tuple of several; in a measure of the whole split, arrays."""
+"""A Tensor, or a tuple of several; for a measure of the whole split, arrays."""
 
 
 class Measure(Generic[Result]):
-    """A quantity that is measured on a split, on this rank's batches one by one and then on those of all ranks."""
+    """A quantity measured on a split: first on each of this rank's batches, then over all ranks."""
 
     def of_batch(self, outputs: Outputs, labels: Tensor) -> Any:
-        """Return what is to be kept of a batch.
+        """Return what to keep from a batch.
 
         Args:
             outputs: the network's outputs, a Tensor (n, ...) or several.
@@ -45,12 +45,12 @@ class Measure(Generic[Result]):
 
         Args:
             kept: what ``of_batch`` returned for each of this rank's batches.
-            ranks: the ranks of the job, all of which call this.
+            ranks: the job's ranks; all of them call this.
         """
         raise NotImplementedError
 
     def misfit(self, outputs: Outputs, labels: Tensor) -> str | None:
-        """Try the measure on a batch, and explain what is wrong with what it gives; None if nothing is."""
+        """Try the measure on a batch, and say what is wrong with its result; None if nothing is."""
         self.of_batch(outputs, labels)
         return None
 
@@ -73,7 +73,7 @@ class MeanOfItems(Measure[float]):
 
 
 class MeansOfSamples(Measure[np.ndarray]):
-    """The score of each sample, float32 (n,), see ``means_of_samples``."""
+    """Each sample's score, float32 (n,), see ``means_of_samples``."""
 
     def __init__(self, score: Score):
         self._score = score
@@ -86,11 +86,11 @@ class MeansOfSamples(Measure[np.ndarray]):
 
 
 class OfWholeSplit(Measure[float]):
-    """A number that is no mean over samples, such as F1 or R2: a function gets all outputs and labels at once.
+    """A number that is not a mean over samples, such as F1 or R2: a function gets all outputs and labels at once.
 
     Args:
-        function: (outputs, labels) -> one number. It gets the arrays of the whole split, float32 (n, ...) or a tuple of
-            them, and labels (n, ...), in the order of the split.
+        function: (outputs, labels) -> one number. It gets the whole split's outputs, float32 (n, ...) or a tuple of
+            such arrays, and labels (n, ...), in the split's order.
     """
 
     def __init__(self, function: Callable[[Outputs, np.ndarray], Any]):
@@ -102,7 +102,7 @@ class OfWholeSplit(Measure[float]):
     def of_split(self, kept: list[tuple[Outputs, np.ndarray]], ranks: Ranks = ALONE) -> float:
         outputs, labels = rows_of_split(kept, ranks)
         value = ranks.run_together(lambda: self._value(outputs, labels))
-        return float(ranks.gather([value])[0, 0])  # a function may draw at random, so rank 0's counts
+        return float(ranks.gather([value])[0, 0])  # a function may draw random numbers, so rank 0's value counts
 
     def misfit(self, outputs: Outputs, labels: Tensor) -> str | None:
         value = self._function(*self.of_batch(outputs, labels))
@@ -122,7 +122,7 @@ class Scores(NamedTuple):
 
     Attributes:
         loss: the loss by which ``val`` chooses; lower is better.
-        metrics: the metrics that are reported, the main one first.
+        metrics: the metrics to report, the main one first.
     """
 
     loss: Score
@@ -139,20 +139,20 @@ def measure_batches(
     *,
     name_of: Callable[[int], str] = "sample {}".format,
 ) -> list[list[Any]]:
-    """Keep what each measure keeps of each batch, in one pass in evaluation mode; cells get their modes back.
+    """Collect what each measure keeps from each batch, in one pass in evaluation mode; cells get their modes back.
 
     Args:
         network: maps inputs to outputs.
-        batches: has ``create_tuple_iterator``, as MindSpore's datasets; it yields the inputs and, last, the labels.
+        batches: has ``create_tuple_iterator``, like MindSpore datasets; it yields the inputs and, last, the labels.
         measures: what to measure.
-        name_of: names the sample in a row, counted from 0 over all batches, for an error.
+        name_of: names the sample in a row, counted from 0 over all batches, for errors.
 
     Returns:
-        What was kept of the batches, for each measure.
+        What each measure kept from the batches.
 
     Raises:
         DataError: a batch can't be read, a label is not a class of the network, or an input is not finite, and neither
-            are the outputs of its batch.
+            are its batch's outputs.
         ConfigError: a score did not give one value for each item, see ``scores.misfit``.
     """
     kept: list[list[Any]] = [[] for _ in measures]
@@ -178,7 +178,7 @@ def _are_finite(outputs: Outputs) -> bool:
 
 
 def _check_inputs(inputs: Sequence[Tensor], n_rows: int, name_of: Callable[[int], str]) -> None:
-    """Raise a DataError that names the first sample of a batch with an input that is not finite, if there is one."""
+    """Raise a DataError that names a batch's first sample with an input that is not finite, if there is one."""
     for position, values in enumerate(inputs, start=1):
         for row, of_sample in enumerate(on_host(values) if values.is_floating_point() else ()):
             found = not_finite(of_sample)
@@ -197,15 +197,15 @@ def on_hosts(outputs: Outputs) -> Outputs:
 
 
 def rows_of_split(batches: list[Any], ranks: Ranks = ALONE) -> Any:
-    """Return the rows of all batches of all ranks, in the order of the split, the same on every rank.
+    """Return the rows of all batches on all ranks, in the split's order, the same on every rank.
 
     Args:
         batches: arrays (rows, ...) of four bytes a number, one for each of this rank's batches; or tuples of arrays, or
             of such tuples.
-        ranks: the ranks of the job; rank r of R has the rows r, r + R, r + 2 R, ... of the split.
+        ranks: the job's ranks; rank r of R has the rows r, r + R, r + 2 R, ... of the split.
 
     Returns:
-        An array (n, ...), or a tuple like those of the batches.
+        An array (n, ...), or a tuple like the batches.
 
     Raises:
         ConfigError: the batches have arrays of different shapes.
@@ -217,7 +217,7 @@ def rows_of_split(batches: list[Any], ranks: Ranks = ALONE) -> Any:
 
 
 def _joined(batches: list[Any]) -> Any:
-    """Join the arrays of one rank's batches."""
+    """Join the arrays from one rank's batches."""
     if isinstance(batches[0], tuple):
         return tuple(_joined(list(parts)) for parts in zip(*batches, strict=True))
     shapes = {batch.shape[1:] for batch in batches}
@@ -230,7 +230,7 @@ def _joined(batches: list[Any]) -> Any:
 
 
 def _of_all_ranks(rows: Any, ranks: Ranks) -> Any:
-    """Put the rows of all ranks in order. Each number travels as two of 16 bits, whose sums with zeros are exact."""
+    """Put all ranks' rows in order. Each number is sent as two of 16 bits, whose sums with zeros are exact."""
     if isinstance(rows, tuple):
         return tuple(_of_all_ranks(part, ranks) for part in rows)
     if ranks.group_size == 1:

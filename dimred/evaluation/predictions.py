@@ -1,4 +1,4 @@
-"""What a classifier predicts for each sample, the accuracy of each class, and which classes it takes for which."""
+"""What a classifier predicts for each sample, its accuracy in each class, and which classes it confuses."""
 
 import csv
 import io
@@ -16,11 +16,11 @@ from dimred.evaluation.scores import class_labels
 
 
 class Predictions(NamedTuple):
-    """What a classifier predicts for each item of a split, in the order of the split.
+    """What a classifier predicts for each item in a split, in the split's order.
 
     Attributes:
         labels: the right classes, int32 (n, ...), ``IGNORED`` for items that don't count.
-        classes: those with the highest logit, int32 (n, ...).
+        classes: the classes with the highest logit, int32 (n, ...).
         probabilities: softmax of that logit, float32 (n, ...).
     """
 
@@ -52,9 +52,9 @@ class ClassCounts(NamedTuple):
     """How often each class was right.
 
     Attributes:
-        n_items: number of items of each class, (n_classes,).
+        n_items: number of items in each class, (n_classes,).
         n_correct: how many of these were predicted, (n_classes,).
-        confusions: (label, predicted class, how often), the most frequent first; of equal ones the lower classes first.
+        confusions: (label, predicted class, how often), the most frequent first; ties by class, the lower first.
     """
 
     n_items: np.ndarray
@@ -63,11 +63,11 @@ class ClassCounts(NamedTuple):
 
 
 def count_classes(predictions: Predictions, n_classes: int) -> ClassCounts:
-    """Count the items of each class, those that were predicted right, and the confusions.
+    """Count the items in each class, the correct predictions, and the confusions.
 
     Args:
         predictions: the predictions; ignored items don't count.
-        n_classes: number of the network's outputs.
+        n_classes: the network's number of outputs.
     """
     counts = predictions.labels != IGNORED
     labels = predictions.labels[counts].astype(np.int64)
@@ -81,14 +81,14 @@ def count_classes(predictions: Predictions, n_classes: int) -> ClassCounts:
 
 
 def predictions_as_csv(predictions: Predictions, samples: Sequence[str], names: Sequence[str]) -> str:
-    """Return one line for each sample: its name, its label, the prediction, and the probability of that.
+    """Return one line for each sample: its name, its label, the prediction, and the prediction's probability.
 
     The label of a sample that doesn't count is empty. A class without a name is given by its number.
 
     Args:
         predictions: one for each sample, whose labels are (n,).
-        samples: names of the samples.
-        names: names of the classes.
+        samples: the samples' names.
+        names: the classes' names.
     """
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")

@@ -1,7 +1,7 @@
-"""Means of any loss or metric over all items of all ranks; and the built-in loss and metric of a classifier.
+"""The mean of any loss or metric over all items on all ranks; and the built-in loss and metrics for a classifier.
 
 The built-in ones take logits (n, n_classes) for n labels, or (n, n_classes, ...) for labels (n, ...), such as one for
-each position in a text, and give a number for each label. Labels equal to ``IGNORED`` are left out, as in MindSpore's
+each position in a text, and give one number per label. Labels equal to ``IGNORED`` are left out, as in MindSpore's
 cross entropy.
 """
 
@@ -21,8 +21,8 @@ from dimred.errors import ConfigError, DataError
 _WHOLE_NUMBERS = (mstype.bool_, *mstype.int_type, *mstype.uint_type)
 
 
-# (outputs, labels) -> values, or (values, counts): one value for each item of each sample, (n, ...), as a Tensor or an
-# array, the samples first; ``counts`` is false for items that are left out, such as the padding of a text.
+# (outputs, labels) -> values, or (values, counts): one value for each item in each sample, (n, ...), as a Tensor or an
+# array, the samples first; ``counts`` is false for items that are left out, such as padding in a text.
 Score = Callable[[Any, Tensor], Any]
 
 
@@ -46,7 +46,7 @@ def is_correct(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 def is_among_five(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Return whether the label is among the five classes with the highest logits, and whether it counts.
 
-    Arguments, shapes and errors are those of ``is_correct``.
+    Arguments, shapes and errors are as for ``is_correct``.
     """
     labels = class_labels(logits, labels)
     _, highest = ops.topk(logits.astype(ms.float32), min(5, logits.shape[1]), dim=1)
@@ -54,17 +54,17 @@ def is_among_five(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
-    """Return the cross entropy of each label.
+    """Return each label's cross entropy.
 
-    With a smoothing s it is -(1 - s) log p(label) - s mean(log p) over the classes. On a small held-out split it can
-    tell apart two networks that accuracy can't, because it counts how sure the network was, not only which class won.
+    With smoothing s it is -(1 - s) log p(label) - s mean(log p) over the classes. On a small held-out split it can tell
+    apart two networks that accuracy can't, because it measures how sure the network was, not only which class won.
 
     Args:
         logits, labels: as for ``is_correct``.
         label_smoothing: s, at least 0 and below 1.
 
     Returns:
-        The values, float32, and whether each label counts, bool, (n, ...) each; raises as ``is_correct``.
+        The values, float32, and whether each label counts, bool, (n, ...) each; raises as ``is_correct`` does.
     """
     labels = class_labels(logits, labels)
     values = ops.cross_entropy(
@@ -74,7 +74,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) 
 
 
 def class_labels(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the labels as int32; raises as ``is_correct``."""
+    """Return the labels as int32; raises as ``is_correct`` does."""
     if labels.dtype not in _WHOLE_NUMBERS:
         raise DataError(
             f"the labels are {labels.dtype} of the shape {labels.shape}, but only whole numbers can be counted as "
@@ -90,16 +90,16 @@ def class_labels(logits: Tensor, labels: Tensor) -> Tensor:
     return labels
 
 
-# For each batch: sums over the items of each sample that count, and how many these are, (n,) each.
+# For each batch: sums over each sample's items that count, and how many these are, (n,) each.
 BatchSums = list[tuple[np.ndarray, np.ndarray]]
 
 
 def mean_of_items(sums_of_batches: BatchSums, ranks: Ranks = ALONE) -> float:
-    """Compute the mean of a score over all items that count, of all ranks.
+    """Compute a score's mean over all items that count, on all ranks.
 
     Args:
-        sums_of_batches: the sums of this score for each batch of this rank, from ``sums_and_counts``.
-        ranks: the ranks of the job, which may have different numbers of samples.
+        sums_of_batches: this score's sums for each of this rank's batches, from ``sums_and_counts``.
+        ranks: the job's ranks; they may have different numbers of samples.
 
     Raises:
         DataError: no item counts.
@@ -110,9 +110,9 @@ def mean_of_items(sums_of_batches: BatchSums, ranks: Ranks = ALONE) -> float:
 
 
 def means_of_samples(sums_of_batches: BatchSums, ranks: Ranks = ALONE) -> np.ndarray:
-    """Compute the score of each sample of all ranks, float32 (n,), in the same order on each rank.
+    """Compute the score of each sample on all ranks, float32 (n,), in the same order on each rank.
 
-    A sample's score is the sum over its items, divided by the mean number of items in a sample. So the mean over the
+    A sample's score is the sum over its items, divided by the mean number of items per sample. So the mean over the
     samples is the mean over the items, while the samples remain independent of each other.
 
     Args:
@@ -146,9 +146,9 @@ def values_of(score: Score, outputs: Any, labels: Tensor) -> tuple[np.ndarray, n
 
 
 def sums_and_counts(score: Score, outputs: Any, labels: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """Sum and count the items of each sample that count, by a score of a batch.
+    """Compute a score on a batch, and return for each sample the sum and the number of the items that count.
 
-    Return sums and counts, float64 (n,) each; ConfigError if there is not one value for each item, see ``misfit``.
+    Sums and counts are float64 (n,) each; ConfigError if there is not one value for each item, see ``misfit``.
     """
     values, is_item = values_of(score, outputs, labels)
     if wrong := misfit(values.shape, outputs, labels):
@@ -158,13 +158,13 @@ def sums_and_counts(score: Score, outputs: Any, labels: Tensor) -> tuple[np.ndar
 
 
 def misfit(shape: tuple[int, ...], outputs: Any, labels: Tensor) -> str | None:
-    """Explain why values of this shape can't be one for each item of a batch, (n, ...); None if they can.
+    """Say why values of this shape can't be one for each item in a batch, (n, ...); None if they can.
 
     Outputs (n, 1) and labels (n,) broadcast to (n, n): every output is compared with every label, and the mean is
     meaningless. Such values are noticed because they outnumber both the outputs and the labels.
 
     Args:
-        shape: shape of the values that a loss or a metric returned.
+        shape: the shape of the values that a loss or a metric returned.
         outputs: the network's outputs, a Tensor or several.
         labels: (n, ...).
     """
@@ -186,7 +186,7 @@ def misfit(shape: tuple[int, ...], outputs: Any, labels: Tensor) -> str | None:
 
 
 def copies(values: Any) -> Any:
-    """Return a copy of a Tensor, or of each of several; it is for a user's code, which may change it in place."""
+    """Copy a Tensor, or each of several, for a user's code, which may change its arguments in place."""
     if isinstance(values, tuple | list):
         return tuple(copies(value) for value in values)
     return values.copy() if isinstance(values, Tensor) else values

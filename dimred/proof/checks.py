@@ -1,7 +1,7 @@
-"""What a device is asked: kernels and steps beside NumPy, and ranks beside one rank.
+"""The checks that a device must pass: kernels and steps beside NumPy, and several ranks beside one.
 
-``dimred doctor --full`` runs these checks, and so do the tests; ``tests/gpu`` asks a card more. Each returns
-differences, with the limit that a right device keeps. The limits are those of rounding in float32.
+``dimred doctor --full`` runs these checks, and so do the tests; ``tests/gpu`` has more for a GPU. Each returns
+differences, with the limit that a correct device stays within. The limits allow for float32 rounding.
 """
 
 import json
@@ -24,8 +24,8 @@ from dimred.train_step.ema import EMA
 from dimred.train_step.step import TrainStep
 
 N_STEPS = 10
-_ROUNDING = 1e-5  # of sums of some hundred float32 numbers, as a fraction of the largest result; TF32 rounds to 1e-3
-_STEPS = 1e-4  # rounding, which ten steps carry on
+_ROUNDING = 1e-5  # in sums of a few hundred float32 numbers, as a fraction of the largest result; TF32 rounds to 1e-3
+_STEPS = 1e-4  # rounding accumulated over ten steps
 _RATE, _MOMENTUM, _NORM, _DECAY, _N_COMPONENTS = 0.1, 0.9, 0.5, 0.9, 6
 
 
@@ -58,7 +58,7 @@ def kernels() -> list[Difference]:
 
 
 def _windows(images: np.ndarray) -> np.ndarray:
-    """Return the windows of 3 x 3 pixels, (n, c, h - 2, w - 2, 3, 3)."""
+    """Return all windows of 3 x 3 pixels, (n, c, h - 2, w - 2, 3, 3)."""
     slide: Any = np.lib.stride_tricks.sliding_window_view
     windows: np.ndarray = slide(images, (3, 3), axis=(2, 3))
     return windows
@@ -78,7 +78,7 @@ def _as_float64(batch: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
 
 
 def _train(network: nn.Cell, ranks: Ranks, n_rows: int) -> tuple[np.ndarray, TrainStep]:
-    """Take ten steps with clipping and EMA, each rank with its part of the rows; return the losses and the step."""
+    """Take ten steps with clipping and EMA, each rank on its part of the rows; return the losses and the step."""
     optimizer = nn.Momentum(network.trainable_params(), _RATE, _MOMENTUM)
     average = EMA(network, _DECAY, ramp=False)
     step = TrainStep(network, optimizer, clipping=Clipping(_NORM), ema=average, ranks=ranks)
@@ -109,7 +109,7 @@ def training_step() -> list[Difference]:
 
 
 def search_step() -> list[Difference]:
-    """Compare ten steps of the search with its NumPy twin, which takes over the weights after each step."""
+    """Compare ten search steps with their NumPy twin, which takes over the weights after each step."""
     network = TanhMLP()
     rows = orthonormal_rows(_N_COMPONENTS, weight_vector(network).size)
     step = SubspaceTrainStep(network, SubspaceBasis(rows))
@@ -132,7 +132,7 @@ def search_step() -> list[Difference]:
 
 
 def ranks_beside_one(ranks: Ranks) -> list[Difference]:
-    """Compare ten training steps of all ranks, each with its part of the rows, with those of one rank."""
+    """Compare ten training steps on all ranks, each with its part of the rows, with ten on one rank."""
     alone, together = TanhMLP(), TanhMLP()
     expected_losses, _ = _train(alone, ALONE, 64)
     losses, _ = _train(together, ranks, 64)
@@ -148,14 +148,14 @@ CHECKS: dict[str, Callable[[], list[Difference]]] = {
     "a training step beside its NumPy twin": training_step,
     "a search step beside its NumPy twin": search_step,
 }
-"""What one rank is asked, in each mode."""
+"""The checks for one rank, in each mode."""
 
 
 def prove(ranks: Ranks) -> str:
-    """Run the checks of one rank in both modes, or that of several ranks; return the differences as JSON.
+    """Run the checks for one rank in both modes, or the check for several ranks; return the differences as JSON.
 
     Returns:
-        ``{check: [[name, value, limit], ...]}``; in place of the list the text of an error that ended the check.
+        ``{check: [[name, value, limit], ...]}``; if an error ended a check, its text replaces the list.
     """
     questions: list[tuple[str, int, Callable[[], list[Difference]]]] = []
     for mode, number in {"graph": ms.GRAPH_MODE, "pynative": ms.PYNATIVE_MODE}.items():
@@ -170,6 +170,6 @@ def prove(ranks: Ranks) -> str:
             answers[name] = check()
         except Exception as error:
             answers[name] = f"{type(error).__name__}: {error}"
-            if ranks.group_size > 1:  # the others can't be waited for any more
+            if ranks.group_size > 1:  # this rank can't wait for the others any more
                 break
     return json.dumps(answers)

@@ -1,15 +1,15 @@
-"""A number of a check, with its limit."""
+"""A check's result, with its limit."""
 
 from typing import NamedTuple
 
 
 class Difference(NamedTuple):
-    """How far a device's result is from the one that it is compared with.
+    """How far a device's result is from the expected one.
 
     Attributes:
         name: what was compared.
         value: the largest difference, as a fraction of the largest expected number; NaN if the device gave one.
-        limit: the largest value of a right device.
+        limit: the largest value that a correct device gives.
     """
 
     name: str

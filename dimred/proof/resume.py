@@ -1,4 +1,4 @@
-"""A run that is killed and resumed must leave the bytes of one that was not."""
+"""A run that is killed and resumed must leave the same bytes as an uninterrupted one."""
 
 import signal
 import subprocess
@@ -25,14 +25,14 @@ stage_1:
 
 
 def killed_and_resumed(folder: Path, device_target: Target) -> list[Difference]:
-    """Run stage 1 whole, and killed in its second epoch and resumed; count the checkpoints whose bytes differ.
+    """Run stage 1 once whole and once killed in its second epoch and resumed; count the checkpoints that differ.
 
     Args:
         folder: an empty folder.
         device_target: the kind of device to compute on.
 
     Raises:
-        FaultError: a run ended otherwise than it should.
+        FaultError: a run did not end as it should.
     """
     (folder / "proof.yaml").write_text(_CONFIG)
 

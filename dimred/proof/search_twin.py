@@ -1,7 +1,7 @@
-"""A plain NumPy twin of the search in the subspace, in float64, written from the equations and not from the code.
+"""A plain NumPy twin of the subspace search, in float64, written from the equations and not from the code.
 
-The lines 1 to 6 of ``Twin.step`` are the equations of Li et al., Low Dimensional Trajectory Hypothesis is True (2022),
-algorithm 2 (P-BFGS), and of its P-SGD, with Nocedal & Wright, Numerical Optimization (2nd edition), 3.4 (Armijo), 6.17
+Lines 1 to 6 in ``Twin.step`` are the equations in Li et al., Low Dimensional Trajectory Hypothesis is True (2022),
+algorithm 2 (P-BFGS), and for its P-SGD, with Nocedal & Wright, Numerical Optimization (2nd edition), 3.4 (Armijo), 6.17
 (inverse BFGS) and 6.20 (its first H).
 """
 
@@ -19,15 +19,15 @@ def bfgs_inverse(h: np.ndarray, s: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def cosine(s: np.ndarray, y: np.ndarray) -> float:
-    """Return y's / (|y| |s|), which the curvature guard compares with ``min_cosine``."""
+    """Return y's / (|y| |s|); the curvature guard compares it with ``min_cosine``."""
     return float((y @ s) / (np.linalg.norm(y) * np.linalg.norm(s)))
 
 
 @dataclass
 class Twin:
-    """The search on a function of (w, batch), which returns loss and gradient in float64.
+    """The search on a function of (w, batch) that returns loss and gradient in float64.
 
-    The fields from ``rho`` to ``min_cosine``, but not ``max_step``, are options of ``dimred.SubspaceTrainStep``.
+    The fields from ``rho`` to ``min_cosine``, except ``max_step``, are options of ``dimred.SubspaceTrainStep``.
     """
 
     function: Any
@@ -40,12 +40,12 @@ class Twin:
     max_trials: int = 10
     initial_scaling: bool = False
     rule: str = "bfgs"
-    max_step: float = np.inf  # no option of the cell, see tests/search_step/test_against_twin.py
+    max_step: float = np.inf  # not an option of the cell, see tests/search_step/test_against_twin.py
     learning_rate: Any = 0.1
     momentum: float = 0.9
     min_cosine: float = 0.01
     h: np.ndarray = field(init=False)
-    pair_start: Any = None  # g_prev and s_prev of the last accepted step
+    pair_start: Any = None  # g_prev and s_prev from the last accepted step
     m: Any = 0.0
     velocity: Any = 0.0
     n_accepted: int = 0
@@ -57,7 +57,7 @@ class Twin:
         self.h = np.eye(len(self.components))
 
     def step(self, batch: tuple[np.ndarray, ...]) -> dict[str, Any]:
-        """Take one step on a batch, and return the fields of a ``SearchResult`` that the tests compare, by name."""
+        """Take one step on a batch, and return the ``SearchResult`` fields that the tests compare, by name."""
         p, w = self.components, self.weights
         loss, g = self.function(w, batch)
         g_k = p @ g  # 1

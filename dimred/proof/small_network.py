@@ -6,7 +6,7 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 
 Function = Callable[[np.ndarray, tuple[np.ndarray, ...]], tuple[float, np.ndarray]]
-"""A function of weights and batch, which returns the loss and its gradient by the weights."""
+"""A function of weights and batch that returns the loss and its gradient with respect to the weights."""
 
 
 def orthonormal_rows(k: int, n_weights: int, seed: int = 0) -> np.ndarray:
@@ -30,7 +30,7 @@ def set_weights(network: nn.Cell, vector: np.ndarray) -> None:
 
 
 class TanhMLP(nn.Cell):
-    """Mean squared error of tanh(x W1' + b1) W2' + b2."""
+    """The mean squared error of tanh(x W1' + b1) W2' + b2."""
 
     def __init__(self, n_in: int = 3, n_hidden: int = 5, n_out: int = 2, seed: int = 3):
         super().__init__()
@@ -40,13 +40,13 @@ class TanhMLP(nn.Cell):
         set_weights(self, rng.standard_normal(sum(p.size for p in self.trainable_params())) * 0.5)
 
     def construct(self, x: Tensor, target: Tensor) -> Tensor:
-        """Return the loss of a batch."""
+        """Return a batch's loss."""
         error = self.out(ops.tanh(self.hidden(x))) - target
         return (error * error).mean()
 
 
 def mlp_function(n_in: int = 3, n_hidden: int = 5, n_out: int = 2) -> Function:
-    """Make the function (w, batch) -> loss and gradient of ``TanhMLP`` by hand; w holds W1, b1, W2, b2 in a row."""
+    """Make ``TanhMLP`` by hand, as a function (w, batch) -> loss and gradient; w holds W1, b1, W2, b2 in a row."""
     shapes = [(n_hidden, n_in), (n_hidden,), (n_out, n_hidden), (n_out,)]
 
     def function(w: np.ndarray, batch: tuple[np.ndarray, ...]) -> tuple[float, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Plain NumPy twins of a training step's update, in float64, written from the equations and not from the code."""
+"""Plain NumPy twins for a training step's update, in float64, written from the equations and not from the code."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,10 +9,10 @@ _Arrays = Sequence[np.ndarray]
 
 
 def clip(gradients: _Arrays, norm: float) -> tuple[_Arrays, float]:
-    """Scale all gradients as one vector to a length of at most ``norm`` (Pascanu et al., 2013, algorithm 1).
+    """Scale all gradients, as one vector, to a length of at most ``norm`` (Pascanu et al., 2013, algorithm 1).
 
     Returns:
-        The scaled gradients, and the length before.
+        The scaled gradients, and the length before scaling.
     """
     before = float(np.sqrt(sum((g**2).sum() for g in gradients)))
     if before > norm:
@@ -21,12 +21,12 @@ def clip(gradients: _Arrays, norm: float) -> tuple[_Arrays, float]:
 
 
 def ema(values: _Arrays, decay: float | None = None, ramp: bool = False, half_life: float | None = None) -> np.ndarray:
-    """Return sum_s (1 - d_s) prod_{r > s} d_r value_s, the average's recursion solved.
+    """Return sum_s (1 - d_s) prod_{r > s} d_r value_s, the solution of the average's recursion.
 
     Args:
         values: the values at the updates s = 1, 2, ...
-        decay, ramp: d_s is ``decay``, with the ramp times 1 - exp(-s / 2000), and 0 for s = 1.
-        half_life: in place of ``decay``, d_s is 2^(-1 / (half_life s)), and 0 for s = 1.
+        decay, ramp: d_s is ``decay``, times 1 - exp(-s / 2000) with the ramp, and 0 for s = 1.
+        half_life: replaces ``decay``: d_s is 2^(-1 / (half_life s)), and 0 for s = 1.
     """
     steps = np.arange(1, len(values) + 1)
     if half_life is not None:
@@ -63,7 +63,7 @@ class Optimizer:
         self.t = 0
 
     def step(self, weights: _Arrays, gradients: _Arrays) -> list[np.ndarray]:
-        """Return the weights after an update by these gradients."""
+        """Return the weights after an update with these gradients."""
         rate = self._rate(self.t)
         self.t += 1
         return [

@@ -13,7 +13,7 @@ N_FEATURES, N_CLASSES = 4, 3
 
 
 class Points:
-    """Samples by number; the seed moves them a little, as an augmentation does."""
+    """The samples, by number; the seed moves them a little, as augmentation would."""
 
     def __init__(self, data: Path, split: str, seed: int | None):
         rng = np.random.default_rng(len(split))
@@ -41,7 +41,7 @@ def network(n_classes: int) -> nn.Cell:
 
 
 def killing(folder: Path) -> Callable[[Mapping[str, Any]], None]:
-    """Return a callback that kills this process, without warning, at the record of the second epoch."""
+    """Return a callback that kills this process, without warning, when the second epoch is recorded."""
 
     def on_record(record: Mapping[str, Any]) -> None:
         if record["epoch"] == 2:

@@ -1,4 +1,4 @@
-"""The part of a run's page about classes: the accuracy of each, and which of them are taken for which."""
+"""The part of a run's page about classes: each one's accuracy, and which are mistaken for which."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,17 +9,17 @@ from matplotlib.figure import Figure
 from dimred.report.page import Page, Picture, details, sentences, table
 from dimred.report.plots import new_figure
 
-_MOST_IN_A_PICTURE = 20  # classes, whose names and counts are still readable
+_MOST_IN_A_PICTURE = 20  # classes; their names and counts are still readable
 _WORST = 20  # pairs of classes that a table lists
 
 
 class ClassView(NamedTuple):
-    """How often each class was predicted right, on a split.
+    """How often each class was predicted right on a split.
 
     Attributes:
         split: the split.
-        names: names of the classes, those without one by their number.
-        n_items: items of each class, (n_classes,).
+        names: the classes' names; a class without a name is given by its number.
+        n_items: number of items in each class, (n_classes,).
         n_correct: how many of these were predicted right, (n_classes,).
         confusions: (label, predicted class, how often), the most frequent first.
     """
@@ -32,7 +32,7 @@ class ClassView(NamedTuple):
 
 
 def add_classes(page: Page, view: ClassView) -> None:
-    """Add the section about classes: a picture of up to 20 classes, or else the worst pairs; and each accuracy."""
+    """Add the section about classes: a picture of up to 20, or else the worst pairs; and each class's accuracy."""
     pictures, worst = [], ""
     if len(view.names) <= _MOST_IN_A_PICTURE:
         pictures.append(_picture(view))
@@ -70,7 +70,7 @@ def _picture(view: ClassView) -> Picture:
 
 
 def plot_classes(view: ClassView) -> Figure:
-    """Draw a table of right classes (rows) and predicted ones (columns), coloured by the fraction of the row."""
+    """Draw a table of true classes (rows) and predicted classes (columns), coloured by the fraction of each row."""
     n_classes = len(view.names)
     counts = np.diag(view.n_correct).astype(np.int64)
     for label, predicted, n in view.confusions:

@@ -1,10 +1,10 @@
-"""What the page of a run says about a cooldown."""
+"""What a run's page says about a cooldown."""
 
 from dimred.report.method_report import MethodReport
 
 
 class CooldownReport(MethodReport):
-    """The report of a cooldown: which optimizer went on, and from which rate."""
+    """A cooldown's report: which optimizer continued, and from which rate."""
 
     def sentences(self) -> list[str]:
         """Return a sentence about the optimizer and its rate."""

@@ -1,4 +1,4 @@
-"""What a method of stage 2 has recorded, and what the page of its run says about it."""
+"""What a stage 2 method recorded, and what the run's page says about it."""
 
 from pathlib import Path
 
@@ -15,9 +15,9 @@ from dimred.run_files.stage_two_result import StageTwoResult
 
 
 class MethodReport:
-    """The records of a finished stage 2, and its method's parts of the page.
+    """A finished stage 2's records, and its method's parts of the run's page.
 
-    By default there is a record for each epoch, as of ordinary training, and the page has no part of the method's own.
+    By default there is one record per epoch, as in ordinary training, and the method adds nothing to the page.
 
     Args:
         folder: the run's folder.
@@ -25,8 +25,8 @@ class MethodReport:
         result: its result.
 
     Raises:
-        ConfigError: the records of its training are gone.
-        RunError: the records can't be read, or are not those of the result.
+        ConfigError: its training records are gone.
+        RunError: the records can't be read, or don't belong to the result.
     """
 
     def __init__(self, folder: Path, config: StageTwoConfig, result: StageTwoResult) -> None:
@@ -35,13 +35,13 @@ class MethodReport:
         self.read(folder)
 
     def read(self, folder: Path) -> None:
-        """Read the records of the run."""
+        """Read the run's records."""
         self.epochs = list(numbered_records(folder / METRICS, "epoch"))
         if self.result.epochs > 0 and not self.epochs:
             raise ConfigError(f"RUN is {str(folder)!r}, whose stage 2 took no step; there is nothing to report")
 
     def losses(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the epoch of stage 2 and the training loss of each of n records.
+        """Return the stage 2 epoch and the training loss from each of n records.
 
         Returns:
             Epochs and losses, float64 (n,) each; an epoch may be a fraction.
@@ -49,15 +49,15 @@ class MethodReport:
         return column(self.epochs, "epoch"), column(self.epochs, "loss")
 
     def losses_caption(self) -> str:
-        """Return a sentence about these losses, for the caption of their picture; empty for none."""
+        """Return a sentence about these losses for their picture's caption; empty for none."""
         return ""
 
     def facts(self) -> list[tuple[str, str]]:
-        """Return figures for the head of the page, as pairs of a value and its meaning."""
+        """Return figures for the top of the page, as pairs of a value and its meaning."""
         return []
 
     def sentences(self) -> list[str]:
-        """Return sentences for the head of the page."""
+        """Return sentences for the top of the page."""
         return []
 
     def add_sections(self, page: Page) -> None:
@@ -65,10 +65,10 @@ class MethodReport:
 
 
 def report_of(folder: Path, config: StageTwoConfig, result: StageTwoResult) -> MethodReport:
-    """Make the report of the method that a configuration names; the arguments are those of ``MethodReport``.
+    """Make the report for the method that a configuration names; the arguments are those of ``MethodReport``.
 
     Raises:
-        ConfigError: that of a user's own method can't be imported.
+        ConfigError: the report for a user's own method can't be imported.
         ConfigError, RunError: as for ``MethodReport``.
     """
     name = config.method_config.report

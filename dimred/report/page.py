@@ -1,4 +1,4 @@
-"""An HTML page of a run or a comparison: one file with text, tables and SVG pictures, without scripts or network."""
+"""An HTML page about a run or a comparison: one file with text, tables and SVG pictures; no scripts, no network."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -20,7 +20,7 @@ class Picture(NamedTuple):
     """A picture on a page, and its texts.
 
     Attributes:
-        name: name of its files, without an ending.
+        name: its files' name, without an ending.
         figure: the picture itself.
         description: text for readers who can't see it.
         caption: text below it.
@@ -33,11 +33,11 @@ class Picture(NamedTuple):
 
 
 class Page:
-    """A page under construction: pictures are written as sections are added, the page by ``write``.
+    """A page under construction: ``add`` writes the pictures, and ``write`` the page.
 
     Args:
-        out: folder of the page and its pictures.
-        name: file name of the page.
+        out: folder for the page and its pictures.
+        name: the page's file name.
     """
 
     def __init__(self, out: Path, name: str):
@@ -46,11 +46,11 @@ class Page:
         self._sections: list[tuple[str, str]] = []
 
     def add(self, heading: str, pictures: Sequence[Picture], before: str = "", after: str = "") -> None:
-        """Add a section to the page, and write the files of its pictures.
+        """Add a section to the page, and write its pictures' files.
 
         Args:
             heading: plain text.
-            pictures: the pictures of the section, in order.
+            pictures: the section's pictures, in order.
             before, after: HTML above and below the pictures.
 
         Raises:
@@ -88,7 +88,7 @@ class Page:
 
 
 def figure(name: str, svg: str, description: str, caption: str) -> str:
-    """Make the HTML of a picture from the text of its SVG file; the other arguments are as in ``Picture``."""
+    """Make a picture's HTML from its SVG text; the other arguments are as in ``Picture``."""
     image = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     image = re.sub(r'(id="|href="#|url\(#)', rf"\g<1>{name}-", image)  # ids must be unique on the page
     image = image.replace("<svg ", f'<svg role="img" aria-label="{escape(description, quote=True)}" ', 1)
@@ -96,12 +96,12 @@ def figure(name: str, svg: str, description: str, caption: str) -> str:
 
 
 def table(heading: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "") -> str:
-    """Make the HTML of a table; a wide one scrolls sideways.
+    """Make a table's HTML; a wide table scrolls sideways.
 
     Args:
-        heading: titles of the columns; empty for a table without a head.
+        heading: the column titles; empty for a table without a head.
         rows: the cells as plain text, in which ``**text**`` becomes bold.
-        kind: class of the table in the style sheet.
+        kind: the table's class in the style sheet.
     """
 
     def text(cell: str) -> str:
@@ -114,22 +114,22 @@ def table(heading: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "")
 
 
 def details(summary: str, content: str) -> str:
-    """Fold HTML away behind ``summary``, a line of plain text."""
+    """Fold HTML away behind ``summary``, a plain-text line."""
     return f"<details><summary>{escape(summary)}</summary>{content}</details>"
 
 
 def sentences(texts: Iterable[str], kind: str = "") -> str:
-    """Join sentences, plain text, into an HTML paragraph; return an empty text if there are none.
+    """Join plain-text sentences into an HTML paragraph; return an empty text if there are none.
 
     Args:
         texts: the sentences.
-        kind: class of the paragraph in the style sheet.
+        kind: the paragraph's class in the style sheet.
     """
     text = escape(" ".join(texts))
     return f'<p class="{kind}">{text}</p>' if text else ""
 
 
 def key_figures(facts: Iterable[tuple[str, str]]) -> str:
-    """Make the HTML of a few figures in large type, from pairs of a value and its meaning."""
+    """Make the HTML for a few figures in large type, from pairs of a value and its meaning."""
     cells = "".join(f"<div><b>{escape(value)}</b><span>{escape(what)}</span></div>" for value, what in facts)
     return f'<div class="key">{cells}</div>'

@@ -1,4 +1,4 @@
-"""Draw the pictures of a run; ``save_figure`` writes a figure as PNG and SVG."""
+"""Draw a run's pictures; ``save_figure`` writes a figure as PNG and SVG."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -41,7 +41,7 @@ _DARK_STYLE = "".join(
 )
 
 Size = tuple[float, float]
-NARROW: Size = (4.8, 3.6)  # inches; letters stay readable at the width of a telephone
+NARROW: Size = (4.8, 3.6)  # inches; letters stay readable on a telephone's screen
 
 
 def new_figure(size: Size = NARROW, ratios: Sequence[float] = (1,)) -> tuple[Figure, Any]:
@@ -52,7 +52,7 @@ def new_figure(size: Size = NARROW, ratios: Sequence[float] = (1,)) -> tuple[Fig
         ratios: relative heights of the axes, from the top.
 
     Returns:
-        The figure; and its axes, an array if ``ratios`` has more than one entry.
+        The figure and its axes; an array of axes if ``ratios`` has more than one entry.
     """
     with mpl.rc_context({"font.size": 11, "axes.spines.top": False, "axes.spines.right": False}):
         figure = Figure(figsize=size, dpi=150, layout="constrained")
@@ -74,7 +74,7 @@ def whole_numbers(*axes: Any) -> None:
 def save_figure(figure: Figure, folder: Path, name: str) -> str:
     """Write ``name.png`` and ``name.svg``; return the SVG text, which is the same for the same figure.
 
-    The SVG has light and dark colours, and shows those that its reader prefers.
+    The SVG has light and dark colours, and shows the ones that its reader prefers.
 
     Raises:
         OSError: a file can't be written.
@@ -98,14 +98,14 @@ def plot_metric(
     snapshot_range: tuple[int, int] | None,
     statistics: str,
 ) -> Figure:
-    """Draw a metric over epochs: stage 1, and stage 2 from the epoch at which it began.
+    """Draw a metric over epochs: for stage 1, and for stage 2 from the epoch at which it began.
 
     Args:
         metric: the metric; a fraction is drawn in percent.
         plain: epoch -> value.
         stage_2: the same for stage 2, from the epoch at which it began; may be empty.
         snapshot_range: the first and the last epoch with a snapshot; None if not known.
-        statistics: the kind of BatchNorm statistics of both curves, for their labels.
+        statistics: the kind of BatchNorm statistics behind both curves, for their labels.
     """
     figure, axes = new_figure()
     label, factor = metric.axis
@@ -128,7 +128,7 @@ def plot_metric(
 def epochs_beyond_axis(
     metric: Metric, plain: Mapping[int, float], stage_2: Mapping[int, float], snapshot_range: tuple[int, int] | None
 ) -> list[int]:
-    """Return the epochs of stage 1 that ``plot_metric``, given the same arguments, draws outside its axis."""
+    """Return the stage 1 epochs that ``plot_metric``, given the same arguments, leaves outside its axis."""
     low, high = _axis(metric, plain, stage_2, snapshot_range)
     return [epoch for epoch, value in plain.items() if not low <= value <= high]
 
@@ -136,10 +136,10 @@ def epochs_beyond_axis(
 def _axis(
     metric: Metric, plain: Mapping[int, float], stage_2: Mapping[int, float], snapshot_range: tuple[int, int] | None
 ) -> tuple[float, float]:
-    """Return the lowest and the highest value of a metric's axis.
+    """Return the lowest and the highest value on a metric's axis.
 
-    The first epochs, or one collapse, would flatten the rest of the curve. So the axis leaves out the epochs before the
-    first snapshot, and of the others the worst tenth, where they are far off.
+    The first epochs, or a single collapse, would flatten the rest of the curve. So the axis leaves out the epochs
+    before the first snapshot, and the worst tenth of the others if they are far off.
     """
     first = snapshot_range[0] if snapshot_range else 0
     late = [value for epoch, value in plain.items() if epoch >= first] or list(plain.values())
@@ -152,11 +152,11 @@ def _axis(
 
 
 def plot_losses(stage_1: tuple[np.ndarray, np.ndarray], stage_2: tuple[np.ndarray, np.ndarray]) -> Figure:
-    """Draw the training loss over epochs: that of stage 1, and from the epoch at which it began, that of stage 2.
+    """Draw the training loss over epochs: for stage 1, and for stage 2 from the epoch at which it began.
 
     Args:
         stage_1: epochs (n,) and losses (n,); may be empty.
-        stage_2: the same; an epoch may be a fraction, after one of many steps.
+        stage_2: the same; for a step within an epoch, the epoch is a fraction.
     """
     figure, axes = new_figure()
     axes.plot(*stage_1, "o-", color=PLAIN, lw=1, ms=2, label="stage 1, last step of each epoch")
@@ -181,7 +181,7 @@ def plot_spectrum(fractions: np.ndarray) -> Figure:
     """Draw the fraction of the snapshots' variance along each direction, and the running sum of these fractions.
 
     Args:
-        fractions: (k,), between 0 and 1, from the first principal direction on.
+        fractions: (k,), between 0 and 1, in the order of the principal directions.
     """
     figure, axes = new_figure()
     numbers = np.arange(1, len(fractions) + 1)
@@ -201,7 +201,7 @@ class PlanePoints(NamedTuple):
 
 
 class PlaneView(NamedTuple):
-    """The loss in the plane through three points, and the positions of other points.
+    """The loss in the plane through three points, and where other points lie.
 
     The plane's origin is stage 2's start; its first direction leads to stage 2's last weights.
     """
@@ -211,14 +211,14 @@ class PlaneView(NamedTuple):
     loss: np.ndarray  # (n, n); row i belongs to second[i], column j to first[j]
     n_images: int  # samples that the loss was evaluated on
     batch_norm: bool  # whether the network has BatchNorm
-    third: str  # name of the third point, as in a result
+    third: str  # the third point's name, as in a result
     corners: np.ndarray  # stage 2's start and last weights, and the third point, (3, 2)
-    snapshots: PlanePoints  # those of stage 1, in order
+    snapshots: PlanePoints  # stage 1's, in order
     epochs: PlanePoints  # the ends of stage 2's epochs but the last, in order; may be empty
 
 
 def plot_plane(view: PlaneView) -> Figure:
-    """Draw the loss, as the difference from its lowest, and both stages; points off the plane are hollow."""
+    """Draw the loss, as the difference from its lowest value, and both stages; points off the plane are hollow."""
     figure, axes = new_figure((4.8, 5.2))
     loss = np.where(np.isfinite(view.loss), view.loss, np.nan)
     above = loss - np.nanmin(loss)
@@ -255,17 +255,17 @@ def plot_plane(view: PlaneView) -> Figure:
 
 
 def distances(values: np.ndarray) -> str:
-    """Format the range of some distances, such as ``0.52 to 3.1``, or ``0.52`` if they look equal."""
+    """Format the range that distances span, such as ``0.52 to 3.1``, or ``0.52`` if they look equal."""
     return " to ".join(dict.fromkeys(f"{value:.2g}" for value in (values.min(), values.max())))
 
 
 def plot_curve(
     curves: Mapping[str, Sequence[Mapping[str, Any]]], metric: Metric = ACCURACY, size: Size = NARROW
 ) -> Figure:
-    """Draw the metric on test over passes, one line for each method, with the spread over seeds as a band.
+    """Draw the test metric over passes, one line per method, with the spread over seeds as a band.
 
     Args:
-        curves: name -> points in the order of ``passes``; ``test_reestimated`` of each has ``mean`` and ``spread``.
+        curves: name -> points in the order of ``passes``; each one's ``test_reestimated`` has ``mean`` and ``spread``.
         metric: the metric.
         size: size in inches, without the legend.
     """

@@ -1,4 +1,4 @@
-"""Write the page of a run: verdict, candidates, pictures with captions, and configuration."""
+"""Write a run's page: verdict, candidates, pictures with captions, and configuration."""
 
 import json
 import math
@@ -30,11 +30,11 @@ PAGE = "report.html"
 
 
 def make_report_folder(out: Path, command: str) -> None:
-    """Make the folder of a report, or take that of an earlier report, whose files the new ones replace.
+    """Make a report's folder, or take an earlier report's folder, in which new files replace the old ones.
 
     Args:
         out: the folder.
-        command: the command that makes the report, for the page of one that was not finished.
+        command: the command that makes the report; an unfinished report's page names it.
 
     Raises:
         ConfigError: the folder holds files but no report, or can't be made.
@@ -45,18 +45,18 @@ def make_report_folder(out: Path, command: str) -> None:
         if not (out / PAGE).exists():
             if other := next((path for path in out.iterdir() if not is_temporary(path.name)), None):
                 raise ConfigError(f"--out is {str(out)!r}, which holds {other.name} and no report; name another folder")
-            # The page marks the folder as a report's, even if this process is killed before the report is complete.
+            # The page marks the folder as a report, even if this process is killed before the report is complete.
             atomic_write(out / PAGE, f"This report is being made, or was not finished. To make it: {escape(command)}\n")
 
 
 def write_report(
     out: Path, run: StageTwoRecord, plane: PlaneView | None = None, classes: ClassView | None = None
 ) -> Path:
-    """Write ``report.html`` of a finished stage 2, and each picture as PNG and SVG.
+    """Write ``report.html`` for a finished stage 2, and each picture as PNG and SVG.
 
     Args:
-        out: folder made by ``make_report_folder``; files of an earlier report are replaced one by one.
-        run: contents of the run's files.
+        out: folder made by ``make_report_folder``; an earlier report's files are replaced one by one.
+        run: what the run's files hold.
         plane: data for the picture of the loss surface; None to leave it out.
         classes: how the network to use does on each class; None to leave it out.
 
@@ -86,7 +86,7 @@ def write_report(
 
 
 def write_stage_1_report(out: Path, run: StageOneRecord, settings: StageOneConfig) -> Path:
-    """Write ``report.html`` of a stage 1, finished or not, and each picture as PNG and SVG.
+    """Write ``report.html`` for a stage 1, finished or not, and each picture as PNG and SVG.
 
     Args:
         out, run: as for ``write_report``.
@@ -151,13 +151,13 @@ def _summary(run: StageTwoRecord) -> str:
 
 
 def _when(path: Path) -> str:
-    """Format the date and time of a file's last change."""
+    """Format the date and time at which a file last changed."""
     time = datetime.fromtimestamp(path.stat().st_mtime)
     return f"{time.day} {time:%B %Y, %H:%M}"
 
 
 def _add_choices(page: Page, result: StageTwoResult) -> None:
-    """Add the candidates of each choice by ``val``, with the cost of choosing."""
+    """Add the candidates in each choice by ``val``, with the cost of choosing."""
     parts = []
     metric = result.main.metric
     for what, heading in (("kept", "What stage 2 could have kept"), (AVERAGE, "Averages of the snapshots")):
@@ -191,7 +191,7 @@ def _add_choices(page: Page, result: StageTwoResult) -> None:
 
 
 def _add_curves(page: Page, run: StageOneRecord | None, metric: Metric, stage_2: StageTwoRecord | None) -> None:
-    """Add the curves of both stages' metric and training loss; a stage that is not there is left out."""
+    """Add both stages' metric and training-loss curves; a stage that is not there is left out."""
     pictures = [] if run is None else _metric_picture(run, metric, stage_2)
     losses_1 = (column(run.epochs, "epoch"), column(run.epochs, "loss")) if run else (np.empty(0), np.empty(0))
     losses_2 = stage_2.losses() if stage_2 else (np.empty(0), np.empty(0))
@@ -209,7 +209,7 @@ def _add_curves(page: Page, run: StageOneRecord | None, metric: Metric, stage_2:
 
 
 def _metric_picture(run: StageOneRecord, metric: Metric, stage_2: StageTwoRecord | None) -> list[Picture]:
-    """Draw the curve of both stages' metric; return no picture if stage 1 has not measured it."""
+    """Draw both stages' metric curves; return no picture if stage 1 has not measured the metric."""
     plain, later, statistics = on_equal_terms(run, stage_2, metric)
     if not plain:
         return []
@@ -235,7 +235,7 @@ def _metric_picture(run: StageOneRecord, metric: Metric, stage_2: StageTwoRecord
 
 
 def _averages_table(run: StageOneRecord) -> str:
-    """Make the HTML of the measurements of ``stop: averaged``; empty if there are none."""
+    """Make the HTML for the measurements by ``stop: averaged``; empty if there are none."""
     rows = []
     for one in run.average_records:
         loss = f"{one['averaged_loss']:.4f} ± {one['averaged_standard_error']:.4f}"
@@ -280,7 +280,7 @@ def _add_plane(page: Page, plane: PlaneView) -> None:
 
 
 def _add_configuration(page: Page, sources: Mapping[str, str], stages: Mapping[str, Path]) -> None:
-    """Add the run's sources, the package versions of its last stage, and each stage's configuration."""
+    """Add the run's sources, its last stage's package versions, and each stage's configuration."""
     versions = json.loads(read_regular(list(stages.values())[-1] / VERSIONS))
     texts = [
         details(f"Configuration of {stage} ({path})", f"<pre>{escape(read_regular(path).decode())}</pre>")

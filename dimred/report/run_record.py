@@ -1,4 +1,4 @@
-"""Read the files of a run for a report."""
+"""Read a run's files for a report."""
 
 import logging
 from dataclasses import dataclass
@@ -36,14 +36,14 @@ _SECONDS = ("seconds", "evaluation_seconds", "averaged_seconds")  # keys of an e
 
 @dataclass(frozen=True)
 class StageOneRecord:
-    """The files of a stage 1 run, finished or not."""
+    """What the files of a stage 1 run hold, finished or not."""
 
     folder: Path
-    epochs: list[dict[str, Any]]  # its metrics, one record an epoch; at least one
-    snapshots: CheckpointSeries | None  # those that existed when it was read; None before the first
+    epochs: list[dict[str, Any]]  # its metrics, one record per epoch; at least one
+    snapshots: CheckpointSeries | None  # those that existed when the run was read; None before the first
 
     def by_epoch(self, metric: Metric, kind: str) -> dict[int, float]:
-        """Return epoch -> value of a metric, without the epochs after which it was not measured.
+        """Return epoch -> a metric's value, without the epochs after which it was not measured.
 
         Args:
             metric: the metric.
@@ -54,16 +54,16 @@ class StageOneRecord:
 
     @property
     def average_records(self) -> list[dict[str, Any]]:
-        """Return the records of epochs after which ``stop: averaged`` measured an average of the snapshots."""
+        """Return the records of the epochs after which ``stop: averaged`` measured an average of the snapshots."""
         return [record for record in self.epochs if "averaged_loss" in record]
 
     def stopping_passes(self, until_epoch: int) -> float:
-        """Return the cost of ``stop: averaged`` until an epoch, in passes as ``StageTwoResult.passes``."""
+        """Return what ``stop: averaged`` cost until an epoch, in passes as in ``StageTwoResult.passes``."""
         until = [record for record in self.epochs if record["epoch"] <= until_epoch]
         return FORWARD * sum(record.get("averaged_forward_passes", 0.0) for record in until)
 
     def seconds_until(self, epoch: int) -> float:
-        """Return the wall seconds of training, evaluation and measuring averages until the end of an epoch."""
+        """Return the wall seconds spent on training, evaluating and measuring averages until the end of an epoch."""
         until = [record for record in self.epochs if record["epoch"] <= epoch]
         return float(sum(record.get(part) or 0.0 for record in until for part in _SECONDS))
 
@@ -73,7 +73,7 @@ class StageOneRecord:
         return int(self.epochs[-1]["epoch"])
 
     def snapshot_epochs(self, basis: SubspaceBasis | None = None) -> list[int]:
-        """Return the epochs of the snapshots that exist, oldest first, or only of those that a basis was made from."""
+        """Return the existing snapshots' epochs, oldest first, or only those that a basis was made from."""
         entries = self.snapshots.entries if self.snapshots else ()
         files = None if basis is None else {source.file for source in basis.snapshots}
         return [entry.epoch for entry in entries if files is None or entry.file in files]
@@ -81,8 +81,8 @@ class StageOneRecord:
     def variance_fractions(self) -> np.ndarray | None:
         """Return the fraction of the variance along each principal direction, (N - 1,) for N snapshots.
 
-        None if there are fewer than two snapshots, if all of them are equal, or, with a warning in the log, if one
-        can't be read, because stage 1 is still running and has removed it.
+        None if there are fewer than two snapshots, if all are equal, or, with a warning in the log, if one can't be
+        read because the running stage 1 has removed it.
         """
         if self.snapshots is None or len(self.snapshots) < 2:
             return None
@@ -97,15 +97,15 @@ class StageOneRecord:
 
 @dataclass(frozen=True)
 class StageTwoRecord:
-    """The files of a finished stage 2 run."""
+    """What the files of a finished stage 2 run hold."""
 
     folder: Path
     config: StageTwoConfig
-    result: StageTwoResult  # of result.json
+    result: StageTwoResult  # from result.json
     method: MethodReport  # what its method recorded
-    basis: SubspaceBasis | None  # that it searched in; None without one, or if its file no longer exists
+    basis: SubspaceBasis | None  # the basis that it searched in; None without one, or if its file no longer exists
     stage_1: StageOneRecord | None  # the run that it began from; None if that no longer exists
-    missing_sources: tuple[str, ...]  # of data, weights and basis; a report adds checkpoints of the run itself
+    missing_sources: tuple[str, ...]  # out of data, weights and basis; a report adds the run's own checkpoints
 
     @property
     def metric(self) -> Metric:
@@ -113,7 +113,7 @@ class StageTwoRecord:
         return self.result.main.metric
 
     def by_point(self, kind: str) -> dict[int, float]:
-        """Return epoch of stage 2 -> main metric where it was finite, with the start as epoch 0.
+        """Return stage 2 epoch -> main metric where it was finite, with the start as epoch 0.
 
         Args:
             kind: with which BatchNorm statistics it was measured, ``AS_TRAINED`` or ``REESTIMATED``.
@@ -126,7 +126,7 @@ class StageTwoRecord:
 
     @property
     def stage_1_epochs(self) -> int:
-        """Return the epoch of stage 1 at which stage 2 began, or 0 if it is not known."""
+        """Return the stage 1 epoch at which stage 2 began, or 0 if it is not known."""
         of_name = epochs_of_checkpoint(Path(str(self.result.sources["weights"])))
         if of_name is not None:
             return of_name.epoch
@@ -134,13 +134,13 @@ class StageTwoRecord:
 
     @property
     def final_weights(self) -> Path:
-        """Return the path of the network to use, or of the folder that it was in if the file no longer exists."""
+        """Return the path of the network to use, or of the folder that it was in if the file is gone."""
         folder = self.folder / STAGE_2_CHECKPOINTS
         return next(folder.glob("*-final.ckpt"), folder)
 
     @property
     def checkpoints(self) -> dict[str, Path]:
-        """Return the checkpoints of stage 2's points but the last, by their names in the result; {} if one is gone."""
+        """Return the checkpoints of all stage 2 points but the last, by name in the result; {} if one is gone."""
         endings = {point: f"{point}_*" if point.isdecimal() else point for point in self.result.main.by_point}
         del endings[FINAL]
         folder = self.folder / STAGE_2_CHECKPOINTS
@@ -148,7 +148,7 @@ class StageTwoRecord:
         return {point: paths[0] for point, paths in files.items()} if all(files.values()) else {}
 
     def losses(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the epoch, counted from the beginning of stage 1, and the training loss of each of n records.
+        """Return the epoch, counted from stage 1's beginning, and the training loss from each of n records.
 
         Returns:
             Epochs and losses, float64 (n,) each, see ``MethodReport.losses``.
@@ -160,7 +160,7 @@ class StageTwoRecord:
 def on_equal_terms(
     stage_1: StageOneRecord, stage_2: StageTwoRecord | None, metric: Metric
 ) -> tuple[dict[int, float], dict[int, float], str]:
-    """Return the metric over the epochs of both stages, all with the same kind of BatchNorm statistics.
+    """Return the metric over both stages' epochs, all with the same kind of BatchNorm statistics.
 
     Args:
         stage_1: a stage 1.
@@ -169,8 +169,8 @@ def on_equal_terms(
 
     Returns:
         Epoch -> value for stage 1; the same for stage 2, whose epochs continue stage 1's; and a description of the
-        statistics, which are re-estimated ones if both stages measured with them. It is empty if none of them did, as
-        for a network without BatchNorm.
+        statistics, which are re-estimated if both stages measured with them. It is empty if neither did, as for a
+        network without BatchNorm.
     """
     reestimate = [bool(stage_1.by_epoch(metric, REESTIMATED))]
     if stage_2 is not None:
@@ -188,11 +188,11 @@ def read_stage_1(checkpoints: Path) -> StageOneRecord:
     """Read a stage 1 run, which may still be training.
 
     Args:
-        checkpoints: the run's folder of checkpoints, such as ``device0_stage_1/checkpoint_stage_1``.
+        checkpoints: the run's checkpoint folder, such as ``device0_stage_1/checkpoint_stage_1``.
 
     Raises:
         RunError: the metrics beside ``checkpoints`` are missing or damaged.
-        ConfigError: the run has not finished an epoch.
+        ConfigError: the run has not yet finished an epoch.
         SeriesError: its snapshots are not a readable series.
     """
     folder = checkpoints.parent
@@ -200,7 +200,7 @@ def read_stage_1(checkpoints: Path) -> StageOneRecord:
     epochs = list(numbered_records(folder / METRICS, "epoch"))
     if not epochs:
         raise ConfigError(f"{str(folder)!r} has not finished an epoch; there is nothing to report")
-    has_snapshots = any(snapshots.glob("*-*_*.*"))  # the folder exists before its first snapshot
+    has_snapshots = any(snapshots.glob("*-*_*.*"))  # the folder exists before the first snapshot
     return StageOneRecord(folder, epochs, CheckpointSeries.open(snapshots) if has_snapshots else None)
 
 
@@ -224,7 +224,7 @@ def read_stage_2(folder: Path) -> StageTwoRecord:
     method = report_of(folder, config, result)
     sources = {name: Path(source) for name, source in result.sources.items() if source}
     there = {name: source for name, source in sources.items() if source.exists()}
-    # Another stage 1, or another basis, may have been written in the place of the one that this stage 2 had.
+    # Another stage 1 or basis may have replaced the one that this stage 2 had.
     if "weights" in there and arrays_digest(read_checkpoint(there["weights"])) != result.digests["WEIGHTS"]:
         del there["weights"]
     basis = load_basis(there["basis"]) if result.basis and "basis" in there else None

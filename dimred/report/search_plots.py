@@ -1,4 +1,4 @@
-"""Draw the pictures of a search: each step's gain, the distance it moved, and its position in the subspace."""
+"""Draw a search's pictures: each step's gain, the distance it moved, and its position in the subspace."""
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -7,13 +7,13 @@ from dimred.report.plots import AVERAGE, LIGHT, PLAIN, REJECTED, STAGE_2, legend
 from dimred.report.search_steps import FAILURES, SearchSteps
 from dimred.report.trend import MOST_POINTS, draw_trend, places_to_draw
 
-_FAILURE_MARKS = (("x", PLAIN), ("^", REJECTED))  # marker and colour of each of ``FAILURES``
-_FARTHEST = (STAGE_2, AVERAGE, "#009E73", REJECTED)  # colours of the directions that are named
+_FAILURE_MARKS = (("x", PLAIN), ("^", REJECTED))  # marker and colour for each of ``FAILURES``
+_FARTHEST = (STAGE_2, AVERAGE, "#009E73", REJECTED)  # colours for the directions that are named
 _STEP = "step of stage 2"
 
 
 def plot_gains(steps: SearchSteps) -> Figure:
-    """Draw the gain of each step, the accepted t, and the number of trials; failed steps are marked at t = 0."""
+    """Draw each step's gain, accepted t and number of trials; failed steps are marked at t = 0."""
     figure, (upper, middle, lower) = new_figure((4.8, 5.6), ratios=(1.6, 1.2, 1))
     numbers = steps["step"]
     sizes = steps["step_size"]
@@ -35,7 +35,7 @@ def plot_gains(steps: SearchSteps) -> Figure:
 
 
 def plot_movement(steps: SearchSteps) -> Figure:
-    """Draw how far each step moves inside and outside the subspace, and the distances up to each step."""
+    """Draw how far each step moves inside and outside the subspace, and how far all steps so far have moved."""
     figure, (upper, lower) = new_figure((4.8, 4.8), ratios=(1, 1.2))
     numbers = steps["step"]
     places = places_to_draw(len(steps))
@@ -60,12 +60,12 @@ def plot_movement(steps: SearchSteps) -> Figure:
 
 
 def _positive(values: np.ndarray) -> np.ndarray:
-    """Return the values with NaN in place of those that a logarithmic axis can't show."""
+    """Return the values, with NaN for those that a logarithmic axis can't show."""
     return np.where(values > 0, values, np.nan)
 
 
 def plot_coordinates(steps: SearchSteps) -> Figure:
-    """Draw how far the search has moved along each direction; the directions along which it ends farthest are named."""
+    """Draw how far the search has moved along each direction, and name the directions along which it ends farthest."""
     figure, axes = new_figure()
     farthest = np.argsort(-np.abs(steps.coordinates[-1]), kind="stable")[: len(_FARTHEST)]
     others = np.delete(steps.coordinates, farthest, axis=1)

@@ -1,4 +1,4 @@
-"""The steps of a search, and the part of a run's page that is about them."""
+"""A search's steps, and the part of a run's page about them."""
 
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,14 @@ from dimred.run_files.run_names import METRICS, RESULT
 
 
 class SearchReport(MethodReport):
-    """The report of a search, which has a record for each step.
+    """A search's report; it has one record per step.
 
     Attributes:
         steps: the steps.
     """
 
     def read(self, folder: Path) -> None:
-        """Read the records of the steps, and check that none is missing."""
+        """Read the steps' records, and check that none is missing."""
         path = folder / METRICS
         n_steps = self.result.steps
         self.steps = collect_steps(numbered_records(path, "step"), n_steps)
@@ -44,18 +44,18 @@ class SearchReport(MethodReport):
         return self.steps["step"] * self.result.epochs / self.result.steps, self.steps["loss"]
 
     def losses_caption(self) -> str:
-        """Say which of the losses of a step is drawn."""
+        """Say which of a step's losses is drawn."""
         return f" In stage 2, it is the loss before each step. {trend_in_words(len(self.steps))}"
 
     def facts(self) -> list[tuple[str, str]]:
-        """Return how many steps were accepted, and the dimensions of the subspace."""
+        """Return how many steps were accepted, and the subspace's number of dimensions."""
         return [
             (f"{self.result.totals['accepted_steps']} of {self.result.steps}", "steps accepted"),
             (f"{self._basis['n_components']} of {self._basis['n_weights']:,}", "dimensions searched"),
         ]
 
     def add_sections(self, page: Page) -> None:
-        """Add a section with the pictures of the steps."""
+        """Add a section with the steps' pictures."""
         result = self.result
         steps = self.steps
         words = trend_in_words(len(steps))

@@ -1,4 +1,4 @@
-"""The steps of a search, which may be a million, as columns of numbers."""
+"""A search's steps, perhaps a million, as columns of numbers."""
 
 from array import array
 from collections.abc import Iterable, Mapping
@@ -10,7 +10,7 @@ import numpy as np
 from dimred.report.trend import places_to_draw
 
 _KEYS = ("step", "loss", "loss_after", "step_size", "n_trials", "captured_fraction", "moved_inside", "moved_outside")
-# Outcome of a step without an accepted trial -> it in words.
+# Outcome of a step without an accepted trial -> the outcome in words.
 FAILURES = {
     "no_decrease": "found no trial that lowers the loss enough",
     "non_finite_gradient": "skipped, because loss or gradient was not finite",
@@ -19,12 +19,12 @@ FAILURES = {
 
 @dataclass(frozen=True)
 class SearchSteps:
-    """The steps of a search.
+    """A search's steps.
 
     Attributes:
-        numbers: key of a record -> its value in each of the n steps, (n,) float64, NaN for None; and for each of
+        numbers: record key -> its value in each of the n steps, (n,) float64, NaN for None; and for each of
             ``FAILURES`` whether it was the step's outcome, 1 or 0.
-        points: numbers of steps that are evenly spaced, from 0, the start, to the last; (m,).
+        points: evenly spaced step numbers, from 0, the start, to the last; (m,).
         coordinates: subspace coordinates after the steps ``points``, relative to the start; (m, k) float64.
     """
 
@@ -40,12 +40,12 @@ class SearchSteps:
 
     @property
     def gains(self) -> np.ndarray:
-        """Return f(w) - f(w + t d) of each step on its own batch, (n,): 0 without an accepted trial; may be NaN."""
+        """Return f(w) - f(w + t d) for each step on its batch, (n,): 0 without an accepted trial; may be NaN."""
         return self["loss"] - self["loss_after"]
 
 
 def collect_steps(records: Iterable[Mapping[str, Any]], n_steps: int) -> SearchSteps:
-    """Collect the columns from the records of a search one by one, in 88 bytes a step.
+    """Collect the columns from a search's records one by one, in 88 bytes per step.
 
     Args:
         records: the steps' records in order, see ``SearchResult.record``.

@@ -1,4 +1,4 @@
-"""Draw the values of many steps, as points or a band, with their running mean, so that the trend can be seen."""
+"""Draw values over many steps, as points or a band, with their running mean, to show the trend."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -6,17 +6,17 @@ from typing import Any
 import numpy as np
 
 MOST_POINTS = 300  # drawn one by one; more make a cloud, and a large file
-_N_WINDOWS = 150  # of a band
+_N_WINDOWS = 150  # in a band
 _BAND = (10, 90)  # percentiles
 
 
 def column(records: Sequence[Mapping[str, Any]], key: str) -> np.ndarray:
-    """Return the values of one key in records of metrics, float64 (n,), with NaN for None."""
+    """Return one key's values in metrics records, float64 (n,), with NaN for None."""
     return np.array([np.nan if record[key] is None else record[key] for record in records], np.float64)
 
 
 def mean_width(n_values: int) -> int:
-    """Return how many values one running mean of n values includes: an odd number, about n / 15, at least 5."""
+    """Return how many of n values each running mean includes: an odd number, about n / 15, at least 5."""
     return max(5, n_values // 15 | 1)
 
 
@@ -25,7 +25,7 @@ def running_mean(values: np.ndarray, width: int, places: Iterable[int]) -> np.nd
 
         mean_i = sum of finite values_j / their number,   |i - j| <= width // 2
 
-    Each window is summed by itself: a difference of running sums would lose all digits behind one huge value.
+    Each window is summed separately: a difference between running sums would lose all digits after one huge value.
 
     Args:
         values: (n,).
@@ -46,11 +46,11 @@ def band(numbers: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarra
     """Return where the middle 80 % of the values lie, window by window.
 
     Args:
-        numbers: numbers of the steps, (n,), increasing.
-        values: values of the steps, (n,); those that are not finite are left out.
+        numbers: the steps' numbers, (n,), increasing.
+        values: the steps' values, (n,); those that are not finite are left out.
 
     Returns:
-        The windows' mean numbers, and the 10th and the 90th percentile of their finite values, each (m,).
+        The windows' mean step numbers, and the 10th and 90th percentiles of their finite values, each (m,).
     """
     windows = []
     for window in np.array_split(np.arange(len(values)), _N_WINDOWS):
@@ -62,16 +62,16 @@ def band(numbers: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 
 def draw_trend(axes: Any, numbers: np.ndarray, values: np.ndarray, colour: str, label: str = "") -> None:
-    """Draw the values of steps and their running mean.
+    """Draw the steps' values and their running mean.
 
-    Up to ``MOST_POINTS`` values are points; more are a band, in which the middle 80 % of neighbouring values lie.
+    Up to ``MOST_POINTS`` values are drawn as points, more as a band that holds the middle 80 % of neighbouring values.
 
     Args:
-        axes: matplotlib's axes to draw on.
-        numbers: numbers of the steps, (n,), increasing.
+        axes: the matplotlib axes to draw on.
+        numbers: the steps' numbers, (n,), increasing.
         values: their values, (n,).
         colour: colour of points, band and line.
-        label: label of the running mean in a legend.
+        label: the running mean's label in a legend.
     """
     if len(values) <= MOST_POINTS:
         axes.plot(numbers, values, "o", color=colour, ms=2.5, mew=0, alpha=0.4)

@@ -12,15 +12,15 @@ def kept_in_words(result: StageTwoResult) -> str:
 
 
 def start_in_words(run: StageTwoRecord) -> str:
-    """Name the weights that stage 2 began with, by their epoch of stage 1 if that is known."""
+    """Name the weights that stage 2 began with, by their stage 1 epoch if that is known."""
     return f"stage 1 after epoch {run.stage_1_epochs}" if run.stage_1_epochs else "the weights that it began with"
 
 
 def run_verdict(run: StageTwoRecord, split: str) -> list[str]:
-    """Return sentences about which network to use, its metric, its gains over others, and its cost.
+    """Return sentences that say which network to use, its metric, its gains over others, and its cost.
 
     Args:
-        run: contents of the run's files.
+        run: what the run's files hold.
         split: the split that the metric was measured on.
     """
     result = run.result
@@ -57,15 +57,15 @@ def duration(seconds: float) -> str:
 
 
 def gain_text(difference: float, spread: float | None = None) -> str:
-    """Format the difference of two fractions in percentage points, such as ``1.20 points above``.
+    """Format the difference between two fractions in percentage points, such as ``1.20 points above``.
 
-    A negative difference is ``below``, and one of less than half a hundredth of a point ``level with``.
+    A negative difference is ``below``; one under half a hundredth of a point is ``level with``.
 
     Args:
         difference: a fraction minus the other.
         spread: standard deviation of the difference over the seeds, as a fraction; None without one.
     """
-    if abs(difference) < 0.00005:  # they are shown equal
+    if abs(difference) < 0.00005:  # the two look equal when rounded
         return "level with"
     error = "" if spread is None else f" ± {100 * spread:.2f}"
     return f"{100 * abs(difference):.2f}{error} points {'above' if difference > 0 else 'below'}"

@@ -1,4 +1,4 @@
-"""Attention whose dropout masks can be drawn again, in the place of MindSpore's, which draws them inside a function."""
+"""Attention whose dropout masks can be drawn again; MindSpore's attention draws them inside a function."""
 
 import copy
 
@@ -6,7 +6,7 @@ from mindspore import Tensor, nn, ops
 
 
 class ReplayableAttention(nn.Cell):
-    """``nn.MultiheadAttention`` with another dropout of the attention weights; arguments and results are the same.
+    """``nn.MultiheadAttention`` with another dropout for the attention weights; arguments and results are the same.
 
         softmax(Q K' / sqrt(d)) -> dropout -> times (V W' + b) -> output projection
 
@@ -14,14 +14,14 @@ class ReplayableAttention(nn.Cell):
     it computes everything.
 
     Args:
-        attention: the attention, which stays as it is. Its parameters are used, and keep their names.
+        attention: the attention; it is not changed. Its parameters are used under their own names.
         dropout: drops attention weights, (n, heads, queries, keys).
     """
 
     def __init__(self, attention: nn.MultiheadAttention, dropout: nn.Cell):
         super().__init__(auto_prefix=False)
         self.attention = copy.copy(attention)
-        # A copy of a cell shares the dictionary of its attributes, so the original would lose its dropout.
+        # A copied cell shares its attribute dictionary with the original, which would lose its dropout.
         object.__setattr__(self.attention, "__dict__", {**attention.__dict__, "dropout": 0.0})
         self.dropout = dropout
         self.add_flags_recursive(training=attention.training)
@@ -57,7 +57,7 @@ class ReplayableAttention(nn.Cell):
         return output, weights
 
     def _values(self, value: Tensor) -> Tensor:
-        """Return V W' + b of all keys, (keys, n, embed_dim), or (keys, embed_dim) of a single sample."""
+        """Return V W' + b for all keys, (keys, n, embed_dim), or (keys, embed_dim) for a single sample."""
         attention = self.attention
         n_outputs = attention.embed_dim
         if attention.batch_first and value.ndim == 3:

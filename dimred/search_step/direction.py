@@ -13,11 +13,11 @@ import numpy as np
 from dimred.errors import ConfigError, check_number
 
 _LARGEST_CONDITION = 1e12  # of H scaled to a unit diagonal; float64 keeps it positive definite up to here
-_SMALLEST_NORM = 1e-150  # of s and y; their squares must not underflow
+_SMALLEST_NORM = 1e-150  # for s and y, so that their squares don't underflow
 
 
 class Proposal(NamedTuple):
-    """A direction in the subspace, and the state that its rule has if the direction is followed.
+    """A direction in the subspace, and the rule's state if the step along it is accepted.
 
     Attributes:
         direction: d_k, (k,) float64.
@@ -42,7 +42,7 @@ class Proposal(NamedTuple):
 class Direction(Protocol):
     """A rule that chooses directions; ``SearchStep`` takes any object with these members.
 
-    Its states are immutable named tuples of arrays and numbers. A rejected step keeps the state it began with, so that
+    Its states are immutable named tuples of arrays and numbers. A rejected step keeps the state it began with, so
     nothing has to be undone.
     """
 
@@ -62,13 +62,13 @@ class Direction(Protocol):
 
         Args:
             proposal: the proposal that the step followed.
-            subspace_grad: g_k, (k,) float64, with which it was proposed.
+            subspace_grad: the g_k that the proposal was made from, (k,) float64.
             step_size: the accepted t.
         """
 
 
 class CurvatureState(NamedTuple):
-    """The memory of BFGS between steps.
+    """What BFGS remembers between steps.
 
     Attributes:
         inverse_hessian: H, (k, k) float64, symmetric positive definite.
@@ -88,18 +88,18 @@ class InverseBFGS:
 
     H <- (I - s y'/y's) H (I - y s'/y's) + s s'/y's   (Nocedal & Wright, Numerical Optimization, equation 6.17)
 
-    with s the last accepted step t d_k, and y the change of g_k from the batch of that step to the current one. A
-    pair is ignored if after it the condition number of H, scaled to a diagonal of ones, would exceed 1e12, because H
-    might then not stay positive definite in float64. H begins as I, whose scale is arbitrary: a direction is not scaled
-    until H has taken a pair.
+    where s is the last accepted step t d_k, and y is the change in g_k from that step's batch to the current one. A
+    pair is ignored if it would raise the condition number of H, scaled to a diagonal of ones, above 1e12, because H
+    might then not stay positive definite in float64. H begins as I, whose scale is arbitrary, so a direction is not
+    scaled until H has taken a pair.
 
     Args:
         n_components: k.
         initial_scaling: whether H = (y's / y'y) I before it takes its first pair (equation 6.20).
         min_cosine: the guard: a pair is used if y's > min_cosine |y| |s|. One update multiplies H's largest eigenvalue
-            by up to about 1 / min_cosine^2, and a noisy pair can come arbitrarily near to y's = 0. On a quadratic of
-            condition number c, y's >= |y| |s| 2 sqrt(c) / (1 + c), so that 0.01 refuses no true pair up to c = 39,000.
-            Where every gradient is of the same batch, pairs have no noise, and 1e-8 is enough.
+            by up to about 1 / min_cosine^2, and a noisy pair can come arbitrarily close to y's = 0. On a quadratic with
+            condition number c, y's >= |y| |s| 2 sqrt(c) / (1 + c), so 0.01 refuses no true pair up to c = 39,000.
+            If every gradient comes from the same batch, pairs have no noise, and 1e-8 is enough.
     """
 
     def __init__(self, n_components: int, initial_scaling: bool = False, min_cosine: float = 0.01):
@@ -112,7 +112,7 @@ class InverseBFGS:
         return CurvatureState(np.eye(self.n_components))
 
     def propose(self, state: CurvatureState, subspace_grad: np.ndarray) -> Proposal:
-        """Update H by the pair that this gradient completes, and propose -H g_k; see ``Direction``."""
+        """Update H with the pair that this gradient completes, and propose -H g_k; see ``Direction``."""
         curvature = math.nan
         pair_used = False
         if state.step_diff is not None and state.start_grad is not None:
@@ -144,7 +144,7 @@ class InverseBFGS:
 
 
 def cosine(step_diff: np.ndarray, grad_diff: np.ndarray) -> float:
-    """Return y's / (|y| |s|) for s, y (k,); -1 for a pair that is not finite, or too short to divide by its length."""
+    """Return y's / (|y| |s|) for s, y (k,); -1 if the pair is not finite, or too short to divide by its length."""
     grad_norm = float(np.linalg.norm(grad_diff))
     step_norm = float(np.linalg.norm(step_diff))
     if not (_SMALLEST_NORM < grad_norm < math.inf and _SMALLEST_NORM < step_norm < math.inf):
@@ -159,13 +159,13 @@ def initial_scale(step_diff: np.ndarray, grad_diff: np.ndarray) -> float:
 
 
 def bfgs_update(inverse_hessian: np.ndarray, step_diff: np.ndarray, grad_diff: np.ndarray) -> np.ndarray:
-    """Update H by a pair (equation 6.17), expanded so that it costs two outer products.
+    """Update H with a pair (equation 6.17), expanded so that it costs two outer products.
 
-    With |s| and |y| the lengths, s and y the vectors divided by them, and c = y's::
+    With the lengths |s| and |y|, the vectors s and y divided by them, and c = y's::
 
         H + (|s| / |y| + y'H y / c) / c s s' - (H y s' + s y'H) / c
 
-    Return the new H, (k, k), exactly symmetric. Short pairs don't underflow, because lengths are divided out first.
+    Return the new H, (k, k), exactly symmetric. Short pairs don't underflow, because the lengths are divided out first.
 
     Args:
         inverse_hessian: H, (k, k) symmetric.
@@ -208,11 +208,11 @@ def scaled_condition_number(matrix: np.ndarray) -> float:
 
 
 class MomentumState(NamedTuple):
-    """The memory of projected SGD between steps.
+    """What projected SGD remembers between steps.
 
     Attributes:
         velocity: v, (k,) float64.
-        n_steps: number of accepted steps so far, for which the schedule gives the next rate.
+        n_steps: number of accepted steps so far; the schedule maps it to the next rate.
     """
 
     velocity: np.ndarray
@@ -227,12 +227,12 @@ class ProjectedSGD:
 
     Args:
         n_components: k.
-        learning_rate: a number; a function of n, the number of accepted steps so far; or a list with one rate for each
-            accepted step, whose last one stays after that.
+        learning_rate: a number; a function of n, the number of accepted steps so far; or a list with one rate per
+            accepted step, whose last rate is kept from then on.
         momentum: 0 <= momentum < 1.
 
     Raises:
-        ConfigError: a function fails for 0, or, in any step, returns no number of at least 0.
+        ConfigError: a function fails for 0, or in any step returns something other than a number of at least 0.
     """
 
     def __init__(
@@ -244,7 +244,7 @@ class ProjectedSGD:
         self.momentum = momentum
 
     def _check_rate(self) -> None:
-        """Ask for the first rate, so that a function that gives none is refused before training begins."""
+        """Ask for the first rate, so that a function that gives none is refused before training starts."""
         try:
             self.rate(0)
         except ConfigError:
@@ -266,13 +266,13 @@ class ProjectedSGD:
         return Proposal(direction, float(subspace_grad @ direction), MomentumState(velocity, state.n_steps + 1))
 
     def follow(self, proposal: Proposal, subspace_grad: np.ndarray, step_size: float) -> MomentumState:
-        """Return the state in the proposal, which does not depend on the step size."""
+        """Return the proposal's state; it does not depend on the step size."""
         state: MomentumState = proposal.state
         return state
 
 
 def _schedule(learning_rate: float | Sequence[float] | Callable[[int], float]) -> Callable[[int], float]:
-    """Make a function that returns the rate of a step, by its number from 0."""
+    """Make a function from a step's number, from 0, to its rate."""
     if callable(learning_rate):
         return partial(_rate_of, learning_rate)
     rates = np.atleast_1d(learning_rate)

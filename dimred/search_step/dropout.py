@@ -1,4 +1,4 @@
-"""Replace dropout by cells whose masks can be drawn again, so that all losses of a search's step are comparable.
+"""Replace dropout with cells whose masks can be drawn again, so that a search step compares like with like.
 
 MindSpore's own Dropout keeps its random state inside the kernel, where nothing can rewind it. Here the mask is a
 function of a key and the element's index, a counter-based generator after Salmon et al. (Parallel Random Numbers: As
@@ -8,7 +8,7 @@ Easy as 1, 2, 3, 2011). Element i is kept if
 
 in signed 32-bit integers that wrap around. h is rounded to 24 bits before the shift, which truncates towards zero. q is
 the quadratic of RC6 (Rivest et al., 1998), whose high bits depend on all bits of x; G is 2^32 over the golden ratio.
-The key comes from the run's seed, the number of the step, the part of its batch, the cell, and the number of the call.
+The key comes from the run's seed, the step's number, the part of the batch, the cell, and the call's number.
 No correlation was found between elements up to 10^7 apart; further apart, correlations reach a few percent.
 """
 
@@ -23,14 +23,14 @@ from dimred.train_step.places import places
 
 _GOLDEN = 0x9E3779B9
 _KEY_STRIDE, _CALL_STRIDE = (int(np.array(stride, np.uint32).view(np.int32)) for stride in (0xC2B2AE35, 0x27D4EB2F))
-_PART_STRIDE = 0x9E3779B1  # so large that no part of a step shares its number with a step nearby
+_PART_STRIDE = 0x9E3779B1  # so large that no part of a step gets the number of a nearby step
 _SEED_STRIDE = 0x85EBCA77  # likewise for the runs' seeds
 _DROPOUTS = {nn.Dropout: 0, nn.Dropout1d: 1, nn.Dropout2d: 2, nn.Dropout3d: 3}  # how many last axes each drops whole
 
 
 @functools.cache
 def _number(name: str) -> Parameter:
-    """Return a number that all cells of the process share: the key, or the count of calls in this forward pass."""
+    """Return a number that all cells in the process share: the key, or the count of calls in this forward pass."""
     return Parameter(_wrapped(0), name=name, requires_grad=False)
 
 
@@ -41,8 +41,8 @@ class ReplayableDropout(nn.Cell):
 
     Args:
         p: fraction of the elements, or of the channels, set to zero, 0 <= p <= 1.
-        n_joint: number of last axes that are dropped as a whole, such as 2 for the channels of ``nn.Dropout2d``.
-        site: number of this cell among the network's dropout cells, so that no two share a mask.
+        n_joint: number of last axes that are dropped together, such as 2 for the channels of ``nn.Dropout2d``.
+        site: this cell's number among the network's dropout cells, so that no two share a mask.
     """
 
     def __init__(self, p: float, n_joint: int, site: int):
@@ -66,14 +66,13 @@ class ReplayableDropout(nn.Cell):
 
 
 def make_replayable(network: nn.Cell) -> bool:
-    """Replace every dropout cell of the network, in place, by one whose masks ``draw_masks`` determines.
+    """Replace every dropout cell in the network, in place, with one whose masks ``draw_masks`` determines.
 
-    An ``nn.MultiheadAttention`` with dropout, which has no cell for it, is replaced, too. One cell in two places
-    becomes two cells, each with its own masks. A user's class that inherits from one of these and has another
-    ``construct`` stays as it is.
+    ``nn.MultiheadAttention`` has no cell for its dropout; if it drops anything, it is replaced too. One cell in two
+    places becomes two cells, each with its own masks. A user's subclass with a different ``construct`` is left alone.
 
     Returns:
-        Whether the network has any.
+        Whether the network has any dropout.
     """
     cells = places(network)
     replayable = [place.cell for place in cells if isinstance(place.cell, ReplayableDropout)]  # of an earlier search
@@ -98,12 +97,12 @@ def draws_masks_inside(cell: nn.Cell) -> bool:
 
 
 def draw_masks(seed: int, step: int, part: int) -> None:
-    """Choose the masks of the next forward pass; the same numbers give the same masks.
+    """Choose the masks for the next forward pass; the same numbers give the same masks.
 
     Args:
-        seed: the seed of the run, the same on all ranks.
-        step: number of the step.
-        part: number of the part, over all ranks.
+        seed: the run's seed, the same on all ranks.
+        step: the step's number.
+        part: the part's number, counted over all ranks.
     """
     ops.assign(_number("key"), _wrapped(seed * _SEED_STRIDE + step + part * _PART_STRIDE))
     ops.assign(_number("calls"), _wrapped(0))
@@ -132,7 +131,7 @@ def _quadratic(x: Tensor) -> Tensor:
 
 @ops.constexpr
 def _indices(shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Return a column and a row whose sums are the elements' indices times G; all indices would be a large tensor."""
+    """Return a column and a row that add up to the elements' indices times G, without a large tensor of indices."""
     sizes = [int(np.prod(shape[:axis])) for axis in range(len(shape) + 1)]
     n_rows = min(sizes, key=lambda size: size + sizes[-1] // size)
     rows = np.arange(n_rows, dtype=np.uint64)[:, None] * (sizes[-1] // n_rows)

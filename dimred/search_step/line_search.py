@@ -8,8 +8,8 @@ from typing import NamedTuple, Protocol
 class LineFunction(Protocol):
     """The loss of a batch along a line, phi(t) = f(w + t d; B), as a line search sees it.
 
-    It counts the passes that it makes, so that a search may ask for as many values as it needs. phi(0) and phi'(0)
-    are known, and a value that was asked for before is not computed again.
+    It counts the passes that it makes, so a search may ask for as many values as it needs. phi(0) and phi'(0) are
+    known, and no value is computed twice.
 
     Attributes:
         is_scaled: whether the direction's length says how far to go, see ``Proposal``.
@@ -18,10 +18,10 @@ class LineFunction(Protocol):
     is_scaled: bool
 
     def loss(self, step_size: float) -> float:
-        """Return phi(t), which takes a forward pass."""
+        """Return phi(t); this takes a forward pass."""
 
     def slope(self, step_size: float) -> float:
-        """Return phi'(t), which takes a forward and a backward pass; then phi(t) is known, too."""
+        """Return phi'(t); this takes a forward and a backward pass, and phi(t) is known afterwards."""
 
     def moves(self, step_size: float) -> bool:
         """Return whether w + t d differs from w in the weights' precision."""
@@ -32,8 +32,8 @@ class LineSearchResult(NamedTuple):
 
     Attributes:
         accepted: whether a trial was accepted.
-        step_size: the accepted t, or 0.0 without one.
-        loss: loss at the accepted trial; without one, the loss at t = 0.
+        step_size: the accepted t; 0.0 if none was accepted.
+        loss: the loss at the accepted trial; if none was accepted, the loss at t = 0.
     """
 
     accepted: bool
@@ -52,13 +52,13 @@ class ArmijoBacktracking:
     """A backtracking search: it accepts the first t = rho^j, j = 0, 1, ..., with phi(t) < phi(0) + sigma t phi'(0).
 
     Armijo (1966); Nocedal & Wright, Numerical Optimization, algorithm 3.1. A trial whose loss is not finite is
-    rejected; no trial is made unless the slope is finite and negative. Along a direction that is not scaled the number
-    of trials has no cap: they go on until the weights no longer change.
+    rejected; no trial is made unless the slope is finite and negative. Along a direction that is not scaled, trials
+    have no cap: the search continues until the weights stop changing.
 
     Args:
         rho: factor by which a rejected step shrinks, 0 < rho < 1.
         sigma: fraction of the slope that the decrease must reach, 0 < sigma < 1.
-        max_trials: number of trials after which the search gives up, at least 1.
+        max_trials: the search gives up after this many trials, at least 1.
     """
 
     def __init__(self, rho: float, sigma: float, max_trials: int):
@@ -85,8 +85,8 @@ class ArmijoBacktracking:
 class FixedStep:
     """A search that takes t = 1 at any finite loss; the direction carries its own learning rate.
 
-    The trial costs a forward pass. It is needed because weights with a loss that is not finite have no finite gradient
-    either, so no later step could bring them back.
+    The trial costs a forward pass. It is needed because weights whose loss is not finite have no finite gradient, so
+    no later step could bring them back.
     """
 
     def search(self, line: LineFunction) -> LineSearchResult:

@@ -1,7 +1,7 @@
-"""The moves of a step: along a line in the subspace, and then outside the subspace.
+"""The moves that a step makes: along a line in the subspace, then outside the subspace.
 
-The line search knows nothing of the second move. Armijo's inequality holds at w + t d; the second move begins there,
-and can raise the loss. Unless it is off, every step that is not skipped makes it, whether a trial was accepted or not.
+The line search does not know about the second move. Armijo's inequality holds at w + t d; the second move starts there
+and can raise the loss. Unless it is off, every step that is not skipped makes it, whether or not a trial was accepted.
 """
 
 import math
@@ -43,7 +43,7 @@ class Line:
 
 
 class MoveOutside(Protocol):
-    """A move outside the subspace; ``SearchStep`` takes any object that has this method."""
+    """A move outside the subspace; ``SearchStep`` takes any object with this method."""
 
     def move(
         self, weights: Vectors, grad: Tensor, inside: Tensor, momentum: Tensor | None
@@ -75,7 +75,7 @@ class ResidualMomentum:
             momentum: m, (M,); None stands for 0.
 
         Returns:
-            The new m, which the search remembers, and the distance moved.
+            The new m, for the next call, and the distance moved.
         """
         before = [] if momentum is None else [(self._gamma, momentum)]
         new, square = weights.add(-self._alpha, (1.0, grad), (-1.0, inside), *before)
@@ -83,7 +83,7 @@ class ResidualMomentum:
 
 
 class UnitRate(nn.Cell):
-    """A cell that stands in for the optimizer, which a search does not have but callbacks look for.
+    """A stand-in for the optimizer that callbacks look for, because a search has none.
 
     It has the attributes that callbacks read: the rate 1, no parameters, and the number of steps.
 

@@ -1,4 +1,4 @@
-"""Compute loss and gradient of one batch: at the current weights, and along a line."""
+"""Compute a batch's loss and gradient: at the current weights, and along a line."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -20,26 +20,26 @@ class Evaluation(NamedTuple):
 
     loss: Tensor  # f(w; B), () float32
     grad: Tensor  # g, as the gradient parts left it, (M,) float32
-    grad_square: float  # |g|^2 of that g
+    grad_square: float  # |g|^2
     raw_norm: float  # |g| before clipping
     telemetry: dict[str, float]  # the numbers that the gradient parts report
 
 
 class Objective:
-    """The loss f and its gradient, of one batch at the current weights.
+    """One batch's loss f and its gradient at the current weights.
 
-    Both are means over all micro-batches of all ranks, weighted as in ``TrainStep``. The gradient *and* every loss are
+    Both are means over all micro-batches on all ranks, weighted as in ``TrainStep``. The gradient *and* every loss are
     averaged in the same way, so that the search compares like with like. No loss includes the loss scale.
 
     Args:
         network: network and loss in one cell.
         trainable: the parameters, in the order of the weight vector.
-        vectors: vectors of these parameters.
-        reduce: cell that maps this rank's means to those over all ranks, see ``Ranks.mean``; None for one process.
-        micro_batch_size: rows of a micro-batch; None takes each batch whole.
+        vectors: treats these parameters as one vector.
+        reduce: cell that averages this rank's means over all ranks, see ``Ranks.mean``; None for one process.
+        micro_batch_size: rows per micro-batch; None takes each batch whole.
         draw_dropout_masks: see ``VectorGradient``.
         loss_scale: the loss scale, or ``LossScale()``.
-        parts: all parts of the step.
+        parts: all the step's parts.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Objective:
         self._reduce = reduce
 
     def loss(self, inputs: Sequence[Tensor]) -> float:
-        """Return f(w; B) for the network's inputs; this moves BatchNorm's statistics."""
+        """Return f(w; B) for the network's inputs; this moves the BatchNorm statistics."""
         (loss,) = self._means(*self._batch.loss(inputs))
         return float(loss.asnumpy())
 
@@ -73,7 +73,7 @@ class Objective:
         return loss, grad
 
     def _means(self, *values: Tensor) -> Sequence[Tensor]:
-        """Average over the ranks the values times a weight, and then the weight itself; divide by the mean weight."""
+        """Average over the ranks the weighted values and then the weight, and divide the values by the mean weight."""
         *totals, weight = values if self._reduce is None else self._reduce(*values)
         return [value / weight for value in totals] if self._weighs else totals
 
@@ -82,7 +82,7 @@ class Objective:
         loss, grad = self.raw_gradient(inputs)
         telemetry = dict[str, float]()
         for part in self._gradient_parts:
-            # A tuple that is not mutable would be a constant of the graph, so each gradient would compile a new graph.
+            # A tuple that is not mutable would be a constant in the graph, so each gradient would compile a new graph.
             (grad,), numbers = part(mutable((grad,)))
             values = [float(number.asnumpy()) for number in numbers]
             telemetry |= dict(zip(part.telemetry, values, strict=True))
@@ -93,21 +93,21 @@ class Objective:
 class LineObjective:
     """The loss of one batch along a line of weights; see ``LineFunction``.
 
-    phi'(t) = g_k(t)' d_k, with g_k(t) the subspace gradient at w + t d, without clipping. (phi'(0) is the proposal's
-    slope, which is that of the clipped gradient; clipping makes it smaller but keeps its sign.)
+    phi'(t) = g_k(t)' d_k, with g_k(t) the unclipped subspace gradient at w + t d. (phi'(0) is the proposal's slope,
+    computed from the clipped gradient; clipping makes it smaller but keeps its sign.)
 
     Args:
         line: w + t d.
         proposal: the direction d_k in the subspace, and its slope at t = 0.
         loss: phi(0).
         reset: called before each pass, to restore the untrained parameters to their values in the first pass.
-        objective: loss and gradient of a batch.
+        objective: computes a batch's loss and gradient.
         inputs: the batch.
         project: g -> g_k.
 
     Attributes:
         n_trials: step sizes at which the loss or the slope was computed.
-        n_forward, n_backward: passes over the batch for these.
+        n_forward, n_backward: passes over the batch that these took.
     """
 
     def __init__(
@@ -132,14 +132,14 @@ class LineObjective:
         self._slopes = {0.0: proposal.slope}
 
     def loss(self, step_size: float) -> float:
-        """Return phi(t), by a forward pass unless it is known."""
+        """Return phi(t), with a forward pass unless it is known."""
         if step_size not in self._losses:
             self._go_to(step_size)
             self._losses[step_size] = self._objective.loss(self._inputs)
         return self._losses[step_size]
 
     def slope(self, step_size: float) -> float:
-        """Return phi'(t), by a forward and a backward pass unless it is known."""
+        """Return phi'(t), with a forward and a backward pass unless it is known."""
         if step_size not in self._slopes:
             self._go_to(step_size)
             self.n_backward += 1

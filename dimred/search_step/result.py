@@ -1,4 +1,4 @@
-"""The results of a search step, and the memory of the search between steps."""
+"""The result of a search step, and what the search remembers between steps."""
 
 import math
 import time
@@ -36,17 +36,17 @@ class SearchResult(NamedTuple):
         seconds: wall seconds of each part of the step, by the part's name.
         step_size: the accepted t; 0.0 if nothing was accepted.
         n_trials: step sizes tried.
-        n_forward, n_backward: passes over the batch that the step took: those of its gradient and of the line search.
-            The forward pass by which a process checks, in its first step, that the loss can be repeated is not counted.
+        n_forward, n_backward: passes over the batch for the gradient and the line search. The forward passes that check
+            whether the loss can be repeated are not counted.
         slope: g_k' d_k, the directional derivative (negative on a descent direction); nan on a skipped step.
         curvature: the product y's of the pair that was considered; nan without a pair.
         pair_used: whether that pair updated the inverse Hessian.
-        condition: condition number of the inverse Hessian the direction came from; nan without one.
+        condition: condition number of the inverse Hessian that gave the direction; nan without one.
         captured_fraction: |g_k|^2 / |g|^2, the fraction of the gradient inside the subspace; nan if skipped or g = 0.
-        moved_inside: |t d|, distance moved inside the subspace.
-        moved_outside: distance moved by the step outside the subspace; for the published one, |alpha m|.
+        moved_inside: |t d|, the distance moved inside the subspace.
+        moved_outside: the distance that the step outside the subspace moved; for the published one, |alpha m|.
         grad_norm: |g| before clipping; nan on a skipped step.
-        telemetry: the numbers that the parts of the step report, by name, as for ``StepResult``.
+        telemetry: the numbers that the step's parts report, by name, as for ``StepResult``.
     """
 
     loss: Any
@@ -82,7 +82,7 @@ class SearchResult(NamedTuple):
         return self.outcome is Outcome.ACCEPTED
 
     def record(self) -> dict[str, Any]:
-        """Return a record of ``metrics.jsonl``, with plain numbers and texts."""
+        """Return a record for ``metrics.jsonl``, with plain numbers and texts."""
         record = self._asdict()
         telemetry = dict(record.pop("telemetry"))
         record |= {"loss": float(self.loss.asnumpy()), "outcome": self.outcome.value}
@@ -103,9 +103,9 @@ def search_line(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def totals(records: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the totals of a search's records: accepted steps, trials, passes, and distances moved.
+    """Add up a search's records: accepted steps, trials, passes, and distances moved.
 
-    A total distance is NaN if that of any step was not finite; the step's record has None for it.
+    A total distance is NaN if any step's distance was not finite; that step's record has None for it.
     """
     sums = dict.fromkeys(("accepted_steps", "trials", "n_forward", "n_backward"), 0)
     distances = dict.fromkeys(("moved_inside", "moved_outside"), 0.0)
@@ -120,13 +120,13 @@ def totals(records: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 
 
 class SearchMemory(NamedTuple):
-    """The state of the search between steps; a run resumed from it goes on as if it had not stopped.
+    """The search's state between steps; a run resumed from it continues as if it had not stopped.
 
     Attributes:
-        direction: state of the ``Direction`` (for BFGS: H, and s and g_k of the last accepted step).
+        direction: the ``Direction``'s state (for BFGS: H, and the last accepted step's s and g_k).
         residual_momentum: m of ``ResidualMomentum``, Tensor (M,) float32; None before its first step, or without it.
         n_steps: steps taken, skipped ones included.
-        n_rejected_in_a_row: steps since the last one that was accepted.
+        n_rejected_in_a_row: steps since the last accepted one.
     """
 
     direction: Any
@@ -139,14 +139,14 @@ class SearchMemory(NamedTuple):
 
         Args:
             accepted: whether a trial was accepted.
-            changes: new values of fields, by name.
+            changes: new field values, by name.
         """
         in_a_row = 0 if accepted else self.n_rejected_in_a_row + 1
         return self._replace(n_steps=self.n_steps + 1, n_rejected_in_a_row=in_a_row, **changes)
 
 
 def memory_arrays(memory: SearchMemory) -> dict[str, np.ndarray]:
-    """Turn the memory into named arrays, for a file; fields that are None are left out."""
+    """Turn the memory into named arrays for a file, without the fields that are None."""
     fields = memory._asdict()
     fields |= {_DIRECTION + name: value for name, value in fields.pop("direction")._asdict().items()}
     if memory.residual_momentum is not None:
@@ -159,10 +159,10 @@ def memory_from_arrays(arrays: Mapping[str, np.ndarray], like: SearchMemory) -> 
 
     Args:
         arrays: the arrays, by the names that ``memory_arrays`` gave them.
-        like: the memory of the same search, such as the one it begins with.
+        like: any memory of the same search, such as its first.
 
     Returns:
-        The memory; None if the arrays belong to a different direction rule or a different k.
+        The memory; None if the arrays come from a different direction rule or a different k.
     """
     values = {name.removeprefix(_DIRECTION): arrays[name] for name in arrays if name.startswith(_DIRECTION)}
     first = {name: np.shape(value) for name, value in like.direction._asdict().items() if value is not None}
@@ -182,7 +182,7 @@ def _as_before(value: np.ndarray | None) -> Any:
 
 
 class Clock:
-    """A clock that records the wall seconds of each part of a step, in ``laps``."""
+    """A clock that records in ``laps`` the wall seconds that each part of a step took."""
 
     def __init__(self) -> None:
         self.laps: dict[str, float] = {}

@@ -1,7 +1,7 @@
-"""Make one step of the search in the subspace.
+"""Make one search step in the subspace.
 
-The host drives the step. It calls one graph for the gradient and one for each trial's loss, and passes over the basis
-in between.
+The host drives the step: it calls one graph for the gradient, passes over the basis, and calls one graph for each
+trial's loss.
 """
 
 import math
@@ -41,12 +41,12 @@ from dimred.workarounds.binary_cross_entropy import ExactBinaryCrossEntropy
 from dimred.workarounds.failed_gradient import clearing_failures
 from dimred.workarounds.moved_memory import KnownMemory
 
-_ROUNDING = 16 * float(np.finfo(np.float32).eps)  # of a loss whose terms a device may add in another order
+_ROUNDING = 16 * float(np.finfo(np.float32).eps)  # a device may add a loss's terms in another order
 _SEARCH = "search:"  # prefix of the memory's arrays in a state
 
 
 class SearchStep(TypedCell):
-    """A cell that makes one search step on one batch: along a direction in the subspace, and then outside it.
+    """A cell that makes one search step on one batch: along a direction in the subspace, then outside it.
 
     With loss f, gradient g, basis P (k, M), weights w (M,), all float32, and H, g_prev, s_prev in float64 on the host::
 
@@ -62,31 +62,29 @@ class SearchStep(TypedCell):
     dim_reduce for the residual momentum.)
 
     If no trial is accepted, t = 0, and H, g_prev and s_prev stay as they were. Trials change no untrained parameter,
-    such as BatchNorm's statistics. An accepted step updates the statistics like one ordinary training step; a rejected
+    such as a BatchNorm statistic. An accepted step updates the statistics like one ordinary training step; a rejected
     step leaves them as they were. If the loss or its gradient is not finite, the step changes no weight and no
-    statistics. A backtracking step never raises its batch's loss; the step outside the subspace, which follows, can.
+    statistics. A backtracking step never raises its batch's loss, but the step outside the subspace after it can.
 
-    The step works in graph mode and PyNative, called or handed to ``mindspore.train.Model``, but not in sink mode. It
-    replaces every dropout of the network, in place, by one whose mask can be drawn again; see ``make_replayable``.
+    The step works in graph mode and PyNative, called directly or by ``mindspore.train.Model``, but not in sink mode. It
+    replaces every dropout in the network, in place, with one whose mask can be drawn again; see ``make_replayable``.
 
     Args:
-        network: network and loss in one cell; returns the scalar mean loss of a batch, or (sum, count), see
-            ``TrainStep``.
+        network: network and loss in one cell; returns a batch's scalar mean loss, or (sum, count), see ``TrainStep``.
         components: P, orthonormal rows (k, M) float32 over the network's trainable weights in their order.
         direction: chooses the direction in the subspace, such as ``InverseBFGS`` or ``ProjectedSGD``.
         line_search: chooses how far to go along it, such as ``ArmijoBacktracking`` or ``FixedStep``.
         outside: makes the step outside the subspace, such as ``ResidualMomentum``; None for no such step.
-        loss_scale, clipping, ema, parts: as for ``TrainStep``. The gradient g is changed before it is used, and ``EMA``
+        loss_scale, clipping, ema, parts: as for ``TrainStep``. Gradient parts change g before it is used, and ``EMA``
             follows each accepted step. A step whose gradient is not finite is skipped, whatever the loss scale.
-        max_rejected_steps: rejected steps in a row after which the search gives up.
-        micro_batch_size: rows of a micro-batch; the gradient and every loss of the search are means over the batch.
-        ranks: the ranks of a data-parallel job, each of which calls the step with its own part of the batch and holds a
-            part of the basis. Every number that a decision depends on is a mean or sum over all of them, so their
-            decisions can't differ.
+        max_rejected_steps: the search gives up after this many rejected steps in a row.
+        micro_batch_size: rows per micro-batch; the gradient and every loss in the search are means over the batch.
+        ranks: the ranks of a data-parallel job. Each calls the step with its own part of the batch, and holds a part of
+            the basis. Every decision depends only on means or sums over all ranks, so all ranks decide alike.
 
     Attributes:
-        memory: ``SearchMemory``, the state of the search between steps.
-        objective: ``Objective``, the loss and the gradient of a batch at the current weights.
+        memory: ``SearchMemory``, the search's state between steps.
+        objective: ``Objective``, a batch's loss and gradient at the current weights.
         subspace: the two passes over the basis, ``project`` and ``back_project``, see ``make_projection``.
 
     Inputs:
@@ -97,13 +95,13 @@ class SearchStep(TypedCell):
 
     Raises:
         ConfigError: as for ``TrainStep``.
-        NothingAcceptedError: the last ``max_rejected_steps`` steps were rejected; the next one raises it before it
+        NothingAcceptedError: the last ``max_rejected_steps`` steps were rejected; the next one raises this before it
             changes anything.
-        SearchError: the network draws random numbers that can't be repeated; no step up to the first accepted one is
-            made.
+        SearchError: the network draws random numbers that can't be repeated; raised by the first accepted step at the
+            latest, which is then not made.
     """
 
-    ballot: ClassVar[None] = None  # a step reads the device midway, so the ranks agree before each step instead
+    ballot: ClassVar[None] = None  # a step reads the device midway, so the ranks must agree before it starts
 
     def __init__(
         self,
@@ -164,12 +162,12 @@ class SearchStep(TypedCell):
         return average
 
     def state(self) -> dict[str, np.ndarray]:
-        """Return every parameter except the learning rates, and the memory of the search, by name."""
+        """Return every parameter except the learning rates, and the search's memory, by name."""
         memory = {_SEARCH + name: value for name, value in memory_arrays(self.memory).items()}
         return to_arrays(parameters_to_save(self)) | memory
 
     def restore(self, arrays: Mapping[str, np.ndarray], source: str) -> None:
-        """Restore the parameters and the memory of the search from the arrays of ``state``; see ``Step``.
+        """Restore the parameters and the search's memory from the arrays that ``state`` returned; see ``Step``.
 
         Raises:
             ConfigError: they are from a search with another direction rule or another k.
@@ -285,7 +283,7 @@ class SearchStep(TypedCell):
         )
 
     def _mask_drawer(self, network: nn.Cell, ranks: Ranks) -> Callable[[int], object]:
-        """Return a function that draws a micro-batch's dropout masks, the same in all forward passes of a step."""
+        """Return a function that draws a micro-batch's dropout masks, the same in every forward pass of a step."""
         if not make_replayable(network):
             return lambda number: None
         seed = int(ranks.gather([ms.get_seed() or 0])[0, 0])  # rank 0's
@@ -300,10 +298,10 @@ class SearchStep(TypedCell):
             )
 
     def _check_repeats(self, loss: float, inputs: Sequence[Tensor], before: Sequence[Any]) -> None:
-        """Check that the current weights give this loss of the batch again; otherwise trials would compare noise.
+        """Check that the current weights give the batch the same loss again; otherwise trials would compare noise.
 
-        It is checked until a step is accepted, and in that step at its end too: a head of zeros hides all noise until
-        it has moved.
+        Every step is checked until one is accepted, and that one also at its end: a head of zeros hides all noise
+        until it has moved.
         """
         if self._repeats:
             return

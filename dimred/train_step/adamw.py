@@ -17,19 +17,19 @@ _each = ops.HyperMap()  # a graph compiles it much faster than a loop
 class AdamW(nn.Optimizer):
     """AdamW (Loshchilov & Hutter, Decoupled Weight Decay Regularization, 2019, algorithm 2).
 
-    With the rate r_t of update t = 1, 2, ..., and the gradient g::
+    With the rate r_t for update t = 1, 2, ..., and the gradient g::
 
         m <- beta1 m + (1 - beta1) g
         v <- beta2 v + (1 - beta2) g^2
         w <- w - r_t ((m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps) + decay w)
 
-    t is ``global_step`` + 1, and a checkpoint of the optimizer holds ``global_step``. MindSpore's
+    t is ``global_step`` + 1, and the optimizer's checkpoints hold ``global_step``. MindSpore's
     ``nn.AdamWeightDecay`` has no bias correction: it leaves out both divisors with a power of beta.
 
     Args:
         params: parameters, or groups with their own ``weight_decay`` and ``lr``.
         learning_rate: a number, or a list with one per update.
-        beta1, beta2: decays of the first and second moment, 0 <= beta < 1.
+        beta1, beta2: decay rates for the first and second moment, 0 <= beta < 1.
         eps: number added to the root of the second moment, above 0.
         weight_decay: the factor called decay above, 0 <= decay < 1; or a cell that returns it for each update.
 
@@ -99,14 +99,14 @@ class AdamW(nn.Optimizer):
     ) -> bool:
         if decays:
             ops.assign(weight, weight * (1.0 - rate * decay))
-        # With both powers of beta 0 the kernel corrects no bias; the rate and eps already include the correction.
+        # The kernel gets 0 for both powers of beta, so that it corrects no bias: the rate and eps include it already.
         self.adam(weight, first_moment, second_moment, 0.0, 0.0, rate * factor, self.beta1, self.beta2, eps, gradient)
         return True
 
 
 def checked_decay(weight_decay: Any) -> Any:
-    """Return a weight decay that an optimizer of dimred takes: a number in its range, or a cell that returns one."""
-    if isinstance(weight_decay, nn.Cell):  # MindSpore takes a cell for a decay that changes
+    """Return a weight decay that dimred's optimizers accept: a number in its range, or a cell that returns one."""
+    if isinstance(weight_decay, nn.Cell):  # MindSpore uses a cell for a decay that changes
         return weight_decay
     OptimizerConfig.check_arguments(weight_decay=weight_decay)
     return float(weight_decay)
@@ -122,6 +122,6 @@ def check_groups(optimizer: nn.Optimizer) -> None:
 
 
 def _log_as_float32(beta: float) -> float:
-    """Return the log of beta after rounding it to float32, as the kernel gets it; the log of 0 is -inf."""
+    """Return the log of beta, rounded to float32 first, as the kernel sees it; the log of 0 is -inf."""
     kernel_beta = float(np.float32(beta))
     return math.log(kernel_beta) if kernel_beta > 0 else -math.inf

@@ -18,24 +18,24 @@ class Clipping(GradientPart):
     """A part that clips the gradient: g <- g min(1, norm / |g|), with |g| over all parameters together.
 
     (Pascanu et al., On the difficulty of training recurrent neural networks, 2013, algorithm 1.
-    ``ops.clip_by_global_norm`` does the same, but does not return the norm.)
+    ``ops.clip_by_global_norm`` does the same without returning the norm.)
 
     If max |g_i| is very large or very small, g is divided by a power of two before it is squared, as in LAPACK's
     ``nrm2`` (Blue, A portable Fortran program to find the Euclidean norm of a vector, 1978). So a gradient whose
     squares overflow float32 is clipped too.
 
     If an entry is not finite, the gradient has no direction: the norm is not finite, and *all* clipped entries are NaN.
-    A loss scale looks at the gradient before it is clipped, and drops such a step. Without a loss scale every weight
-    becomes NaN, and the next loss shows it. No part of such a gradient is ever applied in silence.
+    A loss scale checks the gradient before it is clipped, and drops such a step. Without a loss scale every weight
+    becomes NaN, and the next loss shows it. No part of such a gradient is ever applied silently.
 
     Args:
         norm: largest global norm, above 0.
 
     Inputs:
-        gradients: a tuple of tensors, float32 or of half precision.
+        gradients: a tuple of tensors, float32 or half precision.
 
     Outputs:
-        the clipped gradients, each of its own type, and the telemetry: the global norm before clipping, () float32.
+        the clipped gradients, in their types, and the telemetry: the global norm before clipping, () float32.
 
     Raises:
         ConfigError: ``norm`` is not above 0, or not finite.

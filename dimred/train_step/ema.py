@@ -1,4 +1,4 @@
-"""Exponential moving average (EMA) of weights and BatchNorm statistics, kept beside the raw ones."""
+"""An exponential moving average (EMA) of weights and BatchNorm statistics, kept beside the raw values."""
 
 import math
 from collections.abc import Iterator
@@ -21,35 +21,36 @@ _each = ops.HyperMap()  # a graph compiles it much faster than a loop
 
 
 class EMA(WeightsPart):
-    """A part with a moving average of weights and statistics, updated once for each applied step t = 1, 2, ...
+    """A part that keeps a moving average of weights and statistics, updated after each applied step t = 1, 2, ...
 
     average <- value                                      t = 1
     average <- average + (1 - d_t) (value - average)      t > 1
 
-    d_t = decay, or with the ramp decay (1 - exp(-t / 2000)), which forgets early weights sooner. (Polyak & Juditsky,
-    1992; the ramp as in today's detection recipes.) 1 - decay is computed in float64; in float32, 1 - 0.9999 would have
-    a relative error of 1.7e-4. The first update copies, because weights may be loaded after this object is made.
+    d_t = decay; with the ramp it is decay (1 - exp(-t / 2000)), which forgets early weights sooner. (Polyak &
+    Juditsky, 1992; the ramp as in today's detection recipes.) 1 - decay is computed in float64; in float32, 1 - 0.9999
+    would have a relative error of 1.7e-4. The first update copies, because weights may be loaded after this object is
+    made.
 
-    With ``half_life`` h, d_t = 2^(-1 / (h t)), so that the newest h t of t updates have about half of the weight. The
-    average then needs no horizon: it reaches back over the same fraction of a short run and of a long one. (As in
-    torchtitan, with 5 %; Meterez et al., 2026, arXiv 2602.03702.)
+    With ``half_life`` h, d_t = 2^(-1 / (h t)), so the newest h t of t updates have about half of the weight. The
+    average then needs no horizon: it covers the same fraction of a short run and a long one. (As in torchtitan, with
+    5 %; Meterez et al., 2026, arXiv 2602.03702.)
 
     The average spans about 1 / (1 - d_t) updates. With the ramp, that is 1.3 at t = 500, 2.7 at 2,000 and 12 at 5,000,
-    so that in a run of less than some thousand updates it is almost the raw network. Use ``ramp=False`` there.
+    so in a run of fewer than a few thousand updates it is almost the raw network. Use ``ramp=False`` there.
     ``in_place`` puts the average into the network, to measure or save it.
 
-    The averages of the trainable weights and of BatchNorm's moving statistics are parameters named ``ema.<name>``, and
-    the number of updates is ``ema.updates``; a checkpoint of the cell holds them all. Averages of half-precision
-    weights are float32, because half precision would round away the small steps of a large decay.
+    The averages of the trainable weights and BatchNorm's moving statistics are parameters named ``ema.<name>``, and
+    the number of updates is ``ema.updates``; the cell's checkpoints hold them all. Averages of half-precision weights
+    are float32, because half precision would round away the small steps that a large decay makes.
 
     Args:
         network: the network to average.
-        decay: the fraction of the average that an update keeps, 0 <= decay < 1; 0.9999 by default.
+        decay: the fraction of the average that each update keeps, 0 <= decay < 1; 0.9999 by default.
         ramp: whether the decay ramps up.
         half_life: h, in place of ``decay``, 0 < h < 1, or a text such as 5%.
 
     Attributes:
-        statistics: the averages of BatchNorm's statistics, which differ between the ranks, as the statistics do.
+        statistics: the averages of BatchNorm's statistics; like the statistics, they differ between ranks.
 
     Raises:
         ConfigError: ``network`` is not a cell, ``decay`` or ``half_life`` is not in its range, both are given, or
@@ -102,7 +103,7 @@ class EMA(WeightsPart):
 
 
 class _OfDecay(nn.Cell):
-    """A cell that returns 1 - d_t for a decay, () float32, from the number of the update t, () float32."""
+    """A cell that maps the update number t, () float32, to 1 - d_t for a decay, () float32."""
 
     def __init__(self, decay: float, ramp: bool):
         super().__init__(auto_prefix=False)
@@ -118,10 +119,10 @@ class _OfDecay(nn.Cell):
 
 
 class _OfHalfLife(nn.Cell):
-    """A cell that returns 1 - d_t for a half-life, () float32, from the number of the update t, () float32.
+    """A cell that maps the update number t, () float32, to 1 - d_t for a half-life, () float32.
 
-    With x = ln 2 / (h t) it is 1 - exp(-x) = 2 tanh(x / 2) / (1 + tanh(x / 2)), which keeps all digits of a small x;
-    MindSpore's expm1 does not.
+    With x = ln 2 / (h t), 1 - d_t = 1 - exp(-x) = 2 tanh(x / 2) / (1 + tanh(x / 2)). This keeps all digits of a small
+    x; MindSpore's expm1 does not.
     """
 
     def __init__(self, half_life: float | str, decay: float):

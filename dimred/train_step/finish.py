@@ -1,4 +1,4 @@
-"""Finish a training step whose gradient is known: reduce and change the gradient, then update, or drop the step."""
+"""Finish a training step whose gradient is known: reduce and change the gradient, then update or drop the step."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,21 +11,21 @@ from dimred.vectors.weights import GraphCopies
 
 
 class Finish(nn.Cell):
-    """A cell that finishes a step, given loss and gradient of this rank's batch, both times the batch's weight.
+    """A cell that finishes a step, given this rank's loss and gradient, each multiplied by the batch's weight.
 
     The step is dropped if its gradient is not finite and the loss scale drops such steps, or if a rank votes to leave.
-    Then nothing is updated, and everything that the forward pass changed, such as BatchNorm's statistics, is restored.
+    Nothing is updated then, and everything that the forward pass changed, such as BatchNorm's statistics, is restored.
 
     Args:
         optimizer: updates the weights.
-        parts: all parts of the step.
+        parts: all the step's parts.
         loss_scale: the loss scale among them, or ``LossScale()``.
         combine: ``whole_batch`` or ``MeanOfBatches``.
         untrained_parameters: the parameters to restore when a step is dropped; None if no step can be dropped.
         votes: whether the ranks vote on each step.
 
     Attributes:
-        telemetry: names of the numbers that it returns after the loss and whether the step was applied.
+        telemetry: names of the numbers that follow the loss and the applied flag in its outputs.
     """
 
     def __init__(
@@ -75,23 +75,23 @@ class Finish(nn.Cell):
 
 
 def _cells(parts: Sequence[StepPart]) -> Any:
-    """Return the parts as a list of cells; without parts an empty tuple, which costs no visit at each call."""
+    """Return the parts as a list of cells; without parts, return an empty tuple, which no call has to visit."""
     return nn.CellList(list(parts), auto_prefix=False) if parts else ()
 
 
 def whole_batch(loss: Tensor, gradients: Any, weight: Tensor, votes: Any) -> tuple[Tensor, Any, Any]:
-    """Return loss, gradients and votes unchanged, for a step on one batch of one rank."""
+    """Return loss, gradients and votes unchanged, for a step on one rank that takes its batch whole."""
     return loss, gradients, votes
 
 
 class _Update(nn.Cell):
-    """A cell that updates the weights with the changed gradients, and returns that it did, () bool."""
+    """A cell that updates the weights with the changed gradients, and returns True, () bool."""
 
     def __init__(self, optimizer: nn.Optimizer, weights_parts: Sequence[WeightsPart]):
         super().__init__(auto_prefix=False)
         self.optimizer = optimizer
         self.weights_parts = _cells(weights_parts)
-        self.yes = Tensor(True)  # because a graph that returns Python numbers calls the interpreter for them
+        self.yes = Tensor(True)  # a tensor, because a graph that returns Python numbers calls the interpreter for them
 
     def construct(self, gradients: Any, changed: Any, untrained_values: Any, votes: Any) -> Tensor:
         update = self.optimizer(changed)
@@ -101,7 +101,7 @@ class _Update(nn.Cell):
 
 
 class _UpdateIfFinite(nn.Cell):
-    """A cell that updates, and returns True, unless a gradient is not finite; it tells the loss scale."""
+    """A cell that updates and returns True unless a gradient is not finite; either way it tells the loss scale."""
 
     def __init__(self, update: nn.Cell, loss_scale: LossScale, untrained_parameters: Any):
         super().__init__(auto_prefix=False)
@@ -120,7 +120,7 @@ class _UpdateIfFinite(nn.Cell):
 
 
 class _UpdateIfNoneLeaves(nn.Cell):
-    """A cell that updates unless a rank voted to leave, and returns whether it updated."""
+    """A cell that updates unless a rank voted to leave; it returns whether it updated."""
 
     def __init__(self, update: nn.Cell, untrained_parameters: Any):
         super().__init__(auto_prefix=False)

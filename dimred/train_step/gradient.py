@@ -1,4 +1,4 @@
-"""Loss and gradient of a batch."""
+"""A batch's loss and gradient."""
 
 from collections.abc import Callable, Sequence
 
@@ -13,16 +13,16 @@ from dimred.workarounds.visited_cells import VisitedOnce
 
 
 class BatchGradient(VisitedOnce, nn.Cell):
-    """A cell that returns loss and gradient of a batch, each times the batch's weight, and that weight.
+    """A cell that returns a batch's loss and gradient, each multiplied by the batch's weight, and that weight.
 
     Args:
         network: network and loss in one cell.
-        parameters: the parameters to differentiate by.
+        parameters: the parameters to differentiate with respect to.
         loss_scale: scales the loss before its gradient is taken, and unscales the gradient; ``LossScale()`` for none.
-        weighs: whether a batch is a part of a larger one and has a weight, see ``WeightedLoss``; otherwise it is 1.
+        weighs: whether a batch is part of a larger one and so has a weight, see ``WeightedLoss``; otherwise it is 1.
 
     Attributes:
-        loss: ``WeightedLoss`` or ``MeanLoss`` of the network.
+        loss: the network's ``WeightedLoss`` or ``MeanLoss``.
 
     Outputs:
         the loss, () float32; a tuple of float32 gradients in the parameters' shapes; and the weight, () float32.
@@ -39,12 +39,12 @@ class BatchGradient(VisitedOnce, nn.Cell):
 
     def construct(self, *inputs: Tensor) -> tuple[Tensor, tuple[Tensor, ...], Tensor]:
         (_, total, weight), gradients = self.gradient(*inputs)
-        # A graph that touches each gradient, even for a cast that does nothing, takes 3.5 times their size in memory.
+        # If a graph touches each gradient, even for a cast that does nothing, it takes 3.5 times their size in memory.
         return total, self.loss_scale.unscaled(gradients, weight), weight
 
 
 class _ScaledLoss(nn.Cell):
-    """A cell that returns the loss to differentiate, then the loss f times the weight, and the weight."""
+    """A cell that returns the loss to differentiate, the loss f times the weight, and the weight."""
 
     def __init__(self, loss: nn.Cell, loss_scale: LossScale):
         super().__init__(auto_prefix=False)
@@ -57,12 +57,12 @@ class _ScaledLoss(nn.Cell):
 
 
 class VectorGradient:
-    """Computes the loss of a batch that is taken whole, and its gradient as one vector.
+    """Computes the loss of a batch taken whole, and its gradient as one vector.
 
     Args:
         gradient: computes loss and gradient.
-        vectors: vectors of the parameters that ``gradient`` differentiates by.
-        draw_dropout_masks: called before each forward pass, with the number of the micro-batch, from 0.
+        vectors: treats the parameters of ``gradient`` as one vector.
+        draw_dropout_masks: called before each forward pass with the micro-batch's number, from 0.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class VectorGradient:
 
         Args:
             inputs: the network's inputs; their first dimension counts the rows.
-            number: number of the micro-batch.
+            number: the micro-batch's number.
         """
         self._draw_dropout_masks(number)
         _, loss, weight = self._loss(*inputs)

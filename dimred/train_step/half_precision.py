@@ -1,4 +1,4 @@
-"""Convert cells of a network to half precision."""
+"""Convert a network's cells to half precision."""
 
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
@@ -18,10 +18,10 @@ _RECURRENT = (nn.RNNCell, nn.GRUCell, nn.LSTMCell)  # graphs do not compile them
 def convert(
     network: nn.Cell, level: str, dtype: str, keep_batch_norm: bool | None, casts: Mapping[str, str]
 ) -> nn.Cell:
-    """Convert a network; see ``with_precision``, which has the same arguments.
+    """Convert a network; the arguments are those of ``with_precision``.
 
     Raises:
-        ConfigError: a pattern matches no cell, or the device can't compute in a type.
+        ConfigError: a pattern matches no cell, or the device can't compute in one of the types.
     """
     if level != "O0":
         _check_device(network, "dtype is", dtype)
@@ -30,7 +30,7 @@ def convert(
     if level == "O1":
         white = tuple(kind for kind in amp.get_white_list() if issubclass(kind, nn.Cell) and kind not in _RECURRENT)
         _convert([place for place in places(network) if isinstance(place.cell, white)], dtype)
-        if isinstance(network, white):  # it has no place in another cell
+        if isinstance(network, white):  # no other cell holds it
             network = _ComputesIn(network, dtype)
     elif level in ("O2", "O3"):
         keep = level == "O2" if keep_batch_norm is None else keep_batch_norm
@@ -49,7 +49,7 @@ def convert(
 
 
 class _ComputesIn(nn.Cell):
-    """A cell that computes in one type, and returns float32."""
+    """A cell that computes in one type and returns float32."""
 
     def __init__(self, cell: nn.Cell, dtype: str):
         super().__init__(auto_prefix=False)

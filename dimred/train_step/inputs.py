@@ -1,4 +1,4 @@
-"""The inputs of a step as a user may give them: tensors, or NumPy arrays, which become tensors."""
+"""Convert the inputs that a user gives a step: tensors stay, NumPy arrays become tensors."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,14 +8,14 @@ from mindspore import Tensor
 
 from dimred.errors import ConfigError
 
-_NUMBERS = "biuf"  # kinds of NumPy's types
+_NUMBERS = "biuf"  # kinds of NumPy types
 
 
 def as_tensors(inputs: Sequence[Any]) -> tuple[Any, ...]:
-    """Return a step's inputs with each NumPy array as a tensor of its type; floats wider than float32 become float32.
+    """Convert each NumPy array in a step's inputs to a tensor of its type; wider floats than float32 become float32.
 
     Raises:
-        ConfigError: an array is not of numbers.
+        ConfigError: an array does not hold numbers.
     """
     return tuple(
         _as_tensor(value, number) if isinstance(value, np.ndarray) else value

@@ -1,7 +1,7 @@
-"""Loss scaling for mixed precision: gradients are computed S times too large, so that small ones don't vanish.
+"""Loss scaling for mixed precision: gradients are computed S times too large so that small ones don't vanish.
 
-Micikevicius et al., Mixed Precision Training, 2018, section 3.2. The scalers of ``mindspore.amp`` are experimental,
-have no bounds and no count of dropped steps, and accept only whole factors.
+Micikevicius et al., Mixed Precision Training, 2018, section 3.2. The ``mindspore.amp`` scalers are experimental, have
+no bounds, don't count dropped steps, and accept only whole factors.
 """
 
 from typing import ClassVar
@@ -41,11 +41,11 @@ class StaticLossScale(LossScale):
         self.n_overflows = Parameter(Tensor(0, ms.int32), name="loss_scale.overflows", requires_grad=False)
 
     def scaled(self, loss: Tensor, total: Tensor) -> Tensor:
-        """Return S f; ``unscaled`` applies the weight, which can be so large that half precision would overflow."""
+        """Return S f without the weight, which could overflow half precision; ``unscaled`` applies it."""
         return loss * self.scale
 
     def unscaled(self, gradients: tuple[Tensor, ...], weight: Tensor) -> tuple[Tensor, ...]:
-        """Convert each gradient g of S f to weight g / S, float32."""
+        """Convert each gradient g, taken of S f, to weight g / S, float32."""
         return _each(ops.partial(_divided, self.scale / weight), gradients)
 
     def scale_of_step(self) -> tuple[Tensor, ...]:
@@ -55,13 +55,13 @@ class StaticLossScale(LossScale):
         return (self.n_overflows + 0,)
 
     def observe(self, all_finite: Tensor) -> bool:
-        """Count an overflow, if the step had one, and return True; a subclass also chooses the next S."""
+        """Count an overflow if the step had one, and return True; a subclass also chooses the next S."""
         ops.assign_add(self.n_overflows, 1 - all_finite.astype(ms.int32))
         return True
 
 
 class DynamicLossScale(StaticLossScale):
-    """A loss scale that shrinks on overflow and grows after a run of good steps.
+    """A loss scale that shrinks on overflow, and grows after enough good steps in a row.
 
     S <- max(S / factor, smallest) after an overflow; min(S factor, largest) after ``window`` good steps in a row.
 
@@ -95,7 +95,7 @@ class DynamicLossScale(StaticLossScale):
         self.n_good = Parameter(Tensor(0, ms.int32), name="loss_scale.good_steps", requires_grad=False)
 
     def observe(self, all_finite: Tensor) -> bool:
-        """Count an overflow, if the step had one, choose the next S, and return True."""
+        """Count an overflow if the step had one, choose the next S, and return True."""
         finite = all_finite.astype(ms.int32)
         good = (self.n_good + 1) * finite
         grows = good >= self.window

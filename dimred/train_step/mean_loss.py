@@ -1,4 +1,4 @@
-"""The mean loss of a batch, from what a network returns."""
+"""Turn a network's output into a batch's mean loss."""
 
 from typing import Any
 
@@ -11,16 +11,16 @@ from dimred.workarounds.visited_cells import VisitedOnce
 
 
 class MeanLoss(VisitedOnce, nn.Cell):
-    """A cell that returns the mean loss of a batch: the network's result, or its sum divided by its count.
+    """A cell that returns a batch's mean loss: the network's result, or its sum divided by its count.
 
     Args:
-        network: network and loss in one cell, which returns the mean loss of a batch, or (sum, count).
+        network: network and loss in one cell; returns a batch's mean loss, or (sum, count).
 
     Inputs:
         the network's inputs.
 
     Outputs:
-        the mean loss, the same again as its total, and the weight 1, () float32 each; see ``WeightedLoss``.
+        the mean loss, the same number as its total, and the weight 1, () float32 each; see ``WeightedLoss``.
 
     Raises:
         ConfigError: at the first call, the network returns neither one number nor a pair with an integer count.
@@ -38,7 +38,7 @@ class MeanLoss(VisitedOnce, nn.Cell):
 
 
 def loss_numbers(loss: Any) -> list[Tensor]:
-    """Return the mean loss, or its sum and its count, float32 each; refuse anything else, see ``MeanLoss``.
+    """Return the mean loss, or the sum and the count, float32 each; refuse anything else, see ``MeanLoss``.
 
     Any other pair, such as a loss and an accuracy, must not be divided.
     """
@@ -47,7 +47,7 @@ def loss_numbers(loss: Any) -> list[Tensor]:
     return [value.astype(ms.float32) for value in values]
 
 
-@ops.constexpr  # so that a graph calls it when it is compiled, before any step
+@ops.constexpr  # so that it runs when the graph is compiled, before any step
 def _check_kinds(kinds: list[Any]) -> None:
     are_numbers = all(kind is not None and kind[0] == () for kind in kinds)
     has_count = len(kinds) == 2 and are_numbers and kinds[1][1] in (mstype.int32, mstype.int64)

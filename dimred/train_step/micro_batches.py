@@ -1,4 +1,4 @@
-"""Loss and gradient of a batch that is taken in micro-batches, and the end of such a step."""
+"""Compute a batch's loss and gradient in micro-batches, and finish such a step."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,26 +13,26 @@ from dimred.vectors.weights import Unflatten, Vectors, make_vectors
 
 
 class GroupGradient(VectorGradient):
-    """Loss and gradient of a group of micro-batches, as if it were one batch.
+    """The loss and gradient of a group of micro-batches, as if it were one batch.
 
-    A micro-batch B_i has the weight w_i, the number of items per row that its mean is taken over (see
-    ``WeightedLoss``). With a_i = rows of B_i / rows of the group::
+    Micro-batch B_i has the weight w_i, the number of items per row in its mean (see ``WeightedLoss``). With
+    a_i = rows of B_i / rows of the group::
 
         loss = sum_i a_i w_i f(B_i);   gradient = sum_i a_i w_i grad f(B_i);   weight = sum_i a_i w_i
 
-    Divided by the weight, these are the loss and the gradient of the whole batch. They are divided once, after they are
-    averaged over the ranks. The sums are float32. The host calls one small graph for each micro-batch.
+    Divided by the weight, these are the whole batch's loss and gradient. They are divided once, after they are averaged
+    over the ranks. The sums are float32. The host calls one small graph for each micro-batch.
 
-    BatchNorm normalises each micro-batch by itself, but moves its statistics once for the group. Each micro-batch
-    starts from the statistics before the group, r, and its forward pass leaves r + c (b_i - r), where b_i is its own
+    BatchNorm normalises each micro-batch separately, but moves its statistics once per group. Each micro-batch starts
+    from the statistics before the group, r, and its forward pass leaves r + c (b_i - r), where b_i is the micro-batch's
     mean or variance. The group leaves the mean of these, r + c (mean(b_i) - r).
 
     Args:
         gradient, vectors, draw_dropout_masks: as for ``VectorGradient``.
-        rows: rows of a micro-batch.
+        rows: rows per micro-batch.
 
     Raises:
-        ConfigError: ``rows`` is below 1, or the network has a BatchNorm of ``mindspore.mint``.
+        ConfigError: ``rows`` is below 1, or the network has a ``mindspore.mint`` BatchNorm.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class GroupGradient(VectorGradient):
     ):
         super().__init__(gradient, vectors, draw_dropout_masks)
         check_number("micro_batch_size", rows, at_least=1, whole=True)
-        self._rows = int(rows)  # MindSpore can't slice by NumPy's integers
+        self._rows = int(rows)  # MindSpore can't slice with NumPy integers
         moving = moving_statistics(gradient.loss.network)
         self._statistics = make_vectors(moving) if moving else None
 
@@ -88,16 +88,16 @@ class GroupGradient(VectorGradient):
 
 
 def _plus(total: Tensor | None, value: Tensor, fraction: float) -> Tensor:
-    """Return ``total + fraction * value``, made by one kernel, or ``fraction * value`` if ``total`` is None."""
+    """Return ``total + fraction * value``, in one kernel, or ``fraction * value`` if ``total`` is None."""
     return value * fraction if total is None else mint.add(total, value, alpha=fraction)
 
 
 def _cut(inputs: Sequence[Tensor], rows: int) -> list[tuple[tuple[Tensor, ...], float]]:
-    """Cut a batch into micro-batches of ``rows`` rows, the last of which may have fewer.
+    """Cut a batch into micro-batches of ``rows`` rows; the last one may have fewer.
 
     Args:
         inputs: the network's inputs; their first dimension counts the rows.
-        rows: rows of a micro-batch.
+        rows: rows per micro-batch.
 
     Returns:
         For each micro-batch, its rows of each input, and its fraction of the batch's rows; the fractions sum to 1.
@@ -121,7 +121,7 @@ def _cut(inputs: Sequence[Tensor], rows: int) -> list[tuple[tuple[Tensor, ...], 
 
 
 class FinishVector(nn.Cell):
-    """A cell that calls ``Finish`` for a gradient vector (M,); with votes, the tally precedes ``untrained_values``."""
+    """A cell that calls ``Finish`` with a gradient vector (M,); with votes, the tally precedes ``untrained_values``."""
 
     def __init__(self, finish: Finish, parameters: Sequence[Parameter]):
         super().__init__(auto_prefix=False)

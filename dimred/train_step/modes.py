@@ -9,8 +9,8 @@ from mindspore import nn
 class TrainingMode:
     """A guard that puts a step back into training mode, for example after a measurement.
 
-    It sets the whole step, frozen parts included, as soon as one cell with trainable parameters is not in training
-    mode. A cell whose parameters are all frozen does not cause this. Only the cells' flags are read.
+    If any cell with trainable parameters is not in training mode, it puts the whole step into it, frozen parts
+    included. A cell whose parameters are all frozen does not trigger this. Only the cells' flags are read.
 
     Args:
         step: the cell that is called.
@@ -22,7 +22,7 @@ class TrainingMode:
         self._cells = [cell for _, cell in network.cells_and_names() if cell.trainable_params()]
 
     def ensure(self) -> None:
-        """Put the step into training mode unless its trained cells are all in it."""
+        """Put the step into training mode unless all its trained cells already are."""
         if not all(cell.training for cell in self._cells):
             self._step.set_train(True)
 

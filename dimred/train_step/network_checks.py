@@ -8,7 +8,7 @@ from mindspore import Parameter, nn
 from dimred.errors import ConfigError, shown
 from dimred.train_step.optimizer_state import RATES_SQUARED, UPDATES
 
-# Parameters that the optimizers of MindSpore and mindcv have besides those for each weight; a test checks the list.
+# Parameters of MindSpore's and mindcv's optimizers that belong to no single weight; a test checks the list.
 _OF_OPTIMIZERS = (
     UPDATES,
     "learning_rate",
@@ -22,10 +22,10 @@ _OF_OPTIMIZERS = (
 
 
 def check_dense(network: nn.Cell) -> None:
-    """Check that every gradient of the network is a tensor, which a step that adds or scales gradients needs.
+    """Check that all the network's gradients are tensors, so that a step can add and scale them.
 
     Raises:
-        ConfigError: an embedding's gradient has only the rows that were looked up.
+        ConfigError: an embedding's gradient holds only the rows that were looked up.
     """
     for name, cell in network.cells_and_names():
         if isinstance(cell, nn.EmbeddingLookup) and cell.sparse and cell.embedding_table.requires_grad:
@@ -37,9 +37,9 @@ def check_dense(network: nn.Cell) -> None:
 
 
 def check_names(step: nn.Cell) -> None:
-    """Check that no two parameters of a step share a name.
+    """Check that no two parameters in a step share a name.
 
-    MindSpore would rename all of them when it compiles the step, so that no checkpoint would fit the network.
+    MindSpore would rename all of them when it compiles the step, and no checkpoint would fit the network.
 
     Raises:
         ConfigError: two parameters share a name.
@@ -54,7 +54,7 @@ def check_names(step: nn.Cell) -> None:
 
 
 def check_weight_names(weights: Sequence[Parameter]) -> None:
-    """Check that no weight is named like a parameter that an optimizer looks up by name, such as its rate."""
+    """Check that no weight has the name of a parameter that an optimizer looks up by name, such as its rate."""
     for weight in weights:
         if weight.name in _OF_OPTIMIZERS:
             raise ConfigError(
@@ -72,7 +72,7 @@ def check_optimizer(optimizer: nn.Optimizer, trainable: Sequence[Parameter]) -> 
 
     Raises:
         ConfigError: ``optimizer`` is not an optimizer, has a loss scale, or has a parameter that is not trainable in
-            the network, not float32, or named like one of the optimizer's own.
+            the network, is not float32, or is named like one of the optimizer's own.
     """
     if not isinstance(optimizer, nn.Optimizer):
         raise ConfigError(

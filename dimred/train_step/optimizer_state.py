@@ -1,4 +1,4 @@
-"""Read the state of an optimizer: its parameters, its rate, and the weights to evaluate."""
+"""Read an optimizer's state: its parameters, its rate, and the weights to evaluate."""
 
 import re
 from collections.abc import Callable, Collection
@@ -8,12 +8,12 @@ from mindspore import Parameter, nn
 
 from dimred.errors import ConfigError
 
-UPDATES = "global_step"  # the count of updates in the state of every MindSpore optimizer; snapshots don't hold it
-RATES_SQUARED = "schedule_free.rates_squared"  # in the state of ``ScheduleFree`` alone
+UPDATES = "global_step"  # the count of updates in every MindSpore optimizer's state; snapshots don't hold it
+RATES_SQUARED = "schedule_free.rates_squared"  # only in the state of ``ScheduleFree``
 
 
 def is_rate(parameter: Parameter) -> bool:
-    """Return whether a parameter of an optimizer holds learning rates: its own, or those of a parameter group."""
+    """Return whether an optimizer's parameter holds learning rates: its own, or a parameter group's."""
     return re.fullmatch("learning_rate(_group_[0-9]+)?", parameter.name) is not None
 
 
@@ -23,13 +23,13 @@ def has_averaged_point(optimizer: nn.Cell | None) -> bool:
 
 
 def weights_to_use(optimizer: nn.Cell | None) -> AbstractContextManager[None]:
-    """Put the weights to evaluate and keep into the network inside the block, if they are not there already."""
+    """Inside the block, put the weights to evaluate and keep into the network, if they are not there already."""
     in_place: Callable[[], AbstractContextManager[None]] = getattr(optimizer, "in_place", nullcontext)
     return in_place()
 
 
 def state_parameters(optimizer: nn.Cell) -> list[Parameter]:
-    """Return an optimizer's state, such as momenta and the count of updates, without weights and rates."""
+    """Return an optimizer's state, such as momenta and the update count, without weights and rates."""
     weights = {id(weight) for weight in optimizer.parameters}
     return [
         parameter for parameter in optimizer.get_parameters() if id(parameter) not in weights and not is_rate(parameter)
@@ -37,9 +37,9 @@ def state_parameters(optimizer: nn.Cell) -> list[Parameter]:
 
 
 def last_rate(optimizer: nn.Cell) -> float | None:
-    """Return the rate of an optimizer's latest update, in its first group; before any update, the first rate.
+    """Return the rate of the optimizer's latest update, in its first group; before any update, the first rate.
 
-    Return None for a cell without rates that stands in for an optimizer.
+    Return None for an optimizer's stand-in, a cell without rates.
     """
     rate = next(filter(is_rate, optimizer.get_parameters()), None)
     if rate is None:
@@ -53,11 +53,11 @@ def check_no_gradient_point(names: Collection[str], title: str) -> None:
     """Refuse a full checkpoint of schedule-free training, which lacks the averaged weights.
 
     Args:
-        names: names of its arrays.
+        names: names of the checkpoint's arrays.
         title: what the error calls the checkpoint.
 
     Raises:
-        ConfigError: the checkpoint is one.
+        ConfigError: it is such a checkpoint.
     """
     if RATES_SQUARED in names:
         raise ConfigError(

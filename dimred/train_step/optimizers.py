@@ -1,4 +1,4 @@
-"""Make an optimizer by its name, with weight-decay groups."""
+"""Make an optimizer from its name, with weight-decay groups."""
 
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatch
@@ -15,7 +15,7 @@ from dimred.train_step.schedule_free import ScheduleFree
 
 # Name -> its options other than rates and weight decay.
 OPTIMIZERS: dict[str, tuple[str, ...]] = {
-    "momentum": ("momentum",),  # its use_nesterov does nothing on CPU; that of sgd works
+    "momentum": ("momentum",),  # its use_nesterov does nothing on CPU; sgd's works
     "sgd": ("momentum", "nesterov"),
     "adamw": ("beta1", "beta2", "eps"),
     "schedule_free": ("beta",),
@@ -29,17 +29,17 @@ _KINDS: dict[str, Callable[..., nn.Optimizer]] = {
 
 
 def decays(parameter: Parameter, no_decay: Sequence[str]) -> bool:
-    """Return whether weight decay applies to a parameter: its name matches none of the patterns in ``no_decay``."""
+    """Return whether weight decay applies to a parameter: whether its name matches no pattern in ``no_decay``."""
     return not any(fnmatch(parameter.name, pattern) for pattern in no_decay)
 
 
 def decay_groups(parameters: Sequence[Parameter], weight_decay: float, no_decay: Sequence[str]) -> list[dict[str, Any]]:
-    """Make the parameter groups of a MindSpore optimizer: those with decay, those without, and the original order.
+    """Make the parameter groups for a MindSpore optimizer: one with decay, one without, and the original order.
 
     Args:
         parameters: the parameters, in the order that the optimizer's ``parameters`` will have.
-        weight_decay: the decay of the group with decay.
-        no_decay: name patterns of the parameters without decay, see ``decays``.
+        weight_decay: the decay for the group with decay.
+        no_decay: name patterns for the parameters without decay, see ``decays``.
 
     Returns:
         The groups, as ``nn.Optimizer`` takes them; a group without parameters is left out.
@@ -60,7 +60,7 @@ def make_optimizer(
     factory: Callable[..., Any] | None = None,
     **options: float | bool | None,
 ) -> nn.Optimizer:
-    """Make an optimizer over the parameters, with weight decay on those that decay.
+    """Make an optimizer for the parameters, with weight decay on those that decay.
 
     ``momentum``       v <- momentum v + g + decay w;  w <- w - rate v
     ``sgd``            the same, but momentum is 0 by default; with nesterov w <- w - rate (g + decay w + momentum v)
@@ -68,19 +68,19 @@ def make_optimizer(
     ``schedule_free``  ``ScheduleFree``
 
     Args:
-        name: ``momentum``, ``sgd``, ``adamw``, ``schedule_free``; or the name of ``factory``, for the errors.
+        name: ``momentum``, ``sgd``, ``adamw``, ``schedule_free``; or the factory's name, for errors.
         parameters: the trainable parameters.
         rates: the learning rate, or a sequence with one for each update.
-        weight_decay: weight decay of the parameters that decay, 0 <= weight_decay < 1.
-        no_decay: name patterns of the parameters that don't decay, such as ``*bias``.
-        factory: makes any other optimizer from the parameter groups and the rates; it has no options.
+        weight_decay: weight decay for the parameters that decay, 0 <= weight_decay < 1.
+        no_decay: name patterns for the parameters that don't decay, such as ``*bias``.
+        factory: makes any other optimizer from the parameter groups and the rates; it takes no options.
         options: ``momentum`` for ``momentum`` (0.9 by default) and ``sgd``; ``nesterov`` for ``sgd``; ``beta1``,
             ``beta2`` and ``eps`` for ``adamw``; ``beta`` for ``schedule_free``. None stands for the default.
 
     Raises:
-        ConfigError: the optimizer does not have an option that is set; ``nesterov`` is true but the momentum is 0; a
-            parameter is named like one of an optimizer's own; or ``factory`` fails, or makes something that is not an
-            optimizer of these parameters with these rates.
+        ConfigError: an option is set that the optimizer does not have; ``nesterov`` is true but the momentum is 0; a
+            parameter is named like one of an optimizer's own; or ``factory`` fails, or makes something other than an
+            optimizer for these parameters with these rates.
     """
     settings = {option: value for option, value in options.items() if value is not None}
     if settings:
@@ -96,7 +96,7 @@ def make_optimizer(
 
 
 def _check_options(name: str, settings: dict[str, float | bool], options: Sequence[str]) -> None:
-    """Check that an optimizer has the options that are set."""
+    """Check that the optimizer has every option that is set."""
     for option in settings:
         if option not in options:
             has = f", which has {', '.join(options)}; set it to null"
@@ -113,7 +113,7 @@ def _own_optimizer(
     parameters: Sequence[Parameter],
     rates: float | list[float],
 ) -> nn.Optimizer:
-    """Make an optimizer by a user's factory, and check that it can be used."""
+    """Make an optimizer with the user's factory, and check that it can be used."""
     start = f"optimizer.name is {name!r}, which "
     try:
         optimizer = factory(groups, rates)

@@ -1,4 +1,4 @@
-"""The interfaces of a step's parts: a loss scale, a part that changes the gradient, one that follows the weights."""
+"""The interfaces of a step's parts: a loss scale, a part that changes the gradient, a part that follows the weights."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     class TypedCell:
         """The methods of ``nn.Cell`` that steps and parts use.
 
-        MindSpore has no type hints, so mypy would accept any subclass of its ``Cell`` as a step or a part.
+        MindSpore has no type hints, so mypy would accept any ``Cell`` subclass as a step or a part.
         """
 
         def __init__(self, *, auto_prefix: bool = True) -> None: ...
@@ -27,10 +27,10 @@ class StepPart(TypedCell):
     Its own parameters are named ``<name>.<...>``. A state holds them, and a resume or a cooldown restores them.
 
     Attributes:
-        name: the name of the part, and of its section in the configuration.
+        name: the part's name, and the name of its section in the configuration.
         telemetry: names of the numbers that it reports at each step.
-        statistics: parameters that each rank computes from its own images. Before a state is saved, they are set to
-            their mean over the ranks.
+        statistics: parameters that each rank computes from its own images. Before a state is saved, each is set to
+            its mean over the ranks.
     """
 
     name: ClassVar[str] = ""
@@ -39,12 +39,12 @@ class StepPart(TypedCell):
 
     @property
     def parameters(self) -> list[Parameter]:
-        """Return the part's own parameters, which are named after it."""
+        """Return the part's own parameters; their names begin with its name."""
         return [parameter for parameter in self.get_parameters() if parameter.name.startswith(f"{self.name}.")]
 
 
 class LossScale(StepPart):
-    """The base of loss scales; by itself it scales nothing and drops nothing.
+    """The base class for loss scales; by itself it scales nothing and drops nothing.
 
     Attributes:
         drops_overflow: whether a step whose gradient is not finite is dropped.
@@ -57,17 +57,17 @@ class LossScale(StepPart):
         """Return the number to differentiate, () float32.
 
         Args:
-            loss: f, the mean loss of a batch.
-            total: f times the weight of the batch, which is returned here.
+            loss: f, a batch's mean loss.
+            total: f times the batch's weight; this class returns it.
         """
         return total
 
     def unscaled(self, gradients: tuple[Tensor, ...], weight: Tensor) -> tuple[Tensor, ...]:
-        """Convert the gradients of ``scaled`` to the gradients of f times the weight."""
+        """Convert gradients taken of ``scaled`` to the gradients of f, times the weight."""
         return gradients
 
     def scale_of_step(self) -> tuple[Tensor, ...]:
-        """Return S before ``observe``, () float32, for the telemetry; nothing without a scale."""
+        """Return S as it is before ``observe``, () float32, for the telemetry; nothing without a scale."""
         return ()
 
     def overflows(self) -> tuple[Tensor, ...]:
@@ -75,7 +75,7 @@ class LossScale(StepPart):
         return ()
 
     def observe(self, all_finite: Tensor) -> bool:
-        """Follow a step, and return True.
+        """Take note of a step, and return True.
 
         Args:
             all_finite: () bool, whether every entry of the step's gradient was finite.
@@ -90,7 +90,7 @@ class GradientPart(StepPart):
         """Return the changed gradients, with their shapes and types, and a number, (), for each name in ``telemetry``.
 
         Args:
-            gradients: of all parameters; in a search it is one vector (M,).
+            gradients: one for each parameter; in a search, one vector (M,).
         """
         raise NotImplementedError
 
@@ -98,11 +98,11 @@ class GradientPart(StepPart):
 class WeightsPart(StepPart):
     """A part that follows the weights, such as ``EMA``.
 
-    It is called after each update, but not after a dropped step, and in a search after each accepted step. It reports
-    no numbers.
+    It is called after each update, but not after a dropped step; in a search, after each accepted step. It reports no
+    numbers.
 
     Attributes:
-        values: the parameters of the network that it follows.
+        values: the network parameters that it follows.
     """
 
     values: Sequence[Parameter] = ()
@@ -116,7 +116,7 @@ Kind = TypeVar("Kind", bound=StepPart)
 
 
 def parts_of(kind: type[Kind], parts: Sequence[StepPart]) -> list[Kind]:
-    """Return the parts of a kind, in their order."""
+    """Return the parts of this kind, in order."""
     return [part for part in parts if isinstance(part, kind)]
 
 

@@ -1,4 +1,4 @@
-"""Find the places of cells in a network, and put other cells there."""
+"""Find where a network holds its cells, and put other cells there."""
 
 from typing import NamedTuple
 
@@ -6,12 +6,12 @@ from mindspore import nn
 
 
 class Place(NamedTuple):
-    """A place for a cell in a network; a cell that is used several times has several places.
+    """A place in a network that holds a cell; a cell that is used several times has several places.
 
     Attributes:
         path: the cell's name in the network, without the names of wrappers from ``mindspore.amp``.
         owner: the cell that holds it.
-        name: its name in the owner.
+        name: the cell's name in the owner.
         cell: the cell itself.
     """
 
@@ -21,14 +21,14 @@ class Place(NamedTuple):
     cell: nn.Cell
 
     def put(self, cell: nn.Cell) -> None:
-        """Replace the cell in this place; the parameters of the new one keep their names."""
+        """Replace the cell in this place; the new cell's parameters keep their names."""
         self.owner._cells[self.name] = cell  # setattr would rename the parameters
         if isinstance(self.owner, nn.SequentialCell):
             self.owner.cell_list = list(self.owner._cells.values())
 
 
 def places(network: nn.Cell) -> list[Place]:
-    """List every place for a cell in the network; ``Cell.name_cells`` would omit the second place of one cell."""
+    """List every place in the network that holds a cell; ``Cell.name_cells`` would omit a cell's second place."""
     return [
         Place(f"{path}.{name}".lstrip(".").replace("_backbone.", ""), owner, name, cell)
         for path, owner in network.cells_and_names()

@@ -19,22 +19,22 @@ def with_precision(
     keep_batch_norm: bool | None = None,
     casts: Mapping[str, str] | None = None,
 ) -> nn.Cell:
-    """Convert cells of a network to half precision; its output and its parameters stay float32.
+    """Convert a network's cells to half precision; its output and its parameters stay float32.
 
-    O0: no cells; O1: the convolutions and dense layers of the white list, each of which returns float32;
-    O2: all but those on the black list (normalisation layers); O3: all. The lists are those of ``mindspore.amp``, which
-    also converts in O2 and O3. Its O1 is not used, because it writes a rewritten program into the working folder.
+    O0: no cells; O1: the convolutions and dense layers on the white list, each of which returns float32;
+    O2: all but those on the black list (normalisation layers); O3: all. The lists come from ``mindspore.amp``, which
+    also does the conversion in O2 and O3. Its O1 is not used: it writes a rewritten program into the working folder.
 
     Args:
-        network: a network without its loss, which gets float32. It may be changed in place; use the returned one.
+        network: a network without its loss, which gets float32. It may be changed in place; use the returned network.
         level: ``O0``, ``O1``, ``O2``, ``O3``.
         dtype: ``float16`` or ``bfloat16``.
         keep_batch_norm: whether BatchNorm computes in float32 in O2 and O3; by default in O2 only.
-        casts: pattern of cells' names in the network (with ``*`` and ``?``) -> type that these cells compute in at any
+        casts: pattern for cell names in the network (with ``*`` and ``?``) -> type that these cells compute in at any
             level, such as ``{"classifier": "float32"}``.
 
     Returns:
-        The converted network, whose parameters are those of the one that was given.
+        The converted network, with the same parameters.
 
     Raises:
         ConfigError: an argument has a value that is not allowed, a pattern matches no cell, or the device can't compute
@@ -53,5 +53,5 @@ def with_precision(
 
 
 def half_as_float32(tensor: Tensor) -> Tensor:
-    """Return a tensor of half precision as float32, and any other as it is; a graph can call this, too."""
+    """Return a half-precision tensor as float32, and any other as it is; a graph can call this, too."""
     return tensor.astype(ms.float32) if tensor.dtype in (ms.float16, ms.bfloat16) else tensor

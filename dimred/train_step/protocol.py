@@ -1,4 +1,4 @@
-"""The protocol between a run and the step that it calls, whichever step it is."""
+"""The protocol between a run and the step that it calls, whichever kind of step it is."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -24,16 +24,16 @@ class Result(Protocol):
         """Return the batch's loss before the step."""
 
     def record(self) -> dict[str, Any]:
-        """Return plain numbers, texts and lists by name, as for a JSON record; this waits for the device."""
+        """Return plain numbers, texts and lists by name, for a JSON record; this waits for the device."""
 
 
 @runtime_checkable
 class Step(Protocol):
-    """A step as a run sees it: ``TrainStep`` and ``SearchStep`` are such cells."""
+    """A step as a run sees it; ``TrainStep`` and ``SearchStep`` implement it."""
 
     @property
     def optimizer(self) -> nn.Cell:
-        """Return the optimizer, or a cell with its attributes that callbacks look for, such as ``global_step``."""
+        """Return the optimizer, or a cell with the attributes that callbacks look for, such as ``global_step``."""
 
     @property
     def parts(self) -> Sequence[StepPart]:
@@ -45,16 +45,16 @@ class Step(Protocol):
 
     @property
     def ballot(self) -> Ballot | None:
-        """Return the ranks' votes on each step; None if the ranks must agree in another way before each step."""
+        """Return the ranks' ballot on each step; None if the ranks must agree in another way before it."""
 
     def __call__(self, *inputs: Tensor) -> Result:
-        """Take a step on a batch, given by the inputs of ``network``, and return the step's report."""
+        """Take a step on a batch, given as the inputs of ``network``, and return the step's report."""
 
     def state(self) -> dict[str, np.ndarray]:
-        """Return everything that a step needs to go on, by name: weights, statistics, and the parts' own state."""
+        """Return everything that a step needs to continue, by name: weights, statistics, and the parts' own state."""
 
     def restore(self, arrays: Mapping[str, np.ndarray], source: str) -> None:
-        """Restore the result of ``state``, to the last bit, or change nothing.
+        """Restore what ``state`` returned, to the last bit, or change nothing.
 
         Args:
             arrays: the arrays by name; names that the step does not know are ignored.
@@ -62,10 +62,10 @@ class Step(Protocol):
 
         Raises:
             CheckpointError: an array is missing or has a different shape.
-            ConfigError: they are the state of a different kind of step.
+            ConfigError: the arrays come from a different kind of step.
         """
 
 
 def parameters_to_save(step: nn.Cell) -> list[Parameter]:
-    """Return every parameter of a step that a state holds: all except the learning rates, which are computed anew."""
+    """Return every parameter that a step's state holds: all except the learning rates, which are computed anew."""
     return [parameter for parameter in step.get_parameters() if not is_rate(parameter)]

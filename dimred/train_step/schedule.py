@@ -1,4 +1,4 @@
-"""Make learning-rate schedules, with one number for each update."""
+"""Make learning-rate schedules with one rate per update."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -16,7 +16,7 @@ def make_rates(
     milestones: Sequence[int] = (),
     step_factor: float = 0.1,
 ) -> np.ndarray:
-    """Make a schedule of rates: linear from 0 to ``peak`` over the warm-up, then by ``name``.
+    """Make a schedule: linear from 0 to ``peak`` over the warm-up, then as ``name`` says.
 
     With x = (i - warmup) / (total - warmup)::
 
@@ -28,10 +28,10 @@ def make_rates(
     Args:
         name: a name of ``CURVES``, which fall from 1 to 0 as x goes from 0 to 1; ``step``; or ``constant``.
         peak: largest rate, above 0.
-        warmup_steps: updates of the warm-up; 0 for none.
-        total_steps: updates of the schedule; more than ``warmup_steps``.
+        warmup_steps: updates in the warm-up; 0 for none.
+        total_steps: updates in the whole schedule; more than ``warmup_steps``.
         milestones: for ``step``: updates after which the rate falls.
-        step_factor: for ``step``: factor of the rate at each milestone, between 0 and 1.
+        step_factor: for ``step``: factor by which the rate falls at each milestone, between 0 and 1.
 
     Returns:
         The rates, (total_steps,) float32.
@@ -49,14 +49,14 @@ def make_rates(
 
 
 def with_cooldown(rates: np.ndarray, after_step: int, n_steps: int, curve: CurveName = "linear") -> np.ndarray:
-    """Cut a schedule after ``after_step`` updates, and lower its next rate to 0 over ``n_steps`` more.
+    """Cut a schedule after ``after_step`` updates, and lower the next rate to 0 over ``n_steps`` more.
 
     rate(after_step + i) = rates[after_step] CURVES[curve](i / n_steps)   for 0 <= i < n_steps
 
     Args:
         rates: a whole schedule, (total_steps,), with total_steps above ``after_step``.
         after_step: updates before the cooldown.
-        n_steps: updates of the cooldown.
+        n_steps: updates in the cooldown.
         curve: a name of ``CURVES``.
 
     Returns:

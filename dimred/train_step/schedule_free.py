@@ -20,26 +20,26 @@ _each = ops.HyperMap()  # a graph compiles it much faster than a loop
 class ScheduleFree(nn.Optimizer):
     """Schedule-free SGD (Defazio et al., The Road Less Scheduled, 2024, arXiv 2405.15682, algorithm 1).
 
-    With the rate r_t, which may warm up but need not fall, and g the gradient at y, the network's weights::
+    With the rate r_t, which may warm up but need not fall, and the gradient g at y, the network's weights::
 
         z <- z - r_t (g + decay y)                     the base point
         c = r_t^2 / (r_1^2 + ... + r_t^2)
         x <- (1 - c) x + c z                           the averaged point
         y <- (1 - beta) z + beta x
 
-    This optimizer's state is z, and takes as much memory as that of momentum. The averaged point
+    This optimizer's state is z; it takes as much memory as momentum. The averaged point
     x = (y - (1 - beta) z) / beta is the network to evaluate and keep; ``averaged`` returns it, and ``in_place`` puts it
-    into the network. Its BatchNorm statistics must be re-estimated, like those of any average.
+    into the network. As for any average, its BatchNorm statistics must be re-estimated.
 
     Args:
         params: parameters, or groups with their own ``weight_decay``.
-        learning_rate: a number, or a list with one per update. Good rates are at least 10 times those of momentum SGD.
+        learning_rate: a number, or a list with one per update. Good rates are at least 10 times momentum SGD's.
         beta: fraction of x in y, 0 < beta < 1.
         weight_decay: the factor called decay above, 0 <= decay < 1; or a cell that returns it for each update.
 
     Raises:
-        ConfigError: ``beta`` or ``weight_decay`` is not in its range, or a group has a learning rate of its own or asks
-            for ``grad_centralization``.
+        ConfigError: ``beta`` or ``weight_decay`` is not in its range, or a group has its own learning rate or asks for
+            ``grad_centralization``.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class ScheduleFree(nn.Optimizer):
         base_point: Parameter,
         gradient: Tensor,
     ) -> bool:
-        base = ops.select(is_first, weight, base_point)  # weights may have been loaded meanwhile
+        base = ops.select(is_first, weight, base_point)  # weights may have been loaded after this object was made
         average = (weight - base * (1.0 - self.beta)) / self.beta
         next_base = base - (gradient + weight * decay) * rate
         average = average + (next_base - average) * fraction
@@ -98,7 +98,7 @@ class ScheduleFree(nn.Optimizer):
         return True
 
     def averaged(self) -> dict[str, np.ndarray]:
-        """Return the averaged point x, name of each parameter -> array; before the first update x is the weights."""
+        """Return the averaged point x, parameter name -> array; before the first update, x is the weights."""
         weights = to_arrays(self.parameters)
         bases = to_arrays(self.base)
         if self.rates_squared.asnumpy() == 0:
@@ -110,7 +110,7 @@ class ScheduleFree(nn.Optimizer):
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Put the averaged point into the network inside the block; then restore its weights, byte for byte."""
+        """Put the averaged point into the network inside the block; then restore the weights, byte for byte."""
         with preserved(list(self.parameters)):
             from_arrays(self.parameters, self.averaged(), "the averaged point")
             yield

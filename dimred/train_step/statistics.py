@@ -4,14 +4,14 @@ from mindspore import Parameter, mint, nn
 
 from dimred.errors import ConfigError
 
-# Cells with statistics. ``nn.BatchNorm3d`` has none of its own: it holds an ``nn.BatchNorm2d``.
+# Cells with statistics. ``nn.BatchNorm3d`` is not here: the ``nn.BatchNorm2d`` that it holds has them.
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.SyncBatchNorm)
 # For Ascend only. Their statistics have different names, and their momentum is defined differently.
 _OTHERS = (mint.nn.BatchNorm1d, mint.nn.BatchNorm2d, mint.nn.BatchNorm3d, mint.nn.SyncBatchNorm)
 
 
 def batch_norms(network: nn.Cell) -> list[nn.Cell]:
-    """List every BatchNorm in the network; raise ConfigError for one of ``mindspore.mint``."""
+    """List every BatchNorm in the network; raise ConfigError for a ``mindspore.mint`` one."""
     layers = []
     for name, layer in network.cells_and_names():
         if isinstance(layer, _OTHERS):
@@ -25,5 +25,5 @@ def batch_norms(network: nn.Cell) -> list[nn.Cell]:
 
 
 def moving_statistics(network: nn.Cell) -> list[Parameter]:
-    """List the moving mean and variance of every BatchNorm in the network; raise as ``batch_norms``."""
+    """List every BatchNorm's moving mean and variance; raise as ``batch_norms`` does."""
     return [value for layer in batch_norms(network) for value in (layer.moving_mean, layer.moving_variance)]

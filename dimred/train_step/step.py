@@ -34,8 +34,8 @@ class StepResult(NamedTuple):
     Attributes:
         loss: () float32, f(w; B) before the update, unscaled; the mean over all ranks.
         applied: () bool, false if the step was dropped, because its gradient was not finite or a rank voted to leave.
-        telemetry: the numbers that the parts of the step report, by name, () each: ``grad_norm``, |g| before clipping;
-            ``loss_scale``, S of this step; ``n_overflows``, the steps dropped so far by the loss scale, this one
+        telemetry: the numbers that the step's parts report, by name, () each: ``grad_norm``, |g| before clipping;
+            ``loss_scale``, this step's S; ``n_overflows``, the steps that the loss scale has dropped so far, this one
             included.
     """
 
@@ -48,41 +48,39 @@ class StepResult(NamedTuple):
         return f"StepResult(loss {float(self.loss):.4g}, {'applied' if bool(self.applied) else 'dropped'})"
 
     def record(self) -> dict[str, Any]:
-        """Return loss, ``applied`` and the telemetry as plain numbers; this waits for the device."""
+        """Return ``loss``, ``applied`` and the telemetry as plain numbers; this waits for the device."""
         values = {"loss": self.loss, "applied": self.applied} | self.telemetry
         return {name: value.asnumpy().item() for name, value in values.items()}
 
 
 class TrainStep(VisitedOnce, TypedCell):
-    """A cell that makes one training step of a network.
+    """A cell that makes one training step on a network.
 
     scaled loss -> unscale to float32 -> accumulate -> reduce -> all finite? -> clip -> update -> EMA
 
-    Call it, or hand it to ``mindspore.train.Model``, in graph mode or PyNative. It puts its cells into training mode
-    when it is called (see ``TrainingMode``). Without micro-batches the step is one graph, fit for sink mode, in which a
-    part that is off does not appear. With micro-batches it is a loop on the host over small graphs; sink mode would
-    take the batch whole.
+    Call it, or hand it to ``mindspore.train.Model``, in graph mode or PyNative. When called, it puts its cells into
+    training mode (see ``TrainingMode``). Without micro-batches the step is one graph, fit for sink mode; a part that is
+    off does not appear in it. With micro-batches the host loops over small graphs; sink mode would take the batch
+    whole.
 
-    The network keeps its cells, with one exception: with micro-batches or ranks, each cross entropy of MindSpore is
-    replaced by one that counts its labels. The loss of a micro-batch or a rank is weighted by the number of items in
-    its mean, so that the step is the same as with the whole batch; see ``WeightedLoss``. All ranks have the same number
-    of rows.
+    The network keeps its cells, with one exception: with micro-batches or ranks, each MindSpore cross entropy is
+    replaced with one that counts its labels. A micro-batch's or a rank's loss is weighted by the number of items in its
+    mean, so the step is the same as on the whole batch; see ``WeightedLoss``. All ranks have the same number of rows.
 
     Args:
-        network: network and loss in one cell; returns the scalar mean loss of a batch, or a pair (sum, count).
-        optimizer: an optimizer of trainable parameters of the network, all of them float32, and without a loss
-            scale of its own; other parameters stay as they are.
+        network: network and loss in one cell; returns a batch's scalar mean loss, or a pair (sum, count).
+        optimizer: an optimizer without a loss scale, for trainable network parameters that are all float32; other
+            parameters stay as they are.
         loss_scale, clipping, ema: the usual parts, or None: ``StaticLossScale`` or ``DynamicLossScale``, ``Clipping``,
-            ``EMA``; a number in their place, or a scaler or manager of ``mindspore.amp``, see ``collect_parts``. With a
+            ``EMA``; a number in their place, or a ``mindspore.amp`` scaler or manager, see ``collect_parts``. With a
             loss scale, a step whose gradient is not finite is dropped, unless ``drop_overflow`` is false: weights,
-            optimizer state, EMA, BatchNorm statistics and every other parameter of the network stay as they were, byte
-            for byte. Without one such a step is applied, and NaN reaches the weights, because the check would cost up
-            to as much as the rest of the step; ``loss_scale=1`` adds the check and scales nothing.
-        parts: parts of your own, ``GradientPart`` or ``WeightsPart``. Gradient parts come after clipping, in the order
-            of this list.
-        micro_batch_size: rows of a micro-batch. The step gets the whole batch, cuts it, and updates once with the mean
+            optimizer state, EMA, BatchNorm statistics and all other network parameters stay as they were, byte for
+            byte. Without one, such a step is applied and NaN reaches the weights, because the check could cost as much
+            as the rest of the step; ``loss_scale=1`` adds the check and scales nothing.
+        parts: your own parts, ``GradientPart`` or ``WeightsPart``. Gradient parts run after clipping, in this order.
+        micro_batch_size: rows per micro-batch. The step gets the whole batch, cuts it, and updates once with the mean
             gradient; None takes the batch whole.
-        ranks: the ranks of the job, whose gradients are averaged.
+        ranks: the job's ranks; their gradients are averaged.
         ballot: the result of ``ranks.ballot()``. If any rank votes to leave, the step is dropped like an overflow, but
             the loss scale and its counts stay as they are; see ``Ballot``.
 
@@ -94,10 +92,10 @@ class TrainStep(VisitedOnce, TypedCell):
 
     Raises:
         ConfigError: ``optimizer`` is not an optimizer, has a loss scale, or has a parameter that is not trainable in
-            the network or not float32; two parameters have one name; ``micro_batch_size`` is below 1; a part can't be
-            used, see ``collect_parts``; or a part, micro-batches or ranks can't use the sparse gradients of an
-            embedding. The first step also raises it, before it changes anything, if the loss is neither one number nor
-            a pair with an integer count.
+            the network or not float32; two parameters share a name; ``micro_batch_size`` is below 1; a part can't be
+            used, see ``collect_parts``; or a part, micro-batches or ranks can't use an embedding's sparse gradients.
+            The first step also raises it, before it changes anything, if the loss is neither one number nor a pair with
+            an integer count.
     """
 
     def __init__(
@@ -158,7 +156,7 @@ class TrainStep(VisitedOnce, TypedCell):
         return to_arrays(parameters_to_save(self))
 
     def restore(self, arrays: Mapping[str, np.ndarray], source: str) -> None:
-        """Restore the parameters from the arrays of ``state``; see ``Step``."""
+        """Restore the parameters from the arrays that ``state`` returned; see ``Step``."""
         from_arrays(parameters_to_save(self), arrays, source)
 
     @clearing_failures
@@ -178,13 +176,13 @@ class TrainStep(VisitedOnce, TypedCell):
             values = self._finish_vector(loss, vector, weight, *tally, *untrained_values)
         if self.ballot is not None:
             *values, self.ballot.tally = values
-        loss, applied, *numbers = values  # named here and not in the graph, which would call the interpreter for it
+        loss, applied, *numbers = values  # named here: to name them, the graph would have to call the interpreter
         return StepResult(loss, applied, dict(zip(self.finish.telemetry, numbers, strict=True)))
 
     def construct(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Make the whole step in one graph, and return loss, whether it was applied, and the telemetry's numbers.
+        """Make the whole step in one graph; return the loss, whether it was applied, and the telemetry's numbers.
 
-        With a ballot, its tally precedes the network's inputs, and the next tally follows the values.
+        With a ballot, its tally precedes the network's inputs, and the next tally follows these outputs.
         """
         tally = None
         if self.votes:

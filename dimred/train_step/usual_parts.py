@@ -1,4 +1,4 @@
-"""The parts of a step as a user may give them: dimred's own, a plain number, or a loss scale of ``mindspore.amp``."""
+"""The step parts that a user may give: dimred's own, a plain number, or a ``mindspore.amp`` loss scale."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -13,25 +13,25 @@ from dimred.train_step.ema import EMA
 from dimred.train_step.loss_scale import DynamicLossScale, StaticLossScale
 from dimred.train_step.part import GradientPart, LossScale, StepPart, WeightsPart
 
-_LARGEST_SCALE = 2.0**125  # for MindSpore's dynamic scale, which has no upper bound
+_LARGEST_SCALE = 2.0**125  # for MindSpore's dynamic scale, which has no upper bound itself
 
 
 def collect_parts(network: nn.Cell, *, parts: Sequence[StepPart], **usual: Any) -> tuple[StepPart, ...]:
-    """Collect the parts of a step, each made from the argument for it, and check them together.
+    """Collect a step's parts, make each from its argument, and check them together.
 
     Args:
         network: network and loss in one cell.
-        parts: parts of the user's own, see ``StepPart``.
+        parts: the user's own parts, see ``StepPart``.
         usual: the arguments for the usual parts, by name; None for no such part.
-            ``loss_scale``: a ``LossScale``; a number, for a static one; or one of ``mindspore.amp``, whose settings
-            and present scale are taken: ``StaticLossScaler``, ``DynamicLossScaler``, ``FixedLossScaleManager``,
+            ``loss_scale``: a ``LossScale``; a number, for a static one; or one from ``mindspore.amp``, whose settings
+            and current scale are used: ``StaticLossScaler``, ``DynamicLossScaler``, ``FixedLossScaleManager``,
             ``DynamicLossScaleManager``.
             ``clipping``: a ``GradientPart`` such as ``Clipping``; or a number, its norm.
             ``ema``: ``EMA`` of the network; or a number, its decay, with the ramp.
 
     Raises:
-        ConfigError: a part is none of these, or a number is outside its range; two parts have one name; a parameter of
-            a part is not named after it; or a part follows another network.
+        ConfigError: a part is none of these, or a number is outside its range; two parts share a name; a part's
+            parameter is not named after it; or a part follows another network.
     """
     check_type("network", network, nn.Cell, "a cell of the network and its loss, such as nn.WithLossCell")
     check_type("parts", parts, (list, tuple), "a list of parts of your own, see dimred/train_step/README.md")
@@ -43,7 +43,7 @@ def collect_parts(network: nn.Cell, *, parts: Sequence[StepPart], **usual: Any) 
 
 
 def _usual_part(name: str, value: Any, network: nn.Cell) -> StepPart:
-    """Return a part as it was given, or make it from a number or from what MindSpore has in its place."""
+    """Return a part as it was given, or make it from a number or from MindSpore's counterpart."""
     known: dict[str, tuple[type[StepPart], Callable[[Any], StepPart]]] = {
         "loss_scale": (LossScale, StaticLossScale),
         "clipping": (GradientPart, Clipping),
@@ -57,7 +57,7 @@ def _usual_part(name: str, value: Any, network: nn.Cell) -> StepPart:
             return of_number(value)
         if kind is LossScale and type(value) in _LOSS_SCALES:
             return _LOSS_SCALES[type(value)](value)
-    except ConfigError as error:  # it names the argument of the part
+    except ConfigError as error:  # it names the part's argument
         raise ConfigError(f"{name}: {error}") from None
     of_mindspore = ", a scaler or a loss-scale manager of mindspore.amp" if kind is LossScale else ""
     raise ConfigError(
@@ -95,7 +95,7 @@ _LOSS_SCALES: dict[type, Callable[[Any], LossScale]] = {
 
 
 def _check_parts(parts: Sequence[StepPart], network: nn.Cell) -> None:
-    """Check that parts can be those of a step of this network."""
+    """Check that a step on this network can have these parts."""
     known = set[str]()
     of_network = {id(parameter) for parameter in network.get_parameters()}
     for part in parts:

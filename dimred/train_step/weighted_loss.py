@@ -1,4 +1,4 @@
-"""The weight of a micro-batch, or of a rank, in the mean over the whole batch."""
+"""Weigh each micro-batch or rank in the mean over the whole batch."""
 
 import functools
 import logging
@@ -23,21 +23,21 @@ _CROSS_ENTROPIES = {
 
 
 class WeightedLoss(VisitedOnce, nn.Cell):
-    """A cell that returns the mean loss of a part of a batch, and the number of items per row in that mean.
+    """A cell that returns the mean loss over a part of a batch, and the number of items per row in that mean.
 
     With means f_i over n_i items, such as labels that are not ignored, the mean over all items of all parts i is
 
         f = sum_i n_i f_i / sum_i n_i
 
-    For MindSpore's cross entropies n_i is the number of labels that are not ``ignore_index``, or, with class weights,
-    the sum of the weights of these labels. Only such a cell sees the labels, so each with ``reduction="mean"`` is
-    replaced, in its place in the network, by one that does the same and counts. Any other network can return the sum of
-    the loss, and n_i as an integer tensor, in place of the mean. If it does not, n_i is the number of rows. This also
-    holds for a class that inherits from a cross entropy and has a ``construct`` of its own. With several cross
-    entropies, n_i is the sum of theirs, so f is exact only if these have the same proportion in all parts.
+    For MindSpore's cross entropies, n_i is the number of labels other than ``ignore_index``, or, with class weights,
+    the sum of these labels' weights. Only such a cell sees the labels, so each one with ``reduction="mean"`` is
+    replaced in the network with one that does the same and counts. Any other network can return the loss's sum and n_i,
+    an integer tensor, instead of the mean. If it does not, n_i is the number of rows. The same holds for a class that
+    inherits from a cross entropy and has its own ``construct``. With several cross entropies, n_i is the sum of their
+    counts, so f is exact only if these are in the same proportion in all parts.
 
     Args:
-        network: as for ``MeanLoss``. A warning is logged if a loss in it is a sum.
+        network: as for ``MeanLoss``. A warning is logged if a loss in it takes the sum.
 
     Inputs:
         the network's inputs; the first dimension of the first one counts the rows.
@@ -75,7 +75,7 @@ class WeightedLoss(VisitedOnce, nn.Cell):
         if len(numbers) == 1:
             mean = numbers[0]
             n_items = ops.stop_gradient(self.n_items + 0.0)
-            weight = ops.select(n_items < 0, self.one, n_items / n_rows)  # a loss of another kind counts its rows
+            weight = ops.select(n_items < 0, self.one, n_items / n_rows)  # another kind of loss counts its rows
         else:
             mean = numbers[0] / ops.maximum(numbers[1], 1.0)
             weight = numbers[1] / n_rows
@@ -83,7 +83,7 @@ class WeightedLoss(VisitedOnce, nn.Cell):
 
 
 def _is_sum(cell: nn.Cell) -> bool:
-    """Return whether a cell is a loss of MindSpore or ``mint`` that takes the sum."""
+    """Return whether a cell is a MindSpore or ``mint`` loss that takes the sum."""
     of_nn = isinstance(cell, nn.LossBase) and cell.reduce and not cell.average
     return of_nn or getattr(cell, "reduction", None) == "sum"
 
@@ -95,9 +95,9 @@ def _n_items() -> Parameter:
 
 
 class _CountingLoss(nn.Cell):
-    """A cross entropy that adds to ``n_items`` how many of its labels count, or the sum of their class weights.
+    """A cross entropy that adds to ``n_items`` the number of labels that count, or the sum of their class weights.
 
-    It divides the sum by that number itself, because MindSpore's mean is 0 / 0 if no label counts. Here the mean is 0.
+    It divides the loss's sum by that number itself, because MindSpore's mean is 0 / 0 if no label counts; here it is 0.
 
     Args:
         loss: the cell that it replaces, with ``reduction="mean"``.
@@ -114,7 +114,7 @@ class _CountingLoss(nn.Cell):
         object.__setattr__(self, "n_items", _n_items())
 
     def construct(self, logits: Tensor, labels: Tensor) -> Tensor:
-        if labels.is_floating_point():  # a probability of each class
+        if labels.is_floating_point():  # a probability for each class
             n_items = self.one * (labels.size // labels.shape[min(1, labels.ndim - 1)])
         else:
             counts = ops.not_equal(labels, self.ignore_index).astype(labels.dtype)
@@ -128,7 +128,7 @@ class _CountingLoss(nn.Cell):
 
 
 class MeanOfBatches(nn.Cell):
-    """A cell that returns loss and gradients of the whole batch: means over the ranks, divided by the mean weight.
+    """A cell that returns the whole batch's loss and gradients: means over the ranks, divided by the mean weight.
 
     Args:
         reduce: maps tensors to a tuple of their means over the ranks; None for one rank, with micro-batches.

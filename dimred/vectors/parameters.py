@@ -1,4 +1,4 @@
-"""Convert parameters of a cell to named arrays, and back."""
+"""Convert a cell's parameters to named arrays, and back."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ def to_arrays(parameters: Iterable[Parameter]) -> dict[str, np.ndarray]:
     """Copy parameters to the host, by name.
 
     Raises:
-        CheckpointError: two parameters have the same name, so a file could hold only one of them.
+        CheckpointError: two parameters share a name, so a file could hold only one of them.
     """
     arrays: dict[str, np.ndarray] = {}
     for parameter in parameters:
@@ -27,11 +27,11 @@ def to_arrays(parameters: Iterable[Parameter]) -> dict[str, np.ndarray]:
 
 
 def from_arrays(parameters: Iterable[Parameter], arrays: Mapping[str, np.ndarray], source: str) -> None:
-    """Set every parameter to the array of its name, or none if one does not fit; ignore arrays of other names.
+    """Set every parameter to the array with its name, or none if one does not fit; ignore all other arrays.
 
     Raises:
-        CheckpointError: an array is missing, has a different shape, or integers where the parameter has floats; the
-            message begins with ``source``.
+        CheckpointError: an array is missing, has a different shape, or holds integers where the parameter holds floats;
+            the message begins with ``source``.
     """
     parameters = list(parameters)
     check_arrays(parameters, arrays, source)
@@ -40,12 +40,12 @@ def from_arrays(parameters: Iterable[Parameter], arrays: Mapping[str, np.ndarray
 
 
 def put_array(parameter: Parameter, array: np.ndarray) -> None:
-    """Set a parameter to an array of its shape, in the parameter's own memory, see ``workarounds.moved_memory``."""
+    """Copy an array of the parameter's shape into the parameter's own memory, see ``workarounds.moved_memory``."""
     ops.assign(parameter, Tensor(array, parameter.dtype))
 
 
 def check_arrays(parameters: Iterable[Parameter], arrays: Mapping[str, np.ndarray], source: str) -> None:
-    """Check that every parameter has an array of its shape, and of floats if the parameter has floats.
+    """Check that every parameter has an array of its shape, with floats if the parameter holds floats.
 
     Raises:
         CheckpointError: as ``from_arrays``.
@@ -76,7 +76,7 @@ def _misfit(parameter: Parameter, array: np.ndarray | None) -> str | None:
 
 
 def first_not_finite(parameters: Iterable[Parameter]) -> str | None:
-    """Return the name of the first parameter that has an infinite number or NaN; None if there is none."""
+    """Return the name of the first parameter that holds an infinity or NaN; None if there is none."""
     floats = (parameter for parameter in parameters if parameter.dtype in FLOATS)
     return next((one.name for one in floats if not np.isfinite(one.asnumpy().astype(np.float64)).all()), None)
 

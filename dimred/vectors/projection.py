@@ -1,4 +1,4 @@
-"""The two passes over the basis P: by NumPy in host memory, or by graphs on a device and over several ranks."""
+"""The two passes over the basis P: with NumPy in host memory, or with graphs on devices or several ranks."""
 
 import numpy as np
 from mindspore import Tensor, nn, ops
@@ -8,7 +8,7 @@ from dimred.vectors.weights import ReusedMemory, is_on_host
 
 
 class HostProjection:
-    """The two passes over the basis P, by NumPy in host memory.
+    """The two passes over the basis P, with NumPy in host memory.
 
     Args:
         components: P, (k, M) float32 with orthonormal rows; not copied.
@@ -29,7 +29,7 @@ class HostProjection:
     def back_project(self, *coordinates: np.ndarray) -> list[Tensor]:
         """Return P' z for each z: (k,) -> (M,) float32.
 
-        Each is a separate product: BLAS takes longer for a matrix of two or three rows than for as many vectors.
+        Each is a separate product: BLAS takes longer for a matrix with two or three rows than for as many vectors.
         """
         return [
             Tensor.from_numpy(np.matmul(z.astype(np.float32), self.components, out=self._memory.vector()))
@@ -38,14 +38,14 @@ class HostProjection:
 
 
 class GraphProjection:
-    """A projection like ``HostProjection``, made by graphs, on a device or over several ranks.
+    """A projection like ``HostProjection``, but with graphs, on a device or over several ranks.
 
     Each of R ranks holds ceil(M / R) columns, see ``Shards``. ``project`` ends in an all-reduce of k numbers,
     ``back_project`` in a gather of M.
 
     Args:
         components: P, (k, M) float32 with orthonormal rows.
-        ranks: the ranks of the job; all of them call the methods.
+        ranks: the job's ranks; all of them call the methods.
 
     Attributes:
         components: the columns of P that this rank holds, Tensor (k, ceil(M / R)) float32.
@@ -53,8 +53,8 @@ class GraphProjection:
 
     def __init__(self, components: np.ndarray, ranks: Ranks):
         shards = Shards(components.shape[1], ranks.rank, ranks.group_size)
-        # The cells get it as an argument, so that it becomes neither a parameter nor a constant of a graph. A copy,
-        # being the result of an operation, stays on the device; an array of the host would be copied at every call.
+        # The cells get it as an argument, so that it becomes neither a parameter nor a constant in a graph. A copy is
+        # the result of an operation and stays on the device; an array on the host would be copied at every call.
         self.components = Tensor.from_numpy(shards.columns(components)).copy()
         self._project = _Project(shards)
         self._back_project = _BackProject(shards)
@@ -68,20 +68,20 @@ class GraphProjection:
 
 
 class Shards:
-    """The shards of M columns over R ranks, of equal width L = ceil(M / R), as collectives need.
+    """How M columns are split over R ranks, in shards of equal width L = ceil(M / R), as collectives need.
 
-    If a rank owns one column fewer (``columns_of_rank``), its shard ends with a column of zeros in the place of the
-    next rank's first column, so that every shard lies within the M columns.
+    If a rank owns one column fewer (``columns_of_rank``), its shard also spans the next rank's first column, as zeros,
+    so every shard lies within the M columns.
 
     Args:
         n_columns: M.
-        rank: number of this rank, from 0.
+        rank: this rank's number, from 0.
         group_size: R.
 
     Attributes:
         several: whether R > 1.
         part: the columns that this rank owns, as a slice of the M columns.
-        first, end: the slice of the M columns that is this rank's shard.
+        first, end: where this rank's shard begins and ends among the M columns.
         places: for each rank, where its own columns begin and end among the R * L gathered columns.
     """
 
@@ -131,14 +131,14 @@ Projection = HostProjection | GraphProjection
 
 
 def make_projection(components: np.ndarray, ranks: Ranks) -> Projection:
-    """Make the object that projects on a basis and back.
+    """Make the object that projects onto a basis and back.
 
-    A single process on the CPU does not copy P: a memory-mapped basis stays in the page cache, once for all processes
-    of a host. Otherwise this rank's columns are copied to the device.
+    A single process on the CPU does not copy P: a memory-mapped basis stays in the page cache, which all processes on
+    the host share. Otherwise this rank's columns are copied to the device.
 
     Args:
         components: P, (k, M) float32 with orthonormal rows.
-        ranks: the ranks of the job, which share out the columns of P.
+        ranks: the job's ranks; they share out the columns of P.
     """
     if is_on_host() and (ranks.group_size == 1 or len(components) == 0):
         return HostProjection(components)
@@ -146,9 +146,9 @@ def make_projection(components: np.ndarray, ranks: Ranks) -> Projection:
 
 
 def columns_of_rank(n_columns: int, rank: int, group_size: int) -> slice:
-    """Return the columns that ``rank`` of R owns among M: ``floor(rank M / R) : floor((rank + 1) M / R)``.
+    """Return which of M columns ``rank`` owns among R ranks: ``floor(rank M / R) : floor((rank + 1) M / R)``.
 
-    The slices of all ranks follow each other, cover every column once, and differ in length by at most one; the
-    longest has ``ceil(M / R)`` columns. Any M and R are allowed; with R > M some ranks own nothing.
+    The ranks' slices follow each other, cover every column once, and differ in length by at most one; the longest has
+    ``ceil(M / R)`` columns. Any M and R are allowed; with R > M some ranks own nothing.
     """
     return slice(rank * n_columns // group_size, (rank + 1) * n_columns // group_size)

@@ -1,4 +1,4 @@
-"""Treat all weights as one vector: by NumPy, which works on host memory in place, or by MindSpore's graphs."""
+"""Treat all weights as one vector: with NumPy, in place in host memory, or with MindSpore graphs."""
 
 import weakref
 from collections.abc import Iterator, Sequence
@@ -10,16 +10,16 @@ from mindspore import Parameter, Tensor, mint, nn, ops
 
 Term = tuple[float, Tensor]  # a factor, and a vector (M,) float32
 
-# Several vectors are summed in pieces that fit into the caches, so that temporaries never reach main memory. Pieces a
-# quarter as long take a fifth to a third longer, because of NumPy's calls.
+# Vectors are summed in pieces that fit into the caches, so that temporaries never reach main memory. With pieces a
+# quarter as long, NumPy's calls make it a fifth to a third slower.
 _PIECE = 1 << 17  # weights
-_each = ops.HyperMap()  # a graph compiles it in a second, but a loop over ResNet-50's 161 weights in ten
+_each = ops.HyperMap()  # compiles in a second; a loop over ResNet-50's 161 weights takes ten
 
 
 class HostVectors:
-    """A view of parameters, and of tensors of the same shapes, as one vector (M,) float32, by NumPy in host memory.
+    """Treats parameters, or tensors of the same shapes, as one vector (M,) float32, with NumPy in host memory.
 
-    Parameters keep their memory, so that every graph and every operation sees what is written.
+    Parameters keep their memory, so every graph and every operation sees what is written.
 
     Args:
         parameters: float32 parameters, in the order of the vector.
@@ -68,10 +68,10 @@ class HostVectors:
 
 
 class ReusedMemory:
-    """A source of vectors of one length, which reuses the memory of earlier vectors that nothing refers to any more.
+    """A source of vectors of one length; it reuses the memory of vectors that nothing refers to any more.
 
-    Fresh memory is cleared by the system, page by page, when it is first written. With five fresh vectors, a step of
-    ResNet-18's search took 1.6 times as long (median, on a virtual machine of 2 cores).
+    The system clears fresh memory, page by page, when it is first written. With five fresh vectors, a ResNet-18 search
+    step took 1.6 times as long (median, on a virtual machine with 2 cores).
 
     Args:
         length: length of the vectors.
@@ -82,9 +82,9 @@ class ReusedMemory:
         self._free: list[np.ndarray] = []
 
     def vector(self) -> np.ndarray:
-        """Return a vector (length,) float32 that is not initialised."""
+        """Return an uninitialised vector (length,) float32."""
         memory = self._free.pop() if self._free else np.empty(self._length, np.float32)
-        # Tensors and slices of the vector keep this view alive, because its base is a buffer and no array.
+        # Tensors and slices of the vector keep this view alive, because its base is a buffer, not an array.
         vector = np.frombuffer(memory.data, np.float32)
         weakref.finalize(vector, self._free.append, memory).atexit = False
         return vector
@@ -108,7 +108,7 @@ def _host_sum(terms: Sequence[tuple[np.float32, np.ndarray]], span: slice, out: 
 
 
 class GraphVectors:
-    """The same as ``HostVectors``, but by graphs, for parameters of any type on any device."""
+    """The same as ``HostVectors``, but with graphs, for parameters of any type on any device."""
 
     def __init__(self, parameters: Sequence[Parameter]):
         self._read = _Read(parameters)
@@ -119,7 +119,7 @@ class GraphVectors:
         return self._read()
 
     def flatten(self, tensors: Sequence[Tensor]) -> Tensor:
-        return self._flatten(*tensors)  # passed as a tuple, they would be constants of the graph
+        return self._flatten(*tensors)  # passed as a tuple, they would be constants in the graph
 
     def put(self, *terms: Term) -> None:
         self._write(_graph_sum(terms))
@@ -141,7 +141,7 @@ def _graph_sum(terms: Sequence[Term]) -> Tensor:
     (factor, vector), *others = terms
     total = vector if factor == 1 else vector * factor
     for factor, vector in others:
-        total = mint.add(total, vector, alpha=factor)  # one kernel; total + factor * vector would be two
+        total = mint.add(total, vector, alpha=factor)  # one kernel; total + factor * vector would take two
     return total
 
 
@@ -196,7 +196,7 @@ def _assign(parameter: Parameter, value: Tensor) -> Tensor:
 
 
 class HostCopies:
-    """Copies parameters of any type in host memory (``save``), and restores them byte for byte (``restore``).
+    """Copies parameters of any type into host memory (``save``), and restores them byte for byte (``restore``).
 
     Args:
         parameters: the parameters.
@@ -214,7 +214,7 @@ class HostCopies:
 
 
 class GraphCopies(nn.Cell):
-    """Copies like ``HostCopies``, made by graphs on the device, also inside a larger graph.
+    """Copies like ``HostCopies``, but with graphs on the device, also inside a larger graph.
 
     Args:
         parameters: the parameters, at least one.
@@ -242,7 +242,7 @@ Vectors = HostVectors | GraphVectors
 
 
 def make_vectors(parameters: Sequence[Parameter]) -> Vectors:
-    """Make the view of the parameters as a vector: by NumPy if they are float32 in host memory, otherwise by graphs."""
+    """Make the view of the parameters as one vector: NumPy if they are float32 in host memory, otherwise graphs."""
     all_float32 = all(parameter.dtype == ms.float32 for parameter in parameters)
     return HostVectors(parameters) if is_on_host() and all_float32 else GraphVectors(parameters)
 

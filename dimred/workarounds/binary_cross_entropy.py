@@ -1,8 +1,8 @@
-"""The gradient of ``nn.BCEWithLogitsLoss`` in PyNative is that of a batch of another size.
+"""In PyNative, ``nn.BCEWithLogitsLoss`` computes its gradient for the wrong batch size.
 
-With ``reduction="mean"`` the kernel divides the gradient by the number of elements that the first call of the process
-had. For any other batch the gradient is wrong by a factor; the loss is right. Seen in MindSpore 2.10 on CPU; graph mode
-is right. We know of no report. ``tests/workarounds`` fails once the fault is gone.
+With ``reduction="mean"`` the kernel divides the gradient by the number of elements in the process's first call. For a
+batch of another size the gradient is wrong by a factor; the loss is right. Seen in MindSpore 2.10 on CPU; graph mode is
+right. We know of no report. ``tests/workarounds`` fails once the fault is gone.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from mindspore import Tensor, nn, ops
 
 
 class ExactBinaryCrossEntropy:
-    """A guard that lets each ``nn.BCEWithLogitsLoss`` of a network take its mean outside the kernel, in PyNative mode.
+    """A guard for PyNative that makes each ``nn.BCEWithLogitsLoss`` in a network take its mean outside the kernel.
 
     Args:
         network: network and loss in one cell. Without such a loss the guard does nothing.
@@ -23,7 +23,7 @@ class ExactBinaryCrossEntropy:
         self._is_needed = any(isinstance(cell, nn.BCEWithLogitsLoss) for _, cell in network.cells_and_names())
 
     def in_use(self) -> AbstractContextManager[None]:
-        """Return a context that replaces the computation of the loss; in graph mode it changes nothing."""
+        """Return a context that replaces how the loss is computed; in graph mode it changes nothing."""
         is_wrong = self._is_needed and ms.get_context("mode") == ms.PYNATIVE_MODE
         return _replaced() if is_wrong else nullcontext()
 

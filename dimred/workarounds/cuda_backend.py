@@ -1,10 +1,10 @@
-"""MindSpore registers the backend for NVIDIA's GPUs in its package only where an ``nvcc`` tells the version of CUDA.
+"""MindSpore registers its backend for NVIDIA GPUs only where an ``nvcc`` reports the CUDA version.
 
-A backend that was loaded before MindSpore is imported is registered too, without an ``nvcc``, an installed CUDA or
-``LD_LIBRARY_PATH``: each library is loaded here, before those that need it, from NVIDIA's wheels on the package index.
-MindSpore then warns about a CUDA that it can't find, and goes on with the libraries that are there. Seen in MindSpore
-2.10; its notes have not named GPUs since 2.3. We know of no report. ``tests/workarounds`` fails once the backend is
-registered by itself.
+It also registers a backend that was loaded before MindSpore is imported, without an ``nvcc``, an installed CUDA or
+``LD_LIBRARY_PATH``: this module loads each library, before those that need it, from NVIDIA's wheels on the package
+index. MindSpore then warns about a CUDA that it can't find, and carries on with the libraries that are there. Seen in
+MindSpore 2.10; its notes have not named GPUs since 2.3. We know of no report. ``tests/workarounds`` fails once the
+backend is registered by itself.
 """
 
 import ctypes
@@ -18,12 +18,12 @@ from pathlib import Path
 
 from dimred.errors import DISTRIBUTION, ConfigError, MissingPackageError
 
-CUDA_FOLDERS = "DIMRED_CUDA"  # environment variable with folders of CUDA 11's libraries, in place of NVIDIA's wheels
-DRIVER = "libcuda.so.1"  # comes with the system's driver, and is found by the system
+CUDA_FOLDERS = "DIMRED_CUDA"  # environment variable with folders of CUDA 11 libraries, to replace NVIDIA's wheels
+DRIVER = "libcuda.so.1"  # comes with the system's driver; the system finds it
 INSTALL_CUDA = f"python -m pip install '{DISTRIBUTION}[cuda]'"
 _BACKEND = "libmindspore_gpu.so.11.6"
 _KERNELS = "libcuda_ops.so.11"
-# Library -> its wheel; each stands after those that it needs. cuDNN finds its own parts beside itself.
+# Library -> its wheel; each comes after those that it needs. cuDNN finds its own parts beside itself.
 _WHEELS = {
     "libcudart.so.11.0": "nvidia-cuda-runtime-cu11",
     "libnvrtc.so.11.2": "nvidia-cuda-nvrtc-cu11",
@@ -38,11 +38,11 @@ _WHEELS = {
 
 
 def load_cuda_backend() -> None:
-    """Load CUDA's libraries and MindSpore's backend for GPUs into this process, so that MindSpore registers it.
+    """Load the CUDA libraries and MindSpore's GPU backend into this process, so that MindSpore registers it.
 
     Raises:
         MissingPackageError: MindSpore is not installed.
-        ConfigError: MindSpore is imported already, its package has no such backend, or a library is missing.
+        ConfigError: MindSpore is already imported, its package has no such backend, or a library is missing.
     """
     backend = cuda_backend()
     if is_loaded(backend):
@@ -53,10 +53,10 @@ def load_cuda_backend() -> None:
             "before the first import of mindspore"
         )
     libraries = cuda_libraries()
-    # MindSpore raises the limit of the driver's cache for the kernels that the driver compiles, but after the driver
-    # may have read it.
+    # MindSpore raises the size limit of the driver's cache for kernels that the driver compiles, but the driver may
+    # have read the limit by then.
     os.environ.setdefault("CUDA_CACHE_MAXSIZE", "4000000000")
-    # cuBLAS and cuDNN then load a kernel when it is first called; MindSpore's own kernels don't know the variable.
+    # cuBLAS and cuDNN then load a kernel when it is first called; MindSpore's own kernels ignore the variable.
     os.environ.setdefault("CUDA_MODULE_LOADING", "LAZY")
     logging.getLogger(f"ME.mindspore.log.{os.getpid()}").addFilter(_is_no_false_alarm)
     try:
@@ -70,11 +70,11 @@ def load_cuda_backend() -> None:
 
 
 def cuda_backend() -> Path:
-    """Return the path of MindSpore's backend for GPUs.
+    """Return the path of MindSpore's GPU backend.
 
     Raises:
         MissingPackageError: MindSpore is not installed.
-        ConfigError: its package has no such backend, as on other systems than Linux on x86-64.
+        ConfigError: its package has no such backend, as on any system but Linux on x86-64.
     """
     backend = _plugins() / _BACKEND
     if not backend.exists():
@@ -86,14 +86,14 @@ def cuda_backend() -> Path:
 
 
 def cuda_kernels() -> Path:
-    """Return the path of the library with MindSpore's kernels for GPUs, see ``cuda_backend``."""
+    """Return the path of the library with MindSpore's GPU kernels, see ``cuda_backend``."""
     return cuda_backend().parent / "gpu" / _KERNELS
 
 
 def cuda_libraries() -> dict[str, Path]:
-    """Return the paths of CUDA's libraries by name, in the order in which they can be loaded.
+    """Return the paths of the CUDA libraries by name, in an order in which they can be loaded.
 
-    They are looked for in the folders of ``DIMRED_CUDA``, or without that variable in NVIDIA's wheels.
+    They are looked for in the folders that ``DIMRED_CUDA`` names, or without that variable in NVIDIA's wheels.
 
     Raises:
         ConfigError: one is missing.
@@ -114,14 +114,14 @@ def cuda_libraries() -> dict[str, Path]:
 
 
 def library_version(name: str) -> str:
-    """Return the version of one of CUDA's libraries: its wheel's, or that in its name."""
+    """Return a CUDA library's version: its wheel's version, or the one in its file name."""
     if CUDA_FOLDERS in os.environ:
         return name.partition(".so.")[2]
     return importlib.metadata.version(_WHEELS[name])
 
 
 def is_loaded(library: Path) -> bool:
-    """Return whether a library of this path is in this process."""
+    """Return whether this process has loaded the library at this path."""
     maps = Path("/proc/self/maps")
     return maps.exists() and str(library.resolve()) in maps.read_text(errors="surrogateescape")
 
@@ -143,5 +143,5 @@ def _cuda_folders(environment: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _is_no_false_alarm(record: logging.LogRecord) -> bool:
-    """Return False for what MindSpore says of a CUDA that it looks for by ``ldd``, although the libraries are there."""
+    """Return False for a warning about a CUDA that MindSpore looks for with ``ldd``, if the libraries are there."""
     return not record.pathname.endswith("_check_version.py")

@@ -1,7 +1,7 @@
 """After an error inside a gradient in PyNative, later graphs and tensors fail.
 
-Graphs of gradients are then compiled for second derivatives, which fails for cross entropy; and after a second error no
-tensor can be indexed by a number any more. Seen in MindSpore 2.10, not in 2.7.1. We know of no report.
+MindSpore then compiles gradient graphs for second derivatives, which fails for cross entropy; and after a second error
+no tensor can be indexed by a number any more. Seen in MindSpore 2.10, not in 2.7.1. We know of no report.
 ``tests/workarounds`` fails once the fault is gone.
 """
 
@@ -20,11 +20,11 @@ _Inputs = ParamSpec("_Inputs")
 _Result = TypeVar("_Result")
 
 _EXECUTOR = "_pynative_executor"  # private to MindSpore
-_HOMES = ("mindspore.graph.api", "mindspore.common.api")  # where it is: the second up to 2.8, and deprecated since
+_HOMES = ("mindspore.graph.api", "mindspore.common.api")  # where it is: in the second up to 2.8, deprecated since
 
 
 def clearing_failures(call: Callable[_Inputs, _Result]) -> Callable[_Inputs, _Result]:
-    """Let a function clear MindSpore's state of a PyNative gradient that an error or ctrl-C interrupts inside it."""
+    """Make a function clear what MindSpore keeps of a PyNative gradient that an error or ctrl-C interrupts."""
 
     @wraps(call)
     def guarded(*inputs: _Inputs.args, **options: _Inputs.kwargs) -> _Result:

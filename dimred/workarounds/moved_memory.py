@@ -1,9 +1,9 @@
-"""A parameter whose values are set gets new memory, and compiled graphs go on with the old one.
+"""Setting a parameter's values gives it new memory, while compiled graphs keep using the old memory.
 
-``mindspore.load_param_into_net`` and ``Parameter.set_data`` give a parameter new memory. A graph with control flow that
-was compiled before goes on writing to the old memory, and so does an optimizer of MindSpore in PyNative. Then no later
-step trains, and nothing says so. The new memory may also not be contiguous, such as that of a transposed tensor; then
-NumPy gets a copy in place of a view. Seen in MindSpore 2.7.1 to 2.10 on CPU, and not tried on a device. We know of no
+``mindspore.load_param_into_net`` and ``Parameter.set_data`` give a parameter new memory. An already compiled graph with
+control flow keeps writing to the old memory, and so does a MindSpore optimizer in PyNative. No later step trains then,
+and nothing says so. If the values come from a transposed tensor, for example, the new memory is not contiguous, and
+NumPy gets a copy instead of a view. Seen in MindSpore 2.7.1 to 2.10 on CPU; not tried on a device. We know of no
 report. ``tests/workarounds`` fails once the fault is gone.
 """
 
@@ -17,7 +17,7 @@ class KnownMemory:
     """A guard that keeps parameters in the memory that compiled graphs know, whoever sets their values.
 
     Args:
-        parameters: the parameters of a step.
+        parameters: a step's parameters.
     """
 
     def __init__(self, parameters: Iterable[Parameter]):
@@ -26,12 +26,12 @@ class KnownMemory:
         for parameter in self._parameters:
             if not parameter.is_contiguous():
                 parameter.set_data(Tensor(parameter.asnumpy().copy(), parameter.dtype))
-        self._get_addresses = [parameter.data_ptr for parameter in self._parameters]  # to look each up takes as long
+        self._get_addresses = [parameter.data_ptr for parameter in self._parameters]  # look-ups cost as much as a call
         self._addresses = list[int]()
         self._note()
 
     def ensure(self) -> None:
-        """Move values that were set since the last call back to the memory that the parameters had then."""
+        """Move values that were set since the last call back into the memory that the parameters had then."""
         if self._addresses != self._present() or not all(one.is_contiguous() for one in self._parameters):
             self._move_back()
             self._note()

@@ -1,7 +1,7 @@
-"""MindSpore's native code prints on standard error, whatever Python does with its messages.
+"""MindSpore's native code prints to standard error, whatever Python does with its own messages.
 
 On a terminal its lines would spoil a progress bar. Seen in MindSpore 2.7.1 to 2.10, whose logger is glog; no setting
-sends errors to a file alone. ``tests/workarounds`` fails once nothing is printed.
+sends errors only to a file. ``tests/workarounds`` fails once nothing is printed.
 """
 
 import os
@@ -13,7 +13,7 @@ from pathlib import Path
 
 @contextmanager
 def redirect_native_stderr(path: Path) -> Iterator[None]:
-    """Append what native code prints on standard error to ``path``; Python's ``sys.stderr`` stays the terminal."""
+    """Append what native code prints to standard error to ``path``; Python's ``sys.stderr`` stays on the terminal."""
     sys.stderr.flush()
     terminal = os.dup(2)
     before = sys.stderr

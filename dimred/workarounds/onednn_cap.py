@@ -1,7 +1,7 @@
-"""The oneDNN inside MindSpore computes convolutions by its reference kernel on hosts with AVX-512.
+"""On hosts with AVX-512, the oneDNN inside MindSpore computes convolutions with its reference kernel.
 
-oneDNN 3.10.1 in MindSpore 2.10 does so for every convolution larger than 1 x 1, 20 to 100 times as slowly as by its
-kernel for AVX2. We know of no report. On a host with AVX-512 ``tests/workarounds`` fails once the fault is gone.
+oneDNN 3.10.1 in MindSpore 2.10 does so for every convolution larger than 1 x 1, 20 to 100 times slower than with its
+AVX2 kernel. We know of no report. On a host with AVX-512, ``tests/workarounds`` fails once the fault is gone.
 """
 
 import os
@@ -19,9 +19,9 @@ def has_avx512() -> bool:
 
 
 def cap_onednn() -> None:
-    """Cap oneDNN's instruction set at AVX2 on such a host, unless the user's environment sets it.
+    """Cap oneDNN's instruction set at AVX2 on such a host, unless the user's environment sets the cap.
 
-    This must come before MindSpore's first primitive, because oneDNN reads the variable then.
+    This must run before MindSpore's first primitive, because oneDNN reads the variable then.
     """
     if "DNNL_MAX_CPU_ISA" not in os.environ and has_avx512():  # the variable's old name; the user's choice counts
         os.environ.setdefault(ISA_VARIABLE, "AVX2")

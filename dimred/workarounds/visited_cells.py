@@ -1,17 +1,17 @@
-"""At each call of a graph MindSpore visits every cell below the one that is called.
+"""Whenever a cell is called as a graph, MindSpore visits every cell below it.
 
-It tells each of them to which compiled graph it belongs, which takes a millisecond for the 214 cells of ResNet-50. Only
-a compilation needs that. Seen in MindSpore 2.7.1 and 2.10. We know of no report. ``tests/workarounds`` fails once the
-fault is gone.
+It tells each cell which compiled graph it belongs to. For ResNet-50's 214 cells this takes a millisecond, and only a
+compilation needs it. Seen in MindSpore 2.7.1 and 2.10. We know of no report. ``tests/workarounds`` fails once the fault
+is gone.
 """
 
 from mindspore import nn
 
 
 class VisitedOnce:
-    """A mixin for a cell that is called as a graph; it comes before ``nn.Cell`` in the list of bases.
+    """A mixin for a cell that is called as a graph; list it before ``nn.Cell`` among the bases.
 
-    The cells below it are visited when a graph is compiled or another one is called, such as that of another shape.
+    The cells below it are visited only when a graph is compiled, or when another graph is called, as for another shape.
     """
 
     @property
