@@ -84,7 +84,8 @@ def report(folder: Path, out: Path, grid: int, n_batches: int, device_target: Ta
 
 def _classes(run: StageTwoRecord, task: Task[StageTwoConfig]) -> ClassView | None:
     """Count how often the network to use is right on each class; None if the user brings a loss or metric."""
-    config, split = task.settings, task.settings.data.eval_split
+    config = task.settings
+    split = task.settings.data.eval_split
     if config.loss is not None or config.metric is not None:
         return None
     path = run.final_weights

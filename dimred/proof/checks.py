@@ -26,7 +26,11 @@ from dimred.train_step.step import TrainStep
 N_STEPS = 10
 _ROUNDING = 1e-5  # in sums of a few hundred float32 numbers, as a fraction of the largest result; TF32 rounds to 1e-3
 _STEPS = 1e-4  # rounding accumulated over ten steps
-_RATE, _MOMENTUM, _NORM, _DECAY, _N_COMPONENTS = 0.1, 0.9, 0.5, 0.9, 6
+_RATE = 0.1
+_MOMENTUM = 0.9
+_NORM = 0.5
+_DECAY = 0.9
+_N_COMPONENTS = 6
 
 
 def _difference(name: str, found: np.ndarray, expected: np.ndarray, limit: float) -> Difference:
@@ -89,10 +93,14 @@ def _train(network: nn.Cell, ranks: Ranks, n_rows: int) -> tuple[np.ndarray, Tra
 
 def training_step() -> list[Difference]:
     """Compare ten training steps with momentum, clipping and EMA with their NumPy twins."""
-    network, function = TanhMLP(), mlp_function()
-    weights, sizes = weight_vector(network).astype(np.float64), [p.size for p in network.trainable_params()]
+    network = TanhMLP()
+    function = mlp_function()
+    weights = weight_vector(network).astype(np.float64)
+    sizes = [p.size for p in network.trainable_params()]
     optimizer = Optimizer("momentum", [0.0] * len(sizes), [_RATE], momentum=_MOMENTUM)
-    ends, expected, path = np.cumsum(sizes)[:-1], [], []
+    ends = np.cumsum(sizes)[:-1]
+    expected = []
+    path = []
     for batch in _batches(64):
         loss, gradient = function(weights, _as_float64(batch))
         clipped, _ = clip(np.split(gradient, ends), _NORM)
@@ -114,9 +122,12 @@ def search_step() -> list[Difference]:
     rows = orthonormal_rows(_N_COMPONENTS, weight_vector(network).size)
     step = SubspaceTrainStep(network, SubspaceBasis(rows))
     twin = Twin(mlp_function(), rows, weight_vector(network))
-    losses, sizes, differences = [], [], []
+    losses = []
+    sizes = []
+    differences = []
     for batch in _batches(64):
-        result, expected = step(*map(Tensor, batch)), twin.step(_as_float64(batch))
+        result = step(*map(Tensor, batch))
+        expected = twin.step(_as_float64(batch))
         weights = weight_vector(network)
         losses.append((float(result.loss.asnumpy()), expected["loss"]))
         sizes.append((result.step_size, expected["step_size"]))
@@ -133,7 +144,8 @@ def search_step() -> list[Difference]:
 
 def ranks_beside_one(ranks: Ranks) -> list[Difference]:
     """Compare ten training steps on all ranks, each with its part of the rows, with ten on one rank."""
-    alone, together = TanhMLP(), TanhMLP()
+    alone = TanhMLP()
+    together = TanhMLP()
     expected_losses, _ = _train(alone, ALONE, 64)
     losses, _ = _train(together, ranks, 64)
     ranks.check_same("weights after ten steps", weight_vector(together).tobytes())

@@ -58,7 +58,8 @@ class Twin:
 
     def step(self, batch: tuple[np.ndarray, ...]) -> dict[str, Any]:
         """Take one step on a batch, and return the ``SearchResult`` fields that the tests compare, by name."""
-        p, w = self.components, self.weights
+        p = self.components
+        w = self.weights
         loss, g = self.function(w, batch)
         g_k = p @ g  # 1
         h, used = self._direction_matrix(g_k)  # 2
@@ -72,7 +73,9 @@ class Twin:
         is_capped = self.n_pairs + used > 0
         t, n_trials = self._backtrack(w, d, loss, slope, batch, is_capped) if self.rule == "bfgs" else (1.0, 1)  # 4
         if t:  # 5
-            self.h, self.velocity, self.n_pairs = h, velocity, self.n_pairs + used
+            self.h = h
+            self.velocity = velocity
+            self.n_pairs = self.n_pairs + used
             self.pair_start = (g_k, t * d_k)
             self.n_accepted += 1
         self.m = self.gamma * self.m + (g - p.T @ g_k)  # 6

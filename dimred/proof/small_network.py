@@ -51,7 +51,8 @@ def mlp_function(n_in: int = 3, n_hidden: int = 5, n_out: int = 2) -> Function:
 
     def function(w: np.ndarray, batch: tuple[np.ndarray, ...]) -> tuple[float, np.ndarray]:
         x, target = batch
-        parts, first = [], 0
+        parts = []
+        first = 0
         for shape in shapes:
             parts.append(w[first : first + int(np.prod(shape))].reshape(shape))
             first += int(np.prod(shape))

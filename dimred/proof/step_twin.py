@@ -55,9 +55,15 @@ class Optimizer:
         eps: float = 1e-8,
         beta: float = 0.9,
     ):
-        self.name, self.decays, self.rates = name, decays, rates
+        self.name = name
+        self.decays = decays
+        self.rates = rates
         self.momentum = {"momentum": 0.9, "sgd": 0.0}.get(name, 0.0) if momentum is None else momentum
-        self.nesterov, self.beta1, self.beta2, self.eps, self.beta = nesterov, beta1, beta2, eps, beta
+        self.nesterov = nesterov
+        self.beta1 = beta1
+        self.beta2 = beta2
+        self.eps = eps
+        self.beta = beta
         self.first: list[Any] = [0.0] * len(decays)
         self.second: list[Any] = [0.0] * len(decays)
         self.t = 0

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from mindspore import nn
 
-N_FEATURES, N_CLASSES = 4, 3
+N_FEATURES = 4
+N_CLASSES = 3
 
 
 class Points:

@@ -33,7 +33,8 @@ class ClassView(NamedTuple):
 
 def add_classes(page: Page, view: ClassView) -> None:
     """Add the section about classes: a picture of up to 20, or else the worst pairs; and each class's accuracy."""
-    pictures, worst = [], ""
+    pictures = []
+    worst = ""
     if len(view.names) <= _MOST_IN_A_PICTURE:
         pictures.append(_picture(view))
     else:
@@ -42,7 +43,8 @@ def add_classes(page: Page, view: ClassView) -> None:
             for label, predicted, n in view.confusions[:_WORST]
         ]
         worst = table(("class", "taken for", "how often", "fraction of the class"), rows)
-    n_items, n_correct = int(view.n_items.sum()), int(view.n_correct.sum())
+    n_items = int(view.n_items.sum())
+    n_correct = int(view.n_correct.sum())
     told = (
         f"Of {n_items:,} samples of {view.split}, the network to use takes {n_items - n_correct:,} for another class."
     )

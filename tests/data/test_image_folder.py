@@ -221,6 +221,7 @@ def test_a_folder_that_mindspore_cannot_name_is_named(name, odd, root, tmp_path)
     assert repr(str(data / odd)) in str(refused.value)
 
 
+@pytest.mark.slow
 def test_in_a_locale_without_utf_8_the_locale_is_named_and_not_the_folder(root, tmp_path):
     data = shutil.copytree(root, tmp_path / "ü")
     code = (

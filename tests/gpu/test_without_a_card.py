@@ -119,6 +119,7 @@ def stage_1(tmp_path: Path) -> Path:
     return tmp_path / "one.ckpt"
 
 
+@pytest.mark.slow
 def test_a_search_by_the_command_line_computes_float32_in_float32(
     stage_1: Path, gpu: dict[str, str], calls: Callable[[], set[str]], tmp_path: Path
 ) -> None:

@@ -4,6 +4,7 @@ import json
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 
 from tests.helpers.commands import REPOSITORY, run
@@ -35,6 +36,7 @@ warnings.simplefilter("ignore")
 """
 
 
+@pytest.mark.slow
 def test_both_stages_run_in_the_mode_of_the_key_and_call_nothing_deprecated(tmp_path: Path) -> None:
     """Stage 2 takes the mode from stage 1's configuration. With GLOG_v=2 MindSpore logs what it deprecates.
 

@@ -78,6 +78,7 @@ def test_what_it_needs_is_checked_before_anything_is_written(checkpoints: Path, 
     assert not (tmp_path / "two").exists()
 
 
+@pytest.mark.slow
 def test_it_is_compared_and_reported(checkpoints: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     runs = [checkpoints.parent]
