@@ -23,6 +23,7 @@ def config(tmp_path: Path) -> Path:
     return tmp_path / "one.yaml"
 
 
+@pytest.mark.slow
 def test_stage_1_goes_through_every_phase_and_leaves_nothing(tmp_path: Path, config: Path) -> None:
     done = dimred("train", "stage-1", ".", "--config", config, *ONE_RANK, "--fast-dev-run", cwd=tmp_path, status=0)
     assert "\nup to 70 epochs of 4 steps, 280 in all; snapshots, checkpoints and states take up to " in done.stdout

@@ -2,6 +2,7 @@
 
 import math
 
+import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, nn, ops
@@ -269,6 +270,7 @@ def test_frozen_parameters_are_outside_the_basis_and_untouched(pynative):
     ids=["plain", "small loss", "large loss", "head of zeros", "constant"],
 )
 def test_random_numbers_the_search_cannot_repeat_are_found_before_a_step_is_made(mode, network):
+    ms.set_seed(1)  # by chance, two losses near 1,000 are equal to rounding
     network = network()
     step = SubspaceTrainStep(network, basis_for(network, 40))
     before, memory = state_bytes(network), step.memory
