@@ -257,6 +257,24 @@ class Run(Generic[Settings]):
         tell_position("evaluating after", self.n_steps)
         self.figures.measure(step, choose)
 
+    def record_epoch(self, evaluation_seconds: float, **more: Any) -> None:
+        """Write an epoch's record: its last loss, the metrics that were measured, what the parts report, the seconds.
+
+        Args:
+            evaluation_seconds: wall seconds that measuring and saving took.
+            more: further values by name.
+        """
+        self.records.write(
+            epoch=self.progress.epoch,
+            step=self.n_steps,
+            loss=self.last["loss"],
+            metrics=self.figures.values,
+            **more,
+            **self.last["parts"],
+            seconds=self.progress.seconds,
+            evaluation_seconds=evaluation_seconds,
+        )
+
     def log_epoch(self, step: Step, n_epochs: int) -> str:
         """Log an epoch's two lines, for programs and for people, and return the status for the progress bar.
 

@@ -111,16 +111,7 @@ class Method:
             progress: the position after its last step.
             evaluation_seconds: wall seconds that measuring and saving it took.
         """
-        run = self.run
-        run.records.write(
-            epoch=progress.epoch,
-            step=run.n_steps,
-            loss=run.last["loss"],
-            metrics=run.figures.values,
-            **run.last["parts"],
-            seconds=progress.seconds,
-            evaluation_seconds=evaluation_seconds,
-        )
+        self.run.record_epoch(evaluation_seconds)
 
     def finish(self, result: StageTwoResult) -> None:
         """Put the network to keep in place, and complete the result."""

@@ -191,14 +191,5 @@ class StageOne:
         if progress.epoch % self._settings.evaluate_every_epochs == 0 or self._is_last(progress):
             run.measure(self.step)
         averaged = {} if self.stop is None else self.stop.record(progress.epoch)
-        run.records.write(
-            epoch=progress.epoch,
-            step=run.n_steps,
-            loss=run.last["loss"],
-            metrics=run.figures.values,
-            **averaged,
-            **run.last["parts"],
-            seconds=progress.seconds,
-            evaluation_seconds=time.perf_counter() - start,
-        )
+        run.record_epoch(time.perf_counter() - start, **averaged)
         return run.log_epoch(self.step, self._settings.epochs)
