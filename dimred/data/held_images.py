@@ -8,13 +8,12 @@ import mindspore.dataset as ds
 import numpy as np
 from mindspore.dataset import vision
 
-from dimred.data.batches import Batches
-from dimred.data.image_operations import make_operations, seed_augmentation
+from dimred.data.image_batches import ImageBatches, make_operations
 from dimred.data.published_files import Samples
 from dimred.errors import DataError
 
 
-class HeldImages(Batches):
+class HeldImages(ImageBatches):
     """One split of images in memory as batches of (images, labels).
 
     Images whose size is not ``image_size`` are resized to it. Grey images get as many channels as ``mean`` has values:
@@ -80,13 +79,6 @@ class HeldImages(Batches):
         digest = hashlib.sha256(self._samples.labels.tobytes())
         digest.update(np.ascontiguousarray(self._samples.images).data)
         return digest.hexdigest()
-
-    def _training_samples(self, order: np.ndarray, seed: int, epoch: int) -> ds.Dataset:
-        seed_augmentation(seed, epoch, self.rank)
-        return self._read(order, self._operations.training)
-
-    def _evaluation_samples(self, order: np.ndarray) -> ds.Dataset:
-        return self._read(order, self._operations.plain)
 
     def _read(self, order: np.ndarray, image_operations: list[Any]) -> ds.Dataset:
         samples = ds.GeneratorDataset(

@@ -1,4 +1,4 @@
-"""The operations that turn an image into the network's input, with and without augmentation."""
+"""Batches of images, and the operations that turn an image into the network's input, with and without augmentation."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 import mindspore.dataset as ds
 import numpy as np
 from mindspore.dataset import vision
+
+from dimred.data.batches import Batches
 
 
 class ImageOperations(NamedTuple):
@@ -54,7 +56,24 @@ def make_operations(
     return ImageOperations(training[augmentation], plain)
 
 
-def seed_augmentation(seed: int, epoch: int, rank: int) -> None:
+class ImageBatches(Batches):
+    """One split of images as batches; a subclass says how an image is read, and sets its operations."""
+
+    _operations: ImageOperations
+
+    def _training_samples(self, order: np.ndarray, seed: int, epoch: int) -> ds.Dataset:
+        _seed_augmentation(seed, epoch, self.rank)
+        return self._read(order, self._operations.training)
+
+    def _evaluation_samples(self, order: np.ndarray) -> ds.Dataset:
+        return self._read(order, self._operations.plain)
+
+    def _read(self, order: np.ndarray, image_operations: list[Any]) -> ds.Dataset:
+        """Read the images with these numbers in this order, and apply the operations to each."""
+        raise NotImplementedError
+
+
+def _seed_augmentation(seed: int, epoch: int, rank: int) -> None:
     """Seed MindSpore's random operations for one epoch, differently on each rank.
 
     Call it just before the operations are put into a pipeline.

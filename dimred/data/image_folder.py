@@ -17,8 +17,7 @@ import numpy as np
 from mindspore import dtype as mstype
 from mindspore.dataset import transforms, vision
 
-from dimred.data.batches import Batches
-from dimred.data.image_operations import make_operations, seed_augmentation
+from dimred.data.image_batches import ImageBatches, make_operations
 from dimred.data.image_tree import (
     IMAGE_SUFFIXES,
     UNREADABLE,
@@ -38,7 +37,7 @@ _MODES_OF_ERRORS = {"stop": ds.config.ErrorSamplesMode.RETURN, "replace": ds.con
 _IMAGENET_RESIZE = 256 / 224
 
 
-class ImageFolder(Batches):
+class ImageFolder(ImageBatches):
     """One split of an ImageFolder tree as batches of (images, labels).
 
     Args:
@@ -143,14 +142,7 @@ class ImageFolder(Batches):
             except (StopIteration, *UNREADABLE):
                 continue
 
-    def _training_samples(self, order: np.ndarray, seed: int, epoch: int) -> ds.Dataset:
-        seed_augmentation(seed, epoch, self.rank)
-        return self._read(order, self._operations.training)
-
-    def _evaluation_samples(self, order: np.ndarray) -> ds.Dataset:
-        return self._read(order, self._operations.plain)
-
-    def _read(self, order: np.ndarray, image_transforms: list[Any]) -> ds.Dataset:
+    def _read(self, order: np.ndarray, image_operations: list[Any]) -> ds.Dataset:
         ds.config.set_error_samples_mode(_MODES_OF_ERRORS[self.damaged])
         try:
             images = ds.ImageFolderDataset(
@@ -163,7 +155,7 @@ class ImageFolder(Batches):
         except ValueError as error:  # raised for a folder that has just disappeared
             raise DataError(f"the data can't be read: {shown(str(error), 300)}") from None
         images = images.map(_check_whole, "image", num_parallel_workers=self.workers, python_multiprocessing=False)
-        images = images.map(image_transforms, "image", num_parallel_workers=self.workers)
+        images = images.map(image_operations, "image", num_parallel_workers=self.workers)
         return images.map(transforms.TypeCast(mstype.int32), "label", num_parallel_workers=1)
 
 
