@@ -47,8 +47,9 @@ print(json.dumps([[version.value // 1000, version.value % 1000 // 10], gpus, fau
 """
 _KERNEL_VERSION = Path("/proc/driver/nvidia/version")  # absent in WSL
 _CONTAINER = struct.pack("<I", 0xBA55ED50)  # begins a container with code for several kinds of GPU
-_PTX = 1
-_MACHINE_CODE = 2
+_LEAST_HEADER = 64  # bytes of an entry's header; PTX has 72
+PTX = 1
+MACHINE_CODE = 2
 
 
 class Gpu(NamedTuple):
@@ -65,6 +66,24 @@ class Driver(NamedTuple):
     cuda: Version  # the newest CUDA that it can run
     gpus: tuple[Gpu, ...]  # in CUDA's order, without those that CUDA_VISIBLE_DEVICES hides
     fault: str  # its error text and number; empty if it works
+
+
+class Entry(NamedTuple):
+    """Code in a container: its kind and architecture, where its header begins, and the lengths of header and code."""
+
+    kind: int
+    arch: int
+    place: int
+    header: int
+    length: int
+
+
+class Container(NamedTuple):
+    """One module's code for several kinds of GPU: where it begins, how long its entries are, and the entries."""
+
+    place: int
+    size: int
+    entries: list[Entry]
 
 
 class CudaCode(NamedTuple):
@@ -127,25 +146,28 @@ def visible_device(number: int) -> str:
 def cuda_code(library: Path) -> CudaCode:
     """Read from a library's first container which GPUs it has code for; all of MindSpore's hold the same kinds."""
     with open_regular(library) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        entries = set(_entries(data))
-    native, ptx = (sorted(arch for kind, arch in entries if kind == wanted) for wanted in (_MACHINE_CODE, _PTX))
+        first = next(containers(data), Container(0, 0, []))
+    kinds = {(entry.kind, entry.arch) for entry in first.entries}
+    native, ptx = (sorted(arch for kind, arch in kinds if kind == wanted) for wanted in (MACHINE_CODE, PTX))
     return CudaCode(tuple(divmod(arch, 10) for arch in native), tuple(divmod(arch, 10) for arch in ptx))
 
 
-def _entries(data: mmap.mmap) -> Iterator[tuple[int, int]]:
-    """Yield the kind and architecture of each entry in the first container: a 16-byte header, then the entries."""
+def containers(data: mmap.mmap | bytearray) -> Iterator[Container]:
+    """Yield the containers in a library's bytes: each has a 16-byte header, and then the entries."""
     place = data.find(_CONTAINER)
     while place >= 0:
         _, version, header, size = struct.unpack_from("<IHHQ", data, place)
-        if (version, header) == (1, 16) and place + header + size <= len(data):
-            break
-        place = data.find(_CONTAINER, place + 4)
-    else:
-        return
-    entry = place + 16
-    end = place + 16 + size
-    while entry + 64 <= end:
-        kind, _, header, size = struct.unpack_from("<HHIQ", data, entry)
-        (arch,) = struct.unpack_from("<I", data, entry + 28)
-        yield kind, arch
-        entry += header + size
+        if (version, header) != (1, 16) or place + 16 + size > len(data):
+            place = data.find(_CONTAINER, place + 4)
+            continue
+        end = place + 16 + size
+        yield Container(place, size, list(_entries(data, place + 16, end)))
+        place = data.find(_CONTAINER, end)
+
+
+def _entries(data: mmap.mmap | bytearray, place: int, end: int) -> Iterator[Entry]:
+    while place + _LEAST_HEADER <= end:
+        kind, _, header, length = struct.unpack_from("<HHIQ", data, place)
+        (arch,) = struct.unpack_from("<I", data, place + 28)
+        yield Entry(kind, arch, place, header, length)
+        place += header + length

@@ -132,9 +132,10 @@ def _compile_kernels(library: Path, wheels: Path, tools: Path, given: argparse.N
     ptxas = wheels / "nvidia" / "cuda_nvcc" / "bin" / "ptxas"
     ptxas.chmod(0o755)
     out = given.work / library.name
-    program = Path(__file__).with_name("retarget.py")
     options = ["--arch", given.arch, "--ptxas", ptxas]
-    _run(sys.executable, program, library, out, *options, env=os.environ | {"PYTHONPATH": str(tools)})
+    _run(
+        sys.executable, "-m", "tests.gpu.retarget", library, out, *options, env=os.environ | {"PYTHONPATH": str(tools)}
+    )
     shutil.move(out, library)
 
 

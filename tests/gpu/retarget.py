@@ -1,11 +1,11 @@
 """Replace the machine code in MindSpore's CUDA kernels by code for one kind of GPU, compiled from the PTX beside it.
 
-    python3 retarget.py libcuda_ops.so.11 OUT --arch 90 --ptxas ptxas [--processes 2]
+    python -m tests.gpu.retarget libcuda_ops.so.11 OUT --arch 90 --ptxas ptxas [--processes 2]
 
 The library of MindSpore 2.10 has 407 modules, each with code for compute capabilities up to 8.0 and PTX for 8.6. It is
 linked with a CUDA runtime of 11.6, which loads every module when the device is first used. On a newer GPU the driver
 would compile all of them then, in one thread. It needs ``ptxas`` of ``nvidia-cuda-nvcc-cu11``, which knows GPUs up to
-9.0, and ``lz4``; it needs nothing of dimred, so that it can be copied.
+9.0, and ``lz4``.
 """
 
 import argparse
@@ -15,33 +15,13 @@ import struct
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
 
-_CONTAINER = struct.pack("<I", 0xBA55ED50)
-_PTX, _MACHINE_CODE = 1, 2
+from dimred.launch.nvidia import MACHINE_CODE, PTX, Container, containers
+
 _COMPRESSED = 0x2000
 _HEADER = 64  # bytes of the header of machine code
-
-
-class Entry(NamedTuple):
-    """Code in a container: its kind and architecture, where its header begins, and the lengths of header and code."""
-
-    kind: int
-    arch: int
-    place: int
-    header: int
-    length: int
-
-
-class Container(NamedTuple):
-    """Code of one module for several kinds of GPU: where it begins, how long its entries are, and the entries."""
-
-    place: int
-    size: int
-    entries: list[Entry]
 
 
 def main() -> None:
@@ -71,30 +51,9 @@ def main() -> None:
     print(f"{total / 1e6:.0f} MB of code for {given.arch} in {time.perf_counter() - start:.0f} s")
 
 
-def containers(data: mmap.mmap | bytearray) -> Iterator[Container]:
-    """Yield the containers of a library."""
-    place = data.find(_CONTAINER)
-    while place >= 0:
-        _, version, header, size = struct.unpack_from("<IHHQ", data, place)
-        if (version, header) != (1, 16) or place + 16 + size > len(data):
-            place = data.find(_CONTAINER, place + 4)
-            continue
-        end = place + 16 + size
-        yield Container(place, size, list(_entries(data, place + 16, end)))
-        place = data.find(_CONTAINER, end)
-
-
-def _entries(data: mmap.mmap | bytearray, place: int, end: int) -> Iterator[Entry]:
-    while place + _HEADER <= end:
-        kind, _, header, length = struct.unpack_from("<HHIQ", data, place)
-        (arch,) = struct.unpack_from("<I", data, place + 28)
-        yield Entry(kind, arch, place, header, length)
-        place += header + length
-
-
 def ptx_of(data: mmap.mmap, container: Container, arch: int) -> bytes:
     """Return the newest PTX of a module that is not newer than the GPU."""
-    fitting = [entry for entry in container.entries if entry.kind == _PTX and entry.arch <= arch]
+    fitting = [entry for entry in container.entries if entry.kind == PTX and entry.arch <= arch]
     entry = max(fitting, key=lambda entry: entry.arch)
     (flags,) = struct.unpack_from("<Q", data, entry.place + 40)
     code = data[entry.place + entry.header : entry.place + entry.header + entry.length]
@@ -122,7 +81,7 @@ def compile_ptx(text: bytes, path: Path, ptxas: str, arch: int) -> bytes:
 def put(data: mmap.mmap | bytearray, container: Container, code: bytes, arch: int) -> int:
     """Make machine code the only entry of a container, and return its length; SystemExit if there is no room."""
     code += bytes(-len(code) % 8)
-    first = next(entry for entry in container.entries if entry.kind == _MACHINE_CODE and entry.header == _HEADER)
+    first = next(entry for entry in container.entries if entry.kind == MACHINE_CODE and entry.header == _HEADER)
     if _HEADER + len(code) > container.size:
         raise SystemExit(f"{len(code)} bytes of code for {container.size - _HEADER} bytes at {container.place}")
     header = bytearray(data[first.place : first.place + _HEADER])
@@ -146,9 +105,9 @@ def blank_others(data: mmap.mmap | bytearray, arch: int) -> int:
     """
     n_blanked = 0
     for container in containers(data):
-        has_code = any(entry.kind == _MACHINE_CODE and entry.arch == arch for entry in container.entries)
+        has_code = any(entry.kind == MACHINE_CODE and entry.arch == arch for entry in container.entries)
         for entry in container.entries:
-            is_other = entry.arch != arch if entry.kind == _MACHINE_CODE else entry.kind == _PTX and has_code
+            is_other = entry.arch != arch if entry.kind == MACHINE_CODE else entry.kind == PTX and has_code
             if is_other:
                 begin = entry.place + entry.header
                 data[begin : begin + entry.length] = bytes(entry.length)

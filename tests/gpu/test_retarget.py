@@ -4,9 +4,10 @@ import struct
 
 import pytest
 
-from tests.gpu.retarget import blank_others, containers, put
+from dimred.launch.nvidia import MACHINE_CODE, PTX, containers
+from tests.gpu.retarget import blank_others, put
 
-PTX, MACHINE_CODE, COMPRESSED = 1, 2, 0x2000
+COMPRESSED = 0x2000
 
 
 def entry(kind: int, arch: int, code: bytes, *, is_compressed: bool = False) -> bytes:
