@@ -1,7 +1,7 @@
 """The questions that each kind of device answers: how many there are, how ranks get theirs, and what is wrong."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple
 
 from dimred.errors import ConfigError
@@ -25,6 +25,13 @@ class Found(NamedTuple):
 
     n_devices: int
     words: str
+
+
+def refuse_wrong(results: Iterable[CheckResult], asked: str, otherwise: str) -> None:
+    """Raise a ConfigError for the first result that says what is wrong; arguments as in ``Device.check``."""
+    for result in results:
+        if result.remedy:
+            raise ConfigError(f"{asked}, but {result.text}; {result.remedy}, or {otherwise}")
 
 
 class Device:
@@ -66,9 +73,7 @@ class Device:
         Raises:
             ConfigError: something that it needs is missing.
         """
-        for result in self.checks():
-            if result.remedy:
-                raise ConfigError(f"{asked}, but {result.text}; {result.remedy}, or {otherwise}")
+        refuse_wrong(self.checks(), asked, otherwise)
 
     def check_ranks(self, n_ranks: int, *, joins: bool) -> None:
         """Check that this host can run ``n_ranks`` ranks; ``joins`` says whether there are several on all hosts.

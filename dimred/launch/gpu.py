@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from dimred.errors import ConfigError, MissingPackageError, number_of
-from dimred.launch.device import CheckResult, Device, Found, Target
+from dimred.launch.device import CheckResult, Device, Found, Target, refuse_wrong
 from dimred.launch.nvidia import (
     VISIBLE_DEVICES,
     CudaCode,
@@ -70,8 +70,9 @@ class NvidiaGpu(Device):
 
     def make_ready(self, asked: str, otherwise: str) -> None:
         if "mindspore" not in sys.modules:  # otherwise the last line here may raise that it is too late
-            self.check(asked, otherwise)
-            _log_compilation()
+            driver = ask_driver()
+            refuse_wrong(_checks(driver), asked, otherwise)
+            _log_compilation(driver)
         load_cuda_backend()
 
 
@@ -138,13 +139,13 @@ def _kernels(code: CudaCode, capability: Version) -> CheckResult:
     return CheckResult("kernels", f"{whose} are not in its package, which begins at {oldest}", "use a newer GPU")
 
 
-def _log_compilation() -> None:
+def _log_compilation(driver: Driver | None) -> None:
     """Log that the driver will compile the kernels; at level DEBUG if its cache may already have them."""
-    driver = ask_driver()
+    gpus = () if driver is None else driver.gpus
     code = cuda_code(cuda_kernels())
     cache = kernel_cache()
     is_empty = not cache.is_dir() or not any(cache.iterdir())
-    for capability in {gpu.capability for gpu in driver.gpus} if driver is not None else ():
+    for capability in {gpu.capability for gpu in gpus}:
         if code.is_compiled_for(capability):
             _log.log(logging.INFO if is_empty else logging.DEBUG, _kernels(code, capability).text)
 
