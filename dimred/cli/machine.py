@@ -60,8 +60,8 @@ def doctor(
     It looks at versions, at the device with its driver and libraries, at memory, the disk of this folder and oneDNN. If
     MindSpore, device and disk are fine, it also runs a training step, and a collective if there are several ranks to
     join, which takes half a minute. On a GPU for which the driver has to compile MindSpore's kernels, that step does
-    it. The exit status is 1 if a check failed; its line says how to fix that. The checks of Ascend and GPUs have never
-    been run on a device.
+    it. The exit status is 1 if a check failed; its line says how to fix that. The checks for Ascend have never been run
+    on a device.
 
     With --full it takes up to three minutes more. It compares kernels, training steps and search steps with NumPy, in
     graph mode and PyNative, kills a run and resumes it to the same bytes, and compares several ranks with one. Every
@@ -81,19 +81,22 @@ def doctor(
         _show(result)
     needed = [*of_device, disk, *(result for result in versions if result.what == "mindspore")]
     n_ranks = max(2, devices) if device.is_shared else devices
-    steps: list[tuple[str, int, int | None]] = [("one compiled step", 1, None)]
-    if n_ranks > 1 and can_join_ranks():
-        steps.append(("one collective", n_ranks, master_port))
     can_compute = not any(result.remedy for result in needed)
-    for what, n, port in steps if can_compute else ():
+    steps = list[tuple[str, int, int | None]]()
+    if can_compute:
+        steps.append(("one compiled step", 1, None))
+    if can_compute and n_ranks > 1 and can_join_ranks():
+        steps.append(("one collective", n_ranks, master_port))
+    for what, n, port in steps:
         results.append(_step(f"{what}, {number_of(n, 'rank')}", n, device_target, port))
         _show(results[-1])
     if full:
         answers: dict[str, _Answer] = {}
-        for check, answer in _proofs(device_target, [(n, port) for _, n, port in steps]) if can_compute else ():
-            answers[check] = answer
-            results.append(_judge(check, answer))
-            _show(results[-1])
+        if can_compute:
+            for check, answer in _proofs(device_target, [(n, port) for _, n, port in steps]):
+                answers[check] = answer
+                results.append(_judge(check, answer))
+                _show(results[-1])
         print(f"report: {_write_report(device_target, results, answers)}")
     n_wrong = sum(bool(result.remedy) for result in results)
     print(f"{n_wrong} of {len(results)} need fixing" if n_wrong else "all is well")

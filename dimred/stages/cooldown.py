@@ -143,9 +143,11 @@ class ChoosingCooldown(CooldownMethod):
     def restore(self, state: RunState) -> None:
         """Restore the measurements of the candidates."""
         choice = self._choice = self._new_choice()
-        for name in (one.removeprefix(VAL_LOSSES) for one in state.arrays if one.startswith(VAL_LOSSES)):
+        for key, losses in state.arrays.items():
+            if not key.startswith(VAL_LOSSES):
+                continue
+            name = key.removeprefix(VAL_LOSSES)
             size, metric, file = state.values["candidates"][name]
-            losses = state.arrays[VAL_LOSSES + name]
             source = self._files.folder / file
             choice.candidates.append(Candidate(name, size, losses, metric, source=source))
             self._files.hold(source)
