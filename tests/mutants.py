@@ -177,9 +177,12 @@ Change = Callable[[Any], object]
 
 
 def mutants(kernel: str, source: str) -> list[Mutant]:
-    """List the mutants of a module, in the order of its lines."""
+    """List the mutants of a module, in the order of its lines, without its docstrings, which may be rewritten."""
     tree = ast.parse(source)
     nodes = list(ast.walk(tree))
+    for node in nodes:
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            node.value.value = ""
     parents = {child: node for node in nodes for child in ast.iter_child_nodes(node)}
     words = _words(nodes)
     found = []
