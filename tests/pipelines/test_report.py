@@ -152,6 +152,7 @@ def test_a_stage_1_or_data_that_were_replaced_are_left_out(searched: Path, tmp_p
         assert "figure-plane" not in text
 
 
+@pytest.mark.slow
 def test_stage_1_alone_again_and_again(two_stages: TwoStages, tmp_path: Path) -> None:
     for _ in range(2):
         dimred_here("report", two_stages.weights, "--out", tmp_path / "out", cwd=tmp_path, status=0)

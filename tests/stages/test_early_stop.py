@@ -50,6 +50,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunStage, Path]:
     return run, out
 
 
+@pytest.mark.slow
 def test_measuring_the_averages_leaves_the_training_the_same_to_the_byte(
     plain: tuple[RunStage, Path], tmp_path: Path
 ) -> None:

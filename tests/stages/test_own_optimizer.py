@@ -40,7 +40,8 @@ def plain(kind: type[nn.Optimizer], rates: list[float]) -> tuple[nn.Cell, nn.Opt
     return cell, optimizer, nn.TrainOneStepCell(loss, optimizer).set_train(True)
 
 
-@pytest.mark.parametrize(("name", "kind"), [(LION, Lion), pytest.param("adamw", dimred.AdamW, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "kind"), [(LION, Lion), ("adamw", dimred.AdamW)])
 def test_a_resumed_run_and_a_cooldown_leave_the_weights_of_a_plain_loop(
     name: str, kind: type[nn.Optimizer], tmp_path: Path
 ) -> None:

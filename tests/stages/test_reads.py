@@ -91,6 +91,7 @@ def weights_of(out: Path) -> Path:
     return next((out / "checkpoint_stage_1").glob("*.ckpt"))
 
 
+@pytest.mark.slow
 def test_stage_1_reads_after_every_tenth_step_and_for_snapshots(stage_1: tuple[Path, Reads]) -> None:
     assert not stage_1[1].inside
     assert set(stage_1[1].after) == {*range(10, STEPS, 10), *range(8, STEPS, 8)}
