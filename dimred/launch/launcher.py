@@ -83,7 +83,8 @@ def launch(job: Job, *, resume: bool = False, stall_timeout_seconds: float = 0) 
     Raises:
         ConfigError, MissingPackageError: from ``Job.check``, or a folder can't be made; nothing was started.
         RankFailedError: a rank refused its input before it began, and new folders are removed again; or a rank or the
-            scheduler failed, or no rank moved, and the message has the end of its log. All ranks were ended.
+            scheduler failed, or no rank moved, and the message has the end of its log, or names the log that was
+            copied. All ranks were ended.
     """
     job.check(resume)
     new_folders = make_folders(job)
@@ -212,7 +213,7 @@ class _Watch:
             return RankFailedError(f"{why} {_GO_ON} {self._scheduler_log.quote()}")
         stall = self._stalls.stalled()
         if stall is not None:
-            return RankFailedError(f"{stall.words}; the ranks were ended. {_GO_ON} {self._logs[stall.rank].quote()}")
+            return RankFailedError(f"{stall.words}; the ranks were ended. {_GO_ON} {self._end_of_log(stall.rank)}")
         if self._stopped_by is not None and now > self._stop_deadline:
             return RankFailedError("stopped", 128 + self._stopped_by)
         return None
@@ -227,9 +228,14 @@ class _Watch:
         others += self._elsewhere()
         go_on = "" if status in _OWN_WORDS else f" {_GO_ON}"
         self._failure = RankFailedError(
-            f"rank {rank} of {self._job.devices} {_how(status)}{others}.{go_on} {self._logs[rank].quote()}",
+            f"rank {rank} of {self._job.devices} {_how(status)}{others}.{go_on} {self._end_of_log(rank)}",
             status if status > 0 else 128 - status,
         )
+
+    def _end_of_log(self, rank: int) -> str:
+        """Quote the end of a rank's log, or name the first rank's, which standard output shows to its end."""
+        log = self._logs[rank]
+        return f"Its log, shown above, is {log.path}" if rank == self._first else log.quote()
 
     def _elsewhere(self) -> str:
         return " (if its log names no cause, look at the other hosts)" if self._job.nodes > 1 else ""

@@ -48,11 +48,11 @@ def test_files_in_the_current_folder_hide_no_module_of_python(tmp_path, monkeypa
 
 def test_a_failed_rank_is_named_with_the_end_of_the_log_of_this_attempt(tmp_path):
     for words in ("the first reason", "the second reason"):
-        with pytest.raises(RankFailedError, match="rank 0 of 1 ended with status 3") as failed:
-            launch(job(tmp_path, "fail", "0", "3", words))
+        with pytest.raises(RankFailedError, match="rank 1 of 2 ended with status 3") as failed:
+            launch(job(tmp_path, "fail", "1", "3", words, devices=2))
         assert f"  error: {words}" in str(failed.value)
     assert "the first reason" not in str(failed.value)
-    log = tmp_path / "device0_stage_1" / "train.log"
+    log = tmp_path / "device1_stage_1" / "train.log"
     assert str(log) in str(failed.value)
     assert "the first reason" in log.read_text()
     assert failed.value.exit_status == 3
@@ -94,6 +94,15 @@ def test_a_killed_rank_ends_the_others_and_is_named_whatever_follows(tmp_path):
     assert "  rank 1 of 2 ö wait" in err
     assert status == 128 + signal.SIGKILL
     assert soon(lambda: nothing_is_left(tmp_path))
+
+
+def test_the_first_rank_s_error_is_shown_once(tmp_path):
+    """Standard output has its log; standard error names the log."""
+    status, out, err = Launcher(tmp_path, "fail", "0", "3", "the disk is gone", devices=1).end()
+    assert status == 3
+    assert (out + err).count("the disk is gone") == 1
+    log = tmp_path / "device0_stage_1" / "train.log"
+    assert err == f"error: rank 0 of 1 ended with status 3. Its log, shown above, is {log}\n"
 
 
 def test_a_scheduler_that_ends_ends_the_ranks_and_the_job_can_go_on(tmp_path):
@@ -165,9 +174,10 @@ def test_a_refused_job_leaves_the_folder_to_the_one_that_was_started_at_the_same
     tmp_path.mkdir()
 
 
-def test_a_rank_that_only_follows_rank_0_does_not_hide_its_fault(tmp_path):
-    with pytest.raises(RankFailedError, match=r"rank 0 of 2 ended with status 3(.|\n)*error: the disk is full"):
+def test_a_rank_that_only_follows_rank_0_does_not_hide_its_fault(tmp_path, capfd):
+    with pytest.raises(RankFailedError, match="rank 0 of 2 ended with status 3"):
         launch(job(tmp_path, "follow", devices=2))
+    assert "error: the disk is full\n" in capfd.readouterr().out
     assert "the disk is full" in (tmp_path / "device0_stage_1" / "train.log").read_text()
 
 
@@ -177,10 +187,10 @@ def test_another_rank_that_fails_too_can_say_why(tmp_path, capfd):
     assert "error: the words of rank 0\n" in capfd.readouterr().out
 
 
-def test_a_rank_that_had_begun_is_a_failure_with_its_log(tmp_path):
-    with pytest.raises(RankFailedError, match="rank 0 of 1 ended with status 2") as failed:
+def test_a_rank_that_had_begun_is_a_failure_with_its_log(tmp_path, capfd):
+    with pytest.raises(RankFailedError, match="rank 0 of 1 ended with status 2"):
         launch(job(tmp_path, "begin and refuse"))
-    assert "  error: too late" in str(failed.value)
+    assert "error: too late\n" in capfd.readouterr().out
     assert (tmp_path / "device0_stage_1" / "train.log").exists()
 
 
