@@ -21,7 +21,6 @@ FREE_KEYS = frozenset(
     {
         "epochs",
         "stop",
-        "data.workers",
         "evaluate_every_epochs",
         "checkpoints.every_epochs",
         "checkpoints.keep",

@@ -88,6 +88,7 @@ class Run(Generic[Settings]):
         self._constants = {name for name, value in frozen.items() if not np.isfinite(value).all()}
         images = {split: task.images[split] for split in self.settings.splits}
         self.pins = self.ranks.run_on_rank_zero(lambda: pins_of_data(task.data, images)) or {}
+        self.pins["DATA/train, threads"] = Pin(str(task.training_batches.workers))  # with others it draws other numbers
         self.pins["devices"] = Pin(str(self.ranks.group_size))
 
     @property

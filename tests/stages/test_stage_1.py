@@ -18,6 +18,7 @@ from dimred.errors import ConfigError, RunError
 from dimred.evaluation.evaluator import Evaluator
 from dimred.pipelines.stage_1 import stage_1
 from dimred.run_files.metrics_file import read_metrics
+from dimred.runs.begun import Begun, Pin, write_pins
 from dimred.runs.run import Run
 from dimred.runs.splits import build_data
 from dimred.runs.task import build_network
@@ -49,6 +50,16 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def contents(folder: Path) -> dict[Path, bytes]:
     """Read all files below a folder but locks, which name who had them last."""
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
+
+
+def test_a_host_that_reads_with_another_number_of_threads_does_not_go_on(finished: Path, tmp_path: Path) -> None:
+    """MindSpore's random operations on images would draw other numbers, without a word."""
+    with pytest.raises(ConfigError, match=r"(?m)^  data\.workers: 1 -> 2$"):
+        Begun.open(finished, StageOneConfig, None, ["data.workers=2"])
+    out = shutil.copytree(finished, tmp_path / "one")
+    write_pins(out, Begun.open(out, StageOneConfig).pins | {"DATA/train, threads": Pin("12")})
+    with pytest.raises(ConfigError, match=r"(?m)^  DATA/train, threads: 12 -> 1$"):
+        stage_1_run(settings())(out, True)
 
 
 @pytest.mark.parametrize("how", ["removed", "cut", "edited", "without states"])
