@@ -26,6 +26,18 @@ def test_the_standard_error_is_that_of_the_paired_difference() -> None:
     assert result.standard_error < stats.sem(one) / 5  # what is hard for both cancels
 
 
+def test_two_samples_are_compared_in_pairs_too() -> None:
+    """The first candidate alone has a standard error of 2."""
+    assert behind(Candidate("one", 1, np.array([1.0, 5.0])), Candidate("other", 1, np.array([0.0, 3.0]))) == (1.5, 0.5)
+
+
+def test_losses_on_both_sides_of_a_power_of_two_are_equal_only_by_the_finer_rounding() -> None:
+    """Below 1 the numbers of a type are twice as dense as above."""
+    one = np.ones(4, np.float32)
+    candidates = [Candidate("lowest", 1, np.nextafter(one, np.float32(0))), Candidate("worse everywhere", 9, one)]
+    assert choose(candidates).name == "lowest"
+
+
 @pytest.mark.parametrize(
     ("others", "name"),
     [
@@ -97,6 +109,21 @@ def test_one_sentence_says_which_candidate_is_better_and_by_how_much(caplog: pyt
             f"kept: epoch 2, with the lowest loss on 'val', {HARD.mean():.4f} (accuracy 90.00 %); "
             f"the next of 3, the best average of the snapshots, has 0.0100 more (accuracy 80.00 %){verdict}"
         ]
+
+
+@pytest.mark.parametrize(("loss", "is_clear"), [(1.5, False), (2.0, False), (2.5, True)])
+def test_more_than_two_standard_errors_tell_two_networks_apart(
+    loss: float, is_clear: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    worse = np.array([loss - 1, loss + 1])  # with a standard error of exactly 1
+    choice_of(("best", 1, np.zeros(2)), ("worse", 1, worse)).log_choice("kept")
+    assert caplog.messages[0].endswith("too little to tell the two apart") is not is_clear
+
+
+def test_a_choice_returns_what_it_measured_and_counts_the_seconds() -> None:
+    choice = choice_of(("one", 1, HARD))
+    assert choice.measure("two", 2, partial(Measurement, HARD)) is choice.candidates[1]
+    assert 0 < choice.seconds < 60
 
 
 def test_the_record_has_all_candidates_and_their_cost() -> None:

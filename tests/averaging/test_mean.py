@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dimred
-from dimred.averaging.mean import BLOCK, mean_vector, open_fitting, stream_mean
+from dimred.averaging.mean import BLOCK, buffer, mean_vector, open_fitting, stream_mean
 from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.stored_tensor import BFLOAT16
 from dimred.errors import CheckpointError
@@ -116,6 +116,12 @@ def test_a_checkpoint_that_does_not_count_may_have_numbers_that_are_not_finite(t
     np.testing.assert_array_equal(result["w"], values)
 
 
+def test_a_buffer_is_used_again_for_the_same_type_alone() -> None:
+    first = buffer("of a test", 5, np.float32)
+    assert buffer("of a test", 5, np.float32) is first
+    assert buffer("of a test", 5, np.float16).dtype == np.float16
+
+
 MASK = np.full(BLOCK // 4 + 3, -np.inf, np.float32)  # its bytes are compared in two pieces
 
 
@@ -123,8 +129,10 @@ MASK = np.full(BLOCK // 4 + 3, -np.inf, np.float32)  # its bytes are compared in
 def test_a_tensor_that_is_equal_in_all_checkpoints_is_passed_on_whatever_it_holds(
     tmp_path: Path, coefficients: list[float]
 ) -> None:
+    """The bytes around it in the file differ."""
     for number in range(len(coefficients)):
-        write_file(tmp_path / "run" / f"net-{number}.safetensors", {"mask": MASK, "w": draw((9,), np.float32, number)})
+        sign = np.full(9, (-1) ** number, np.float32)
+        write_file(tmp_path / "run" / f"net-{number}.safetensors", {"before": sign, "mask": MASK, "w": sign})
     result = merged(tmp_path / "run", coefficients, tmp_path / "out.safetensors")
     assert result["mask"].tobytes() == MASK.tobytes()
 

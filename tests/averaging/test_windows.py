@@ -6,6 +6,7 @@ import pytest
 from dimred.averaging.windows import (
     Window,
     effective_size,
+    gives_numbers,
     newest_windows,
     profile_coefficients,
     profiles_around,
@@ -55,6 +56,17 @@ def test_ema_is_edm2s_running_average_of_that_width(exponent: float, steps: list
 def test_the_widest_ema_counts_all_checkpoints_nearly_alike() -> None:
     """The width of a uniform average is 1 / sqrt(12), 0.289."""
     assert effective_size(profile_coefficients("ema=0.28", STEPS)) == pytest.approx(6, abs=0.2)
+
+
+def test_a_narrow_ema_of_steps_far_apart_is_finite() -> None:
+    """Relative to any step but the newest, the 97th powers would overflow."""
+    coefficients = profile_coefficients("ema=0.01", [0, 1000, 2000, 20_000_000])
+    np.testing.assert_allclose(coefficients / coefficients.sum(), [0, 0, 0, 1], atol=1e-12)
+
+
+@pytest.mark.parametrize("profile", ["0.7,0.3", ".5,.5", "-1,2", "+1", "uniform", "ema=0.1", ""])
+def test_a_list_of_coefficients_is_told_from_a_rule(profile: str) -> None:
+    assert gives_numbers(profile) is not (profile in ("uniform", "ema=0.1", ""))
 
 
 def test_ema_of_a_run_that_was_joined_late_gives_its_first_checkpoint_no_more_than_its_share() -> None:
@@ -118,6 +130,7 @@ def test_windows_are_few_and_include_the_newest_and_all(n: int) -> None:
     assert {Window(0, n), Window(n - 1, n)} <= set(result)
     assert len(set(result)) == len(result) <= 45
     assert all(0 <= window.first < window.end <= n for window in result)
+    assert all(isinstance(window.end, int) for window in result)  # they index the checkpoints
 
 
 def test_a_cooldown_chooses_among_four_averages_of_the_newest_snapshots() -> None:

@@ -6,8 +6,10 @@ import numpy as np
 
 from dimred.checkpoints.layout import CHUNK
 from dimred.checkpoints.series import CheckpointSeries
+from dimred.subspace.gram_and_rows import STRIP
 
-WALK_WIDTH = 2 * CHUNK + 4321  # columns of the fixture ``walk``: several blocks, several strips, none of them full
+# Columns of the fixture ``walk``: two whole blocks, and one of a whole strip and a part of another.
+WALK_WIDTH = 2 * CHUNK + STRIP + 4321
 
 
 def planted(

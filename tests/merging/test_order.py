@@ -31,6 +31,7 @@ def steps(*names):
         (["net_1-3_10.ckpt", "net_1-2_10.ckpt"], [30, 20]),  # counted in the epoch, as MindSpore does
         (["resnet-1_625", "resnet-2_1250"], [625, 1250]),
         (["net-0_50", "net-0_100", "net-1_50", "net-1_100"], [50, 100, 150, 200]),
+        (["rank_0/net-1.ckpt", "rank_0/net-2.ckpt"], [1, 2]),  # one slice of two checkpoints
         (["/a.ckpt"], [1]),
     ],
 )
@@ -50,6 +51,9 @@ def test_the_number_that_tells_the_order_is_read(names, answer):
         (["first", "second"], "'second' is not named like"),
         (["rank_0/net.ckpt", "rank_1/net.ckpt"], "slices or layers"),
         (["consolidated.00", "consolidated.01"], "slices or layers"),
+        (["9/tp0.ckpt", "10/tp1.ckpt"], "slices or layers"),
+        (["w-0.1", "w-0.2", "w-0.3"], r"\(w-0\.1, w-0\.2, w-0\.3\); "),
+        (["w-0.1", "w-0.2", "w-0.3", "w-0.4"], r"\(w-0\.1, w-0\.2, w-0\.3, \.\.\.\); "),
         (["a/net-1.ckpt", "b/net-1.ckpt", "b/net-2.ckpt"], "'b/net-1' is not named like 'a/net-1'"),
     ],
 )
@@ -69,6 +73,21 @@ def test_doubt_is_refused_and_the_choices_are_named(names, words):
 def test_names_like_mindspores_that_are_of_no_one_run_are_refused(names, words):
     with pytest.raises(DimredError, match=words):
         steps(*names)
+
+
+def test_by_name_numbers_count_as_numbers():
+    names = ["run-10_b", "run-9_b", "run-10_a", "other"]
+    assert steps_of({Path(name): [] for name in names}, "name") == [4, 2, 3, 1]
+
+
+def test_the_time_of_a_checkpoint_is_that_of_its_newest_file(tmp_path):
+    times = {"a": (1, 10), "b": (2, 3)}
+    files = {tmp_path / name: [tmp_path / f"{name}{number}" for number in range(2)] for name in times}
+    for folder, parts in files.items():
+        for part, time in zip(parts, times[folder.name], strict=True):
+            part.touch()
+            os.utime(part, (time, time))
+    assert steps_of(files, "mtime") == [2, 1]
 
 
 def test_equal_times_are_refused(tmp_path):

@@ -108,6 +108,10 @@ def test_an_average_made_before_the_weights_are_loaded_begins_at_its_first_updat
     assert int(average.n_updates.asnumpy()) == 1
     for value, one in zip(average.values, average.averages, strict=True):
         np.testing.assert_array_equal(one.asnumpy(), value.asnumpy(), value.name)
+    assert [one.name for one in average.statistics] == [f"ema.{one.name}" for one in moving_statistics(network)]
+    ms.ops.assign(network.conv.weight, 2 * network.conv.weight)
+    with average.in_place():
+        np.testing.assert_array_equal(network.conv.weight.asnumpy(), average.averages[0].asnumpy())
     step(*image_batch(1))
     assert any((average.averages[0] != average.values[0]).asnumpy().ravel())
 
