@@ -51,6 +51,7 @@ def test_the_number_that_tells_the_order_is_read(names, answer):
         (["first", "second"], "'second' is not named like"),
         (["rank_0/net.ckpt", "rank_1/net.ckpt"], "slices or layers"),
         (["consolidated.00", "consolidated.01"], "slices or layers"),
+        (["tp0.ckpt", "tp1.ckpt"], "slices or layers"),
         (["9/tp0.ckpt", "10/tp1.ckpt"], "slices or layers"),
         (["w-0.1", "w-0.2", "w-0.3"], r"\(w-0\.1, w-0\.2, w-0\.3\); "),
         (["w-0.1", "w-0.2", "w-0.3", "w-0.4"], r"\(w-0\.1, w-0\.2, w-0\.3, \.\.\.\); "),
