@@ -43,6 +43,7 @@ OTHER = WeightLayout(("conv.weight", "other"), ((1, M // 3), (M - M // 3,)))
         ({"n_components": 3, "name": "no/a.npy"}, ConfigError, "there is no folder"),
         ({"n_components": 3, "out": 3}, ConfigError, r"out is 3; it must be the path of a \.npy file"),
         ({"n_components": 3, "layout": OTHER}, CheckpointError, "no parameter 'other'"),
+        ({"n_components": 3, "last": 2}, SeriesError, r"gives 2\. .* ask for 1 or fewer: --n-components 1, "),
         ({"n_components": 1, "last": 1}, SeriesError, r"2 snapshots; .* gives 1\. Save more snapshots in stage 1\.$"),
     ],
 )

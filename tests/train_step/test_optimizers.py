@@ -3,7 +3,7 @@
 import mindspore as ms
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mindspore import Parameter, Tensor, nn
 
@@ -185,6 +185,7 @@ def test_the_dynamic_scale_begins_at_2_to_the_16_and_ends_at_2_to_the_24(pynativ
 
 
 @given(finite=st.lists(st.booleans(), max_size=30), window=st.integers(1, 4), factor=st.sampled_from([2.0, 4.0]))
+@example(finite=[True] * 8, window=3, factor=2.0)  # it grows twice, with its count begun anew in between
 @settings(max_examples=15)
 def test_the_dynamic_scale_is_its_twin(finite, window, factor):
     ms.set_context(mode=ms.PYNATIVE_MODE)
