@@ -91,7 +91,49 @@ KERNELS = {
 }
 """Each kernel, a file of ``dimred/``, with the tests that are about it, the quick ones first."""
 
-EQUIVALENT: dict[str, dict[str, str]] = {}
+_AT_THE_BOUND = "only a number that equals the bound to the last digit tells them apart"
+_NEUTRAL = "x + 0 is x - 0, and x times 1 is x / 1"
+EQUIVALENT: dict[str, dict[str, str]] = {
+    "search_step/direction.py": {
+        "scaled_condition_number(after) <= _LARGEST_CONDITION -> scaled_condition_number(after) < _LARGEST_CONDITION": (
+            _AT_THE_BOUND
+        ),
+        "_SMALLEST_NORM < grad_norm < math.inf -> _SMALLEST_NORM <= grad_norm < math.inf": _AT_THE_BOUND,
+        "_SMALLEST_NORM < step_norm < math.inf -> _SMALLEST_NORM <= step_norm < math.inf": _AT_THE_BOUND,
+    },
+    "subspace/gram_and_rows.py": {
+        "min(CHUNK, n_columns) -> max(CHUNK, n_columns)": "a buffer may be wider than what it holds",
+        "range(2) -> range(3)": "the third buffer is never used",
+    },
+    "subspace/spectrum.py": {
+        "np.abs(scores) >= 0.99 * np.abs(scores).max(axis=0) -> np.abs(scores) > 0.99 * np.abs(scores).max(axis=0)": (
+            _AT_THE_BOUND
+        ),
+    },
+    "averaging/mean.py": {
+        "min(4, n_processors()) -> max(4, n_processors())": "the number of threads changes no sum",
+        "min(4, n_processors()) -> min(5, n_processors())": "the number of threads changes no sum",
+        "min(4, n_processors()) -> min(3, n_processors())": "the number of threads changes no sum",
+        "terms[-1] -> terms[-0]": "the tensor is the same in all checkpoints",
+        "checkpoints[0] -> checkpoints[-1]": "all checkpoints have the same shapes",
+        "checkpoints[1:] -> checkpoints[0:]": "the first checkpoint equals itself",
+        "coefficient == 1 -> coefficient == 0": "it saves the product with 1",
+        "divisor != 1 -> divisor != 0": "it saves the division by 1",
+    },
+    "train_step/ema.py": {
+        "(1.0 - self.decay) * ops.ones((), ms.float32) -> (1.0 - self.decay) / ops.ones((), ms.float32)": _NEUTRAL,
+    },
+    "train_step/clipping.py": {
+        "largest < 1.0 / _ORDINARY -> largest <= 1.0 / _ORDINARY": "at the bound either power of two keeps all digits",
+        "largest > _ORDINARY -> largest >= _ORDINARY": "at the bound either power of two keeps all digits",
+        "length <= self.norm -> length < self.norm": "at the bound the factor is the power of two itself",
+    },
+    "train_step/loss_scale.py": {
+        "self.scale + 0.0 -> self.scale - 0.0": _NEUTRAL,
+        "self.n_overflows + 0 -> self.n_overflows - 0": _NEUTRAL,
+        "self.scale * 1.0 -> self.scale / 1.0": _NEUTRAL,
+    },
+}
 """Kernel -> mutant -> why no test can tell it from the original."""
 
 _BINARY = {
