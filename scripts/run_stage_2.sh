@@ -5,5 +5,5 @@ set -euo pipefail
 . "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/run_stage.sh"
 run_stage 2 "DATA WEIGHTS [PCA_MAT]" "  DATA      folder with train/<class>/*.JPEG and val/<class>/*.JPEG
   WEIGHTS   stage 1's last full checkpoint
-  PCA_MAT   for a search: the basis that dimred pca made; without it, stage 2 fits one to the snapshots beside WEIGHTS" \
+  PCA_MAT   for a search: the basis from dimred pca; without it, stage 2 fits one to the snapshots beside WEIGHTS" \
     "the configuration in the folder of stage 1" "$@"
