@@ -1,8 +1,8 @@
-# Sourced by the other scripts. Sets REPOSITORY and PYTHON: choose_python() takes the environment that the script is
-# called in, if dimred with [train] is installed there; install() fills the clone's own .venv, once. Where NVIDIA's
-# driver finds a GPU, install() adds the libraries of CUDA.
+# Sourced by the other scripts. Sets REPOSITORY and PYTHON. choose_python() takes the environment in which the script is
+# called, if dimred-mindspore[train] is installed there; otherwise install() fills the clone's .venv, once. Where
+# NVIDIA's driver finds a GPU, install() adds CUDA's libraries.
 
-# Follow a link to a script to the clone that it belongs to.
+# If the script is a link, find the clone that it links to.
 REPOSITORY=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." && pwd)
 PYTHON=$REPOSITORY/.venv/bin/python
 
@@ -18,8 +18,8 @@ find_python() {
     return 1
 }
 
-# Print the requirements of dimred-mindspore[train] that a Python's environment lacks: nothing if it can train, "dimred"
-# if dimred itself is not installed there. Only installed packages count, not a clone that is the current folder (-P).
+# Print which requirements of dimred-mindspore[train] a Python's environment lacks: nothing if it can train, "dimred" if
+# dimred itself is not installed. Only installed packages count, not a clone in the current folder (-P).
 missing_in() {
     "$1" -P -c '
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -42,7 +42,7 @@ for text in requirements:
 }
 
 # Set PYTHON to DIMRED_PYTHON, or to the Python on the PATH if dimred-mindspore[train] is installed there; else install
-# .venv. An image for Ascend brings a MindSpore that fits its driver, which a .venv of the clone would not have.
+# .venv. An Ascend image brings a MindSpore that fits its driver; the clone's .venv would not have it.
 choose_python() {
     local candidate missing
     if [ -n "${DIMRED_PYTHON:-}" ]; then
@@ -76,7 +76,7 @@ choose_python() {
     install
 }
 
-# Print "cuda" if NVIDIA's driver finds a GPU on a machine for which MindSpore's package has a backend.
+# Print "cuda" if NVIDIA's driver finds a GPU and MindSpore's package has a CUDA backend for this machine.
 extra_of_gpu() {
     "$1" -I -S -c '
 import ctypes, platform, sys
@@ -90,8 +90,8 @@ if has_backend and driver.cuInit(0) == driver.cuDeviceGetCount(ctypes.byref(coun
 ' 2>/dev/null || true # a driver that crashes has no GPU
 }
 
-# Do nothing if this pyproject.toml was installed before, in this folder: a .venv that was moved or copied names the old
-# folder. The mark is written last, so that an interrupted installation is done again.
+# Do nothing if this pyproject.toml has been installed in this folder. A .venv that was moved or copied is installed
+# again, because it names the old folder. The mark is written last, so an interrupted installation is repeated.
 install() {
     local wanted mark=$REPOSITORY/.venv/.installed python cuda size="about 3 GB"
     python=$PYTHON
@@ -102,7 +102,7 @@ install() {
     wanted="$(cksum <"$REPOSITORY/pyproject.toml") $REPOSITORY${cuda:+ $cuda}"
     if [ -x "$PYTHON" ]; then
         case "$(cat "$mark" 2>/dev/null)" in
-            "$wanted" | "$wanted cuda") return ;; # CUDA's libraries stay, such as on a login node without a GPU
+            "$wanted" | "$wanted cuda") return ;; # CUDA's libraries stay, for example on a login node without a GPU
         esac
     fi
     if [ -n "$cuda" ]; then
@@ -114,7 +114,7 @@ install() {
     fi
     "$PYTHON" -m pip install --quiet --no-compile --disable-pip-version-check \
         --editable "$REPOSITORY[test${cuda:+,$cuda}]" || return
-    # Compile what every process imports, even where Python is told to write no bytecode: it would take four seconds each.
+    # Compile what every process imports, even if Python is told to write no bytecode: it saves four seconds each.
     env -u PYTHONDONTWRITEBYTECODE "$PYTHON" -c "import dimred.pipelines.stage_1, dimred.pipelines.stage_2" || return
     echo "$wanted" >"$mark"
 }

@@ -1,6 +1,6 @@
 # Sourced by run_stage_1.sh and run_stage_2.sh: run_stage STAGE POSITIONS ABOUT DEFAULT "$@" checks the arguments and
-# starts the stage's ranks. POSITIONS names the arguments that must be there; ABOUT explains them; DEFAULT says which
-# configuration is taken without --config.
+# starts the stage's ranks. POSITIONS names the required arguments; ABOUT explains them; DEFAULT says which
+# configuration the stage takes without --config.
 . "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/install.sh"
 
 run_stage() {
@@ -9,14 +9,14 @@ run_stage() {
 
 $3
 
-The options are those of dimred train, such as --config FILE.yaml, --set key=value, --devices N, --device-target
-Ascend|GPU|CPU, --rank-table FILE, --out DIR, --resume and --dry-run. Once installed, dimred train --help explains all of
-them. Without --config the stage takes $4.
+The script takes dimred train's options, such as --config FILE.yaml, --set key=value, --devices N, --device-target
+Ascend|GPU|CPU, --rank-table FILE, --out DIR, --resume and --dry-run. Once dimred is installed, dimred train --help
+explains them all. Without --config the stage takes $4.
 
-The script runs in the environment that it is called in, or that of the Python named by DIMRED_PYTHON, if
-dimred-mindspore[train] is installed there; otherwise in .venv of its clone, which it makes once.
+The script uses the Python that DIMRED_PYTHON names. Without DIMRED_PYTHON it uses the environment that you call it in,
+if dimred-mindspore[train] is installed there, and otherwise its clone's .venv, which it makes once.
 
-Exit status: 0 done; 2 wrong input; otherwise that of the first rank that failed."
+Exit status: 0 done; 2 wrong input; otherwise the status of the first rank that failed."
     shift 4
     case "${1:-}" in
         -h | --help)

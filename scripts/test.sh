@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Lint, types and tests, from a fresh clone.
 # usage: bash scripts/test.sh [-m quick] [pytest arguments]
-#   without arguments      ruff, mypy, then all tests but the slow ones and the benchmarks, two files at a time
-#   -m quick [arguments]   ruff, mypy, then the packages without training runs, two files at a time
-#   arguments              the tests that they choose, in one process, and nothing else
+#   without arguments      ruff, mypy, then all tests except slow ones and benchmarks, two files at a time
+#   -m quick [arguments]   ruff, mypy, then the tests of packages without training runs, two files at a time
+#   arguments              only the tests that they choose, in one process
 set -euo pipefail
 . "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/install.sh"
 install
 cd "$REPOSITORY"
-unset PYTHONDONTWRITEBYTECODE # so that the many processes of the tests compile a module once
+unset PYTHONDONTWRITEBYTECODE # so that the tests' many processes compile each module once
 case "$*" in
     "" | "-m quick"*)
         "$PYTHON" -m ruff check .
