@@ -109,6 +109,15 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "np.abs(scores) >= 0.99 * np.abs(scores).max(axis=0) -> np.abs(scores) > 0.99 * np.abs(scores).max(axis=0)": (
             _AT_THE_BOUND
         ),
+        "scores * signs -> scores / signs": "a sign is 1 or -1",
+    },
+    "train_step/weighted_loss.py": {
+        "numbers[0] -> numbers[-1]": "there is one number",
+        "self.n_items + 0.0 -> self.n_items - 0.0": _NEUTRAL,
+        "Tensor(-1.0, ms.float32) -> Tensor(+1.0, ms.float32)": "each pass assigns the parameter before it is read",
+        "labels.size // labels.shape[min(1, labels.ndim - 1)] -> labels.size / labels.shape[min(1, labels.ndim - 1)]": (
+            "the quotient is whole"
+        ),
     },
     "averaging/mean.py": {
         "min(4, n_processors()) -> max(4, n_processors())": "the number of threads changes no sum",

@@ -32,8 +32,9 @@ def counted(number: int, dtype: Any = ms.int32) -> Returns:
     return Returns(lambda x, *others: (x.sum(), Tensor(number, dtype)))
 
 
-def values(cell: nn.Cell, *inputs: np.ndarray) -> list[float]:
-    return [float(value.asnumpy()) for value in cell(*map(Tensor, inputs))]
+def values(cell: nn.Cell, *inputs: Any) -> list[float]:
+    given = (Tensor(each) if isinstance(each, np.ndarray | np.generic) else each for each in inputs)
+    return [float(value.asnumpy()) for value in cell(*given)]
 
 
 MEAN = Returns(lambda x, *others: x.mean())
@@ -47,13 +48,14 @@ MEAN = Returns(lambda x, *others: x.mean())
         (counted(3), [X], 22.0, 0.75),
         (counted(3), [X, X[:2, 0]], 22.0, 0.75),  # the first input has the rows
         (counted(3), [X[:, 0], X], 6.0, 0.75),
+        (counted(3), [X, 0.5], 22.0, 0.75),  # a number is no rows
         (counted(3), [X[1, 1], X], 4 / 3, 3.0),
         (counted(0), [X], 66.0, 0.0),
         (Returns(lambda: (Tensor(6.0), Tensor(4, ms.int64))), [], 1.5, 4.0),
     ],
 )
 def test_a_mean_or_a_sum_with_its_count(
-    network: nn.Cell, inputs: list[np.ndarray], mean: float, weight: float, pynative: None
+    network: nn.Cell, inputs: list[Any], mean: float, weight: float, pynative: None
 ) -> None:
     assert values(WeightedLoss(network), *inputs) == pytest.approx([mean, mean * weight, weight])
 
