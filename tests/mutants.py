@@ -82,10 +82,7 @@ KERNELS = {
         f"{_STEP}/test_micro_batches.py",
     ),
     "train_step/mean_loss.py": (f"{_STEP}/test_weighted_loss.py", f"{_STEP}/test_step.py"),
-    "evaluation/batch_norm.py": (
-        "tests/evaluation/test_batch_norm.py",
-        "tests/distributed/test_ranks.py::test_batch_norm_is_re_estimated_from_all_rows_of_all_ranks",
-    ),
+    "evaluation/batch_norm.py": ("tests/evaluation/test_batch_norm.py",),
     "merging/order.py": ("tests/merging/test_order.py",),
     "runs/begun.py": ("tests/runs/test_begun.py",),
 }
