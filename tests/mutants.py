@@ -47,7 +47,11 @@ KERNELS = {
         f"{_SEARCH}/test_classic_problems.py",
         f"{_SEARCH}/test_against_twin.py",
     ),
-    "search_step/moves.py": (f"{_SEARCH}/test_safety.py", f"{_SEARCH}/test_against_twin.py"),
+    "search_step/moves.py": (
+        f"{_SEARCH}/test_moves.py",
+        f"{_SEARCH}/test_safety.py",
+        f"{_SEARCH}/test_against_twin.py",
+    ),
     "subspace/spectrum.py": (
         "tests/subspace/test_fit_basis.py",
         "tests/subspace/test_fit_basis_refusals.py",
@@ -107,6 +111,14 @@ EQUIVALENT: dict[str, dict[str, str]] = {
             _AT_THE_BOUND
         ),
         "scores * signs -> scores / signs": "a sign is 1 or -1",
+    },
+    "evaluation/batch_norm.py": {
+        "x.size // x.shape[1] -> x.size / x.shape[1]": "the quotient is whole",
+        "m2 + n * (mean - mean_of_all) ** 2 -> m2 - n * (mean - mean_of_all) ** 2": (
+            "the means differ only between ranks, and tests/distributed notices it"
+        ),
+        "recorders[0] -> recorders[-1]": "a network that is a BatchNorm has one",
+        "layers[0] -> layers[-1]": "a network that is a BatchNorm has one",
     },
     "train_step/weighted_loss.py": {
         "numbers[0] -> numbers[-1]": "there is one number",
