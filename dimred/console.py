@@ -42,12 +42,12 @@ Weights = Annotated[Path, typer.Argument(metavar="WEIGHTS", help="Stage 1's last
 DeviceTarget = Annotated[Literal["Ascend", "GPU", "CPU"], typer.Option(help="Kind of device to compute on.")]
 DeviceTargetIfGiven = Annotated[
     Literal["Ascend", "GPU", "CPU"] | None,
-    typer.Option(help="By default the first of these that is here."),
+    typer.Option(help="By default the first of these that is present."),
 ]
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set this key of the configuration.")
 ]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, if there is one.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in --out, if there is one.")]
 FastDevRun = Annotated[bool, typer.Option("--fast-dev-run", help="Make one step and everything around it, as a trial.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
@@ -61,7 +61,7 @@ def check_new_file(parameter: typer.CallbackParam, path: Path | None) -> Path | 
     if path is not None and path.exists():
         raise ConfigError(f"{name} is {str(path)!r}, which exists already; name another file")
     if path is not None and not os.access(path.absolute().parent, os.W_OK):
-        raise ConfigError(f"{name} is {str(path)!r}, in a folder that is missing or can't be written to; make it first")
+        raise ConfigError(f"{name} is {str(path)!r}, in a folder that is missing or can't be written to; name another")
     return path
 
 
@@ -232,8 +232,8 @@ def _status(command: Any, tell_refusal: Callable[[str], bool], output: _Output, 
         if isinstance(end.__context__, BrokenPipeError):  # Typer and Rich raise SystemExit in its place
             return _status_of_pipe(end.__context__, output)
         _log.error(
-            f"sys.exit({end.code!r}) was called by code of yours, such as a script that is imported for its network; "
-            "call it only below: if __name__ == '__main__'"
+            f"your own code called sys.exit({end.code!r}), perhaps in a script that is imported for its network; call "
+            "it only below: if __name__ == '__main__'"
         )
         return 1
     except Exception as error:

@@ -37,7 +37,7 @@ def load_factory(name: str, key: str = "model") -> Callable[..., Any]:
     for part in attribute.split("."):
         if not hasattr(factory, part):
             where = getattr(module, "__file__", None) or "built into Python"
-            raise ConfigError(f"{key} is {name!r}, but {module_name!r} has no {attribute!r}; it is {where}")
+            raise ConfigError(f"{key} is {name!r}, but {module_name!r} has no {attribute!r}; the module is {where}")
         factory = getattr(factory, part)
     if not callable(factory):
         raise ConfigError(f"{key} is {name!r}, which is not a function: it is {shown(factory)}")

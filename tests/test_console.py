@@ -48,7 +48,7 @@ def test_an_unforeseen_error_is_one_line_and_status_1(ended) -> None:
 def test_a_user_s_code_that_ends_the_program_does_not_end_it_well(ended) -> None:
     status, shown = ended(SystemExit(0))
     assert status == 1
-    assert shown.startswith("error: sys.exit(0) was called by code of yours, such as a script that is imported for its")
+    assert shown.startswith("error: your own code called sys.exit(0), perhaps in a script that is imported for its")
 
 
 def test_a_refusal_that_somebody_else_tells_is_not_printed(ended) -> None:

@@ -12,19 +12,19 @@ from dimred.console import plain_help, show_tracebacks, with_plain_help
 
 # Help panel -> command -> its module in ``dimred.cli`` and its name there.
 _PANELS = {
-    "The main way: these train in two stages and show the result": {
+    "Train in two stages, and show the result": {
         "train": "train.train",
         "pca": "pca.pca",
         "eval": "measure.evaluate",
         "report": "measure.report",
         "compare": "measure.compare",
     },
-    "These make files out of checkpoints, and show what is in a basis": {
+    "Make files from checkpoints, and show what is in a basis": {
         "merge": "merge.merge",
         "convert": "convert.convert",
         "show": "show.show",
     },
-    "These set up a run, and check and measure this machine": {
+    "Set up a run, and check and measure this machine": {
         "init": "init.init",
         "data": "data.data",
         "summary": "measure.summary",
@@ -68,8 +68,8 @@ typer_app = typer.Typer(
     cls=_Group,
     help="""Two-stage dimension-reduction training on MindSpore.
 
-    Stage 1 trains a network and keeps snapshots of its weights. Stage 2 goes on from its last weights: by a search in
-    the directions that a PCA of the snapshots gives, or by a cooldown of the learning rate.
+    Stage 1 trains a network and keeps snapshots of its weights. Stage 2 continues from stage 1's last weights: it
+    searches in the directions that a PCA of the snapshots finds, or lowers the learning rate to 0, as a cooldown.
 
     Exit status: 0 done; 1 a check failed (doctor, show --checkpoint, data check), or an unforeseen error; 2
     wrong input, nothing changed; 3 a run that had begun met a fault; 4 its training diverged; 128 + n ended by

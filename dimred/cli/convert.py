@@ -26,7 +26,7 @@ def convert(
 ) -> None:
     """Convert the weights in a PyTorch file to safetensors, which dimred merge reads.
 
-    It needs PyTorch, which is asked to load weights only, so that no code in the file is run.
+    It needs PyTorch, and makes it load weights only, so that no code in the file runs.
 
     Example: dimred convert last.ckpt --key ema --out last-ema.safetensors
 

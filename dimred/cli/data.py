@@ -36,10 +36,10 @@ def check(
 ) -> None:
     """Read all data to find what is damaged, and count the samples. Exit status 1 if an image is damaged.
 
-    Of class folders, every image at any depth is decoded: grey, CMYK and damaged ones are counted, and the damaged
-    listed, as is a named pipe or a device with the name of an image. Hidden files and folders are left out, as in
-    training, and images in formats that training does not read are counted separately. Of mnist and cifar, each file is
-    read to its last byte.
+    In class folders, every image at any depth is decoded. Grey, CMYK and damaged images are counted, and the damaged
+    ones are listed; so is a named pipe or a device that is named like an image. Hidden files and folders are left out,
+    as in training, and images in formats that training does not read are counted separately. For mnist and cifar, each
+    file is read to its last byte.
 
     Example: dimred data check ./imagenet
 

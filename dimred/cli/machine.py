@@ -49,23 +49,23 @@ def doctor(
         typer.Option(min=2, help="Number of ranks in the collective; by default all devices, or 2 on a CPU."),
     ] = None,
     master_port: Annotated[
-        int | None, typer.Option(min=1024, max=65535, help="Port to join the ranks through; a free one by default.")
+        int | None, typer.Option(min=1024, max=65535, help="Port through which the ranks join; by default a free one.")
     ] = None,
     full: Annotated[
-        bool, typer.Option("--full", help="Also prove that training is right here, and write a file for a report.")
+        bool,
+        typer.Option("--full", help="Also prove that training computes correctly here, and write a file to report."),
     ] = False,
 ) -> None:
     """Check whether this machine can train, and say how to fix what is wrong.
 
-    It looks at versions, at the device with its driver and libraries, at memory, the disk of this folder and oneDNN. If
-    MindSpore, device and disk are fine, it also runs a training step, and a collective if there are several ranks to
-    join, which takes half a minute. On a GPU for which the driver has to compile MindSpore's kernels, that step does
-    it. The exit status is 1 if a check failed; its line says how to fix that. The checks for Ascend have never been run
-    on a device.
+    It checks versions, the device with its driver and libraries, memory, this folder's disk, and oneDNN. If MindSpore,
+    device and disk are fine, it also runs a training step, and a collective if several ranks can join; this takes half
+    a minute. If the driver has to compile MindSpore's kernels for this GPU, it does so in that step. If a check failed,
+    its line says how to fix that, and the exit status is 1. The checks for Ascend have never been run on a device.
 
-    With --full it takes up to three minutes more. It compares kernels, training steps and search steps with NumPy, in
-    graph mode and PyNative, kills a run and resumes it to the same bytes, and compares several ranks with one. Every
-    number is in the file that it names at its end: attach it to a report.
+    --full takes up to three minutes more. It compares kernels, training steps and search steps with NumPy, in graph
+    mode and in PyNative; it kills a run, resumes it and compares the bytes; and it compares several ranks with one. At
+    the end it names a file that holds every number: attach that file to a report.
 
     Example: dimred doctor
 
@@ -178,13 +178,13 @@ def _instruction_set() -> CheckResult:
 
 def _step(what: str, devices: int, target: Target, port: int | None) -> CheckResult:
     os.environ.setdefault("MS_TOPO_TIMEOUT", "60")
-    _log.debug(f"making {what}")
+    _log.debug(f"running {what}")
     try:
         return CheckResult(what, _last_line("doctor", ["--device-target", target], devices, target, port))
     except DimredError as error:
         return CheckResult(what, "failed", str(error))
     except OSError as error:
-        return CheckResult(what, f"failed: {describe_os_error(error)}", "fix the disk of this folder first")
+        return CheckResult(what, f"failed: {describe_os_error(error)}", "fix this folder's disk first")
 
 
 def _last_line(program: str, arguments: list[str], devices: int, target: Target, port: int | None = None) -> str:
@@ -218,7 +218,7 @@ def _proofs(target: Target, groups: Sequence[tuple[int, int | None]]) -> Iterato
 
 def _proved(target: Target, n_ranks: int, port: int | None) -> dict[str, _Answer]:
     """Return the answers to the checks that ``pipelines/machine.py`` makes on these ranks."""
-    _log.debug(f"comparing with NumPy and one rank, {number_of(n_ranks, 'rank')}")
+    _log.debug(f"comparing {number_of(n_ranks, 'rank')} with NumPy and with one rank")
     try:
         found = json.loads(_last_line("prove", ["--device-target", target], n_ranks, target, port))
     except (DimredError, OSError, ValueError) as error:
@@ -246,7 +246,7 @@ def _resumed(target: Target) -> _Answer:
 def _judge(check: str, answer: _Answer) -> CheckResult:
     if isinstance(answer, str):
         return CheckResult(check, "failed", answer)
-    wrong = [f"{one.name}: {one.value:.2g}, not at most {one.limit:.2g}" for one in answer if not one.is_right]
+    wrong = [f"{one.name}: {one.value:.2g} (at most {one.limit:.2g} is right)" for one in answer if not one.is_right]
     if wrong:
         return CheckResult(check, ", ".join(wrong), "report it, with the file named below")
     return CheckResult(check, ", ".join(f"{one.name} {one.value:.1g}" for one in answer))
@@ -270,7 +270,7 @@ def _write_report(target: Target, results: Sequence[CheckResult], answers: Mappi
         atomic_write(path, json_text(_REPORT.marked(content), indent=2) + "\n")
     except OSError as error:
         raise ConfigError(
-            f"--full writes {path}, which can't be written ({describe_os_error(error)}); call it in another folder"
+            f"--full can't write its report {path} ({describe_os_error(error)}); run dimred doctor in another folder"
         ) from error
     return path
 
@@ -286,8 +286,8 @@ def bench(
 ) -> None:
     """Time 50 steps of stage 1 with your network, data and ranks.
 
-    The result is a Markdown table with one row. The first 10 steps are warm-up and are not timed. The time of a step
-    includes reading its batch, but no evaluation and no snapshot. Nothing is kept.
+    It prints a Markdown table with one row. The first 10 steps are warm-up and are not timed. A step's time includes
+    reading its batch, but no evaluation and no snapshot. Nothing is kept.
 
     Example: dimred bench ./imagenet --config imagenet
 
@@ -298,7 +298,7 @@ def bench(
     config = config_file(config).absolute()
     load_config(StageOneConfig, config, overrides or [])
     if not data.exists():
-        raise ConfigError(f"DATA is {str(data)!r}, which is not found")
+        raise ConfigError(f"DATA is {str(data)!r}, which does not exist")
     device_target, devices = choose_devices(device_target, devices)
     arguments = [str(data.absolute()), "--config", str(config), "--device-target", device_target]
     arguments += [f"--set={override}" for override in overrides or []]

@@ -64,8 +64,8 @@ def evaluate(
     A network with BatchNorm is measured twice: with its own statistics, and with statistics re-estimated on
     reestimate_batches training batches. A merge of snapshots has no statistics of its own, so it is measured with the
     re-estimated ones alone. With 100 classes or more, top5 is measured too. --json prints the accuracy as a fraction,
-    also of each class, and which classes were taken for which. These and --predictions are of the network with its own
-    statistics, if it has any. A warning is shown if the split also made choices in the run that WEIGHTS come from.
+    for each class too, and which classes were taken for which. These figures and --predictions use the network's own
+    statistics, if it has any. A warning is shown if the split also chose something in the run that WEIGHTS come from.
 
     Example: dimred eval ./digits average.ckpt --config digits
 
@@ -130,16 +130,22 @@ def network_of_run(folder: Path) -> Path:
     Raises:
         ConfigError: the folder is not a run's, or holds no network yet.
     """
-    what = "not the folder of a run"
     run = without_dots(folder)
-    if run_of(run) == run:
-        stage_1 = run / STAGE_1_CHECKPOINTS
-        final = [*(run / STAGE_2_CHECKPOINTS).glob("*-final.ckpt"), *stage_1.glob("*-final.ckpt")]
-        full = full_checkpoints(stage_1)
-        if final or full:
-            return final[0] if final else full[max(full)]
-        what = "a run that has not saved the network it ends with"
-    raise ConfigError(f"WEIGHTS is {str(folder)!r}, which is {what}; give a checkpoint or a finished run")
+    if run_of(run) != run:
+        raise ConfigError(
+            f"WEIGHTS is {str(folder)!r}, which is not the folder of a run; give a checkpoint or a finished run"
+        )
+    stage_1 = run / STAGE_1_CHECKPOINTS
+    final = [*(run / STAGE_2_CHECKPOINTS).glob("*-final.ckpt"), *stage_1.glob("*-final.ckpt")]
+    if final:
+        return final[0]
+    full = full_checkpoints(stage_1)
+    if not full:
+        raise ConfigError(
+            f"WEIGHTS is {str(folder)!r}, which is a run that has not saved the network it ends with; give a "
+            "checkpoint or a finished run"
+        )
+    return full[max(full)]
 
 
 def compare(
@@ -151,7 +157,7 @@ def compare(
     ],
     config: Annotated[
         Path | None,
-        typer.Option(help="YAML file, or a recipe such as digits, with stage 2; by default that of the first RUN."),
+        typer.Option(help="YAML file, or a recipe such as digits, with stage 2; by default the first RUN's."),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("comparison"),
     methods: Annotated[
@@ -163,7 +169,7 @@ def compare(
     ] = None,
     at: Annotated[
         str | None,
-        typer.Option(help="Epochs at which to regard stage 1 as ended, such as 20,30; by default its last."),
+        typer.Option(help="Epochs after which to treat stage 1 as ended, such as 20,30; by default its last."),
     ] = None,
     device_target: DeviceTargetIfGiven = None,
     overrides: Overrides = None,
@@ -172,10 +178,10 @@ def compare(
 ) -> None:
     """Compare stage 2 with averages of the same snapshots and with plain training.
 
-    Rivals that must be trained are trained here. Choices are made on the val split, results are reported on the test
-    split, and BatchNorm is re-estimated in every row. Stage 2 runs as configured; if that is a search, a cooldown of as
-    many passes gets a row too. It prints a table, or with --json the contents of OUT/compare.json. The page
-    OUT/compare.html plots the metric on test over passes.
+    Plain training and every other rival is trained here. Choices are made on the val split, results are reported on
+    the test split, and BatchNorm is re-estimated in every row. Stage 2 runs as configured; if it is a search, a
+    cooldown with as many passes gets a row too. The output is a table, or with --json the contents of OUT/compare.json.
+    The page OUT/compare.html plots the metric on test over passes.
 
     Example: dimred compare ./digits device0_stage_1
     """
@@ -204,7 +210,7 @@ def compare(
                 device_target=device_target,
             )
     except StoppedError as stop:
-        raise StoppedError(stop.number, f"the finished rows are in {out}; go on with --resume") from None
+        raise StoppedError(stop.number, f"the finished rows are in {out}; continue with --resume") from None
     if as_json:
         print(json_text(summary, indent=2))
         return
@@ -214,7 +220,7 @@ def compare(
 
 def report(
     run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="Folder of a finished stage 2 or of a stage 1, or a path in it.")
+        Path, typer.Argument(metavar="RUN", help="Folder of a stage 1, or of a finished stage 2, or a path in it.")
     ],
     out: Annotated[
         Path | None,
@@ -258,17 +264,15 @@ def summary(
     ] = None,
     classes: Annotated[
         int,
-        typer.Option(
-            min=1, help="Number of outputs, which your own network's factory gets if it has a parameter for it."
-        ),
+        typer.Option(min=1, help="Number of outputs; your own network's factory gets it if it has a parameter for it."),
     ] = 1001,
     as_json: AsJson = False,
 ) -> None:
     """Print the layers, shapes, parameters and FLOPs of a network.
 
-    The total has all matrix products and convolutions, also those that the network calls as functions, such as q @ k in
-    an attention of your own, and the additions, normalisations and average pools of the layers that are listed. A MAC,
-    a multiplication and an addition, is two FLOPs.
+    The total counts all matrix products and convolutions, including those that the network calls as functions, such as
+    q @ k in your own attention, and the additions, normalisations and average pools of the listed layers. A MAC is a
+    multiplication and an addition, so it counts as two FLOPs.
 
     Example: dimred summary resnet50
 
@@ -328,12 +332,12 @@ def _parse_input(text: str) -> tuple[str, tuple[int, ...]]:
     found = _TYPE_AND_SHAPE.fullmatch(text.replace(" ", ""))
     if found is None:
         raise ConfigError(
-            f"--input is {text!r}; give whole numbers above 0, such as 1,3,224,224, behind a type, such as "
-            "int32:1,128, if it is not float32"
+            f"--input is {text!r}; give whole numbers above 0, such as 1,3,224,224; if the type is not float32, put it "
+            "in front, such as int32:1,128"
         )
     kind = found[1] or "float32"
     if kind not in _TYPES:
-        raise ConfigError(f"--input is {text!r}, of the type {kind!r}; allowed: {', '.join(_TYPES)}")
+        raise ConfigError(f"--input is {text!r}, with the type {kind!r}; allowed: {', '.join(_TYPES)}")
     return kind, tuple(int(number) for number in found[2].split(","))
 
 

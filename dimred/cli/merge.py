@@ -20,7 +20,7 @@ def merge(
         ),
     ],
     out: Annotated[Path, typer.Option(help="The file to write; for shards, the folder.")],
-    last: Annotated[int | None, typer.Option(help="Take the newest N only.")] = None,
+    last: Annotated[int | None, typer.Option(help="Take only the newest N.")] = None,
     from_step: Annotated[int | None, typer.Option(help="First step to take.")] = None,
     to_step: Annotated[int | None, typer.Option(help="Last step to take.")] = None,
     order: Annotated[
@@ -39,16 +39,16 @@ def merge(
         ),
     ] = None,
     dtype: Annotated[
-        str | None, typer.Option(help="Type of the result, such as float32; by default that of the checkpoints.")
+        str | None, typer.Option(help="Type of the result, such as float32; by default the checkpoints' type.")
     ] = None,
     rest: Annotated[
         Path | None,
-        typer.Option(help="Checkpoint to copy all else from; by default the last."),
+        typer.Option(help="Checkpoint to copy everything else from; by default the last."),
     ] = None,
     lora_rank: Annotated[int | None, typer.Option(help="For LoRA adapters: largest rank; exact by default.")] = None,
     metric: Annotated[
         str | None,
-        typer.Option(metavar="FILE.py:NAME", help="Function that scores a candidate by path or tensors."),
+        typer.Option(metavar="FILE.py:NAME", help="Function that scores a candidate by its path or tensors."),
     ] = None,
     minimize: Annotated[bool, typer.Option("--minimize", help="A lower score of the metric is better.")] = False,
     maximize: Annotated[bool, typer.Option("--maximize", help="A higher score of the metric is better.")] = False,
@@ -66,7 +66,7 @@ def merge(
 
     It reads checkpoints of PyTorch, Hugging Face, JAX (safetensors) and MindSpore, and keeps their layout.
     BatchNorm statistics must be re-estimated: the metric's file may define a function reestimate(candidate) for that;
-    for MindSpore, dimred eval does it. Of LoRA adapters, the updates that they add to the weights are averaged.
+    for MindSpore, dimred eval does it. For LoRA adapters, it averages the updates that they add to the weights.
 
     Example: dimred merge RUN --last 5 --out avg.safetensors
 

@@ -20,13 +20,13 @@ def pca(
     ],
     out: Annotated[Path, typer.Option(help="The basis, a .npy file; its .h5 file is written beside it.")] = Path(BASIS),
     n_components: Annotated[
-        int | None, typer.Option(min=1, help="Number of directions; by default 32, for --basis snapshots all.")
+        int | None, typer.Option(min=1, help="Number of directions; by default 32, or all with --basis snapshots.")
     ] = None,
     basis: Annotated[
         Literal["pca", "snapshots"],
         typer.Option(help="pca, or snapshots: Gram-Schmidt of the raw snapshots, for trainable weight averaging."),
     ] = "pca",
-    last: Annotated[int | None, typer.Option(help="Take the last N snapshots only.")] = None,
+    last: Annotated[int | None, typer.Option(help="Take only the last N snapshots.")] = None,
     names_from: Annotated[
         Path | None,
         typer.Option(
@@ -56,8 +56,8 @@ def pca(
         result = fit_basis(series, n_components, out=out, kind=basis, layout=layout, overwrite=force, skip_bad=skip_bad)
     facts = {"path": str(result.path)} | result.in_short(result.n_components)
     sentence = (
-        "{path}: {n_components} directions of {n_snapshots} snapshots of {n_weights:,} weights, which explain "
-        "{explained_variance:.2%} of their variance"
+        "{path}: {n_components} directions from {n_snapshots} snapshots of {n_weights:,} weights; they explain "
+        "{explained_variance:.2%} of the snapshots' variance"
     )
     print(json.dumps(facts) if as_json else sentence.format(**facts))
 

@@ -35,7 +35,7 @@ def make_table(
 @rank_table.command("check")
 def check_table(
     table: Annotated[Path, typer.Argument(metavar="TABLE", help="The JSON file.", exists=True, dir_okay=False)],
-    devices: Annotated[int | None, typer.Option(min=1, help="How many devices the job is to have.")] = None,
+    devices: Annotated[int | None, typer.Option(min=1, help="Number of devices that the job needs.")] = None,
 ) -> None:
     """List the devices of a rank table, or everything that is wrong with it; exit status 0 if it can be used.
 
@@ -44,4 +44,4 @@ def check_table(
     from dimred.launch.rank_table import read_rank_table
 
     for device in read_rank_table(table, devices):
-        print(f"rank {device.rank}: device {device.device_id} ({device.device_ip}) of server {device.server_id}")
+        print(f"rank {device.rank}: device {device.device_id} ({device.device_ip}) on server {device.server_id}")

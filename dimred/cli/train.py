@@ -32,13 +32,13 @@ def train(
     ] = None,
     pca_mat: Annotated[
         Path | None,
-        typer.Argument(metavar="[PCA_MAT]", help="For a search: pca_mat.npy; if left out, it is fitted."),
+        typer.Argument(metavar="[PCA_MAT]", help="For a search: pca_mat.npy; by default it is fitted."),
     ] = None,
     config: Annotated[
         Path | None,
         typer.Option(
-            help="YAML file of both stages, or a recipe such as digits. By default stage 1 takes imagenet, if DATA has "
-            "ImageNet's 1,000 classes, and stage 2 the one in stage 1's folder."
+            help="YAML file for both stages, or a recipe such as digits. By default stage 1 takes imagenet if DATA has "
+            "ImageNet's 1,000 classes, and stage 2 takes stage 1's."
         ),
     ] = None,
     model: Annotated[str | None, _named("Network, yours as package.module:factory (model.name).")] = None,
@@ -50,7 +50,7 @@ def train(
         typer.Option(
             min=1,
             metavar="N",
-            help="Devices of all hosts; by default all, or one CPU.",
+            help="Devices on all hosts; by default all, or one CPU.",
         ),
     ] = None,
     device_target: DeviceTargetIfGiven = None,
@@ -68,7 +68,9 @@ def train(
     overrides: Overrides = None,
     nodes: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", rich_help_panel=_HOSTS, help="Hosts; start the same command on each."),
+        typer.Option(
+            min=1, metavar="N", rich_help_panel=_HOSTS, help="Number of hosts; start the same command on each."
+        ),
     ] = None,
     node_rank: Annotated[
         int | None, typer.Option(metavar="N", rich_help_panel=_HOSTS, help="Number of this host, from 0.")
@@ -83,7 +85,7 @@ def train(
             max=65535,
             metavar="PORT",
             rich_help_panel=_HOSTS,
-            help="Its port; by default a free one, with --nodes 8118.",
+            help="Port of host 0; by default a free one, or 8118 with --nodes.",
         ),
     ] = None,
     stall_timeout: Annotated[
@@ -97,7 +99,7 @@ def train(
     the subspace of the snapshots, or a cooldown, which brings the learning rate to 0. With --set method=cooldown, the
     file's settings for a search are ignored.
 
-    At ctrl-C, SIGTERM or SIGUSR1 it saves and ends; the same command with --resume goes on.
+    On ctrl-C, SIGTERM or SIGUSR1 it saves and ends; the same command with --resume continues.
 
     Example: dimred train stage-1 ./digits --config digits
 
@@ -109,9 +111,7 @@ def train(
     from dimred.launch.launcher import launch
 
     if fast_dev_run and resume:
-        raise ConfigError(
-            "--fast-dev-run begins in a folder of its own, which has nothing to resume; leave --resume out"
-        )
+        raise ConfigError("--fast-dev-run runs in a new folder, where there is nothing to resume; leave --resume out")
     name = stage.replace("-", "_")
     model_of_config = StageOneConfig if stage == "stage-1" else StageTwoConfig
     goes_on = resume and any(out.glob(f"device*_{name}/{PINS}"))  # a run has begun, with its own configuration
@@ -193,9 +193,9 @@ def _check_paths(data: Path, go_on_from: Path | None, weights: Path | None, pca_
     paths = {"DATA": data, "--from": go_on_from, "WEIGHTS": weights, "PCA_MAT": pca_mat}
     absent = [argument for argument, path in paths.items() if path is not None and not path.exists()]
     if absent:
-        raise ConfigError("; ".join(f"{one} is {str(paths[one])!r}, which is not found" for one in absent))
+        raise ConfigError("; ".join(f"{one} is {str(paths[one])!r}, which does not exist" for one in absent))
     if weights is not None and weights.suffix in (".npy", ".h5"):
-        raise ConfigError(f"WEIGHTS is {str(weights)!r}, a basis; give a full checkpoint, and the basis after it")
+        raise ConfigError(f"WEIGHTS is {str(weights)!r}, a basis; give a full checkpoint first, then the basis")
     for argument, path in (("--from", go_on_from), ("WEIGHTS", weights)):
         if path is not None and path.is_dir():
             raise ConfigError(
@@ -233,6 +233,6 @@ def _try_out(job: Any, stall_timeout: float) -> int:
         ranks = number_of(job.devices, "rank")
         print(
             f"fast dev run: a step and everything around it went well on {ranks} in {seconds:.0f} s; nothing is kept. "
-            "Without --fast-dev-run the same command makes the whole run"
+            "Without --fast-dev-run the same command does the whole run"
         )
     return status

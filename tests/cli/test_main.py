@@ -97,7 +97,7 @@ def test_the_exit_statuses_are_documented() -> None:
         (("pca",), "--ckpt-dir"),
         (("pca", "--ckpt-dir", "nowhere"), "nowhere"),
         (("show", "nowhere.npy"), "nowhere.npy"),
-        (("train", "stage-1", "nowhere", "--device-target", "CPU"), "DATA is 'nowhere', which is not found"),
+        (("train", "stage-1", "nowhere", "--device-target", "CPU"), "DATA is 'nowhere', which does not exist"),
         (("train", "stage-1", ".", "--device-target", "TPU"), "Ascend"),
         (("train", "stage-1", ".", "--set", "epoch=3"), "did you mean 'epochs'"),
         (("train", "stage-1", ".", "--model", "resnet51"), "allowed: resnet50"),
@@ -117,7 +117,7 @@ def test_the_exit_statuses_are_documented() -> None:
         (("compare", "nowhere", "run"), "RUN is 'run', which has no config.yaml"),
         (("rank-table", "check", "gone.json"), "'TABLE': file 'gone.json' does not exist"),
         (("convert", "."), "'FILE': file '.' is a directory"),
-        (("bench", "gone", "--config", "digits"), "error: DATA is 'gone', which is not found"),
+        (("bench", "gone", "--config", "digits"), "error: DATA is 'gone', which does not exist"),
         (("summary", "resnet51"), "MODEL is 'resnet51'; allowed: resnet50, resnet18, resnet_small, lenet, or your own"),
         (("summary", "resnet_small", "--input", "1,x"), "--input is '1,x'"),
         (("summary", "nowhere:build"), "'nowhere' can't be imported"),
@@ -156,7 +156,7 @@ def test_host_0_alone_needs_weights_and_basis(host: int, tmp_path: Path) -> None
     several = ("--nodes", 2, "--node-rank", host, "--master-addr", "10.0.0.1", "--dry-run")
     process = dimred_here("train", "stage-2", ".", "gone.ckpt", "gone.npy", *map(str, several), cwd=tmp_path)
     assert process.returncode == (2 if host == 0 else 0), process.stderr
-    message = "WEIGHTS is 'gone.ckpt', which is not found; PCA_MAT is 'gone.npy', which is not found"
+    message = "WEIGHTS is 'gone.ckpt', which does not exist; PCA_MAT is 'gone.npy', which does not exist"
     assert (message in " ".join(process.stderr.split())) == (process.returncode == 2)
 
 
@@ -174,7 +174,7 @@ def test_a_rank_table_is_made_and_then_checked(tmp_path: Path) -> None:
     )
     assert json.loads((tmp_path / "table.json").read_text())["server_count"] == "2"
     good = dimred_here("rank-table", "check", "table.json", "--devices", 4, cwd=tmp_path, status=0)
-    assert "rank 3: device 1 (192.168.0.4) of server 10.0.0.2" in good.stdout
+    assert "rank 3: device 1 (192.168.0.4) on server 10.0.0.2" in good.stdout
     bad = dimred_here("rank-table", "check", "table.json", "--devices", 8, cwd=tmp_path, status=2)
     assert "it has 4 devices, but --devices is 8" in bad.stderr
 

@@ -28,7 +28,7 @@ def pca_here(*arguments, cwd=None, status=0):
 
 def test_the_command_writes_what_fit_basis_gives(series, tmp_path):
     process = dimred("pca", "--ckpt-dir", series.directory, cwd=tmp_path, status=0)
-    assert process.stdout.startswith("pca_mat.npy: 32 directions of 40 snapshots of 5,000 weights")
+    assert process.stdout.startswith("pca_mat.npy: 32 directions from 40 snapshots of 5,000 weights")
     assert "reading snapshots" in process.stderr
     assert "writing basis" in process.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["pca_mat.h5", "pca_mat.npy"]

@@ -55,6 +55,6 @@ def test_a_network_of_tokens_with_two_inputs(tmp_path: Path) -> None:
 def test_an_input_of_another_form_is_refused(tmp_path: Path) -> None:
     for text, said in (
         ("1x7", "--input is '1x7'; give whole numbers above 0, such as 1,3,224,224"),
-        ("text:1,7", "--input is 'text:1,7', of the type 'text'; allowed: float32, float16, int32"),
+        ("text:1,7", "--input is 'text:1,7', with the type 'text'; allowed: float32, float16, int32"),
     ):
         assert said in dimred_here("summary", "resnet_small", "--input", text, cwd=tmp_path, status=2).stderr

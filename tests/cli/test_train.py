@@ -38,7 +38,7 @@ def test_devices_are_found_and_explicit_values_win(
         ),
         (
             ("stage-2", "data", "pca_mat.npy", "net-2_5.ckpt"),
-            "WEIGHTS is 'pca_mat.npy', a basis; give a full checkpoint, ",
+            "WEIGHTS is 'pca_mat.npy', a basis; give a full checkpoint first, then",
         ),
         (("stage-2", "data", "resume/state-9.ckpt"), "a state for --resume (a full checkpoint is checkpoint_stage_1/"),
         (("stage-1", "data", "net-2_5.ckpt"), "WEIGHTS is 'net-2_5.ckpt', but stage-1 takes DATA alone; leave it out"),
@@ -47,7 +47,7 @@ def test_devices_are_found_and_explicit_values_win(
             "--from is 'a.ckpt', but stage-2 begins with WEIGHTS",
         ),
         (("stage-1", "data", "--from", "resume"), "--from is 'resume', which is a folder; give a full checkpoint, "),
-        (("stage-1", "data", "--from", "no.ckpt"), "--from is 'no.ckpt', which is not found"),
+        (("stage-1", "data", "--from", "no.ckpt"), "--from is 'no.ckpt', which does not exist"),
         (("stage-1", "data", "--set", "epochs", "3"), "--set is 'epochs'; expected key=value, such as epochs=2 or "),
     ],
 )

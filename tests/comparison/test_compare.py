@@ -184,7 +184,7 @@ def test_a_signal_is_told_with_what_to_do(folder: Path, tmp_path: Path) -> None:
     threading.Thread(target=interrupt).start()
     with pytest.raises(StoppedError) as stopped:
         compare("nowhere", [folder / "run_3"], folder / "two.yaml", out, methods="stage_2")
-    assert str(stopped.value) == f"stopped by SIGTERM; the finished rows are in {out}; go on with --resume"
+    assert str(stopped.value) == f"stopped by SIGTERM; the finished rows are in {out}; continue with --resume"
     assert stopped.value.exit_status == 143
     assert soon(lambda: nothing_is_left(out))
 

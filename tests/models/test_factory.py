@@ -56,7 +56,7 @@ def test_modules_of_the_working_folder_are_found_behind_all_others(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", str(Path.cwd()))])
     assert make_cell("network_of_mine:Holder.build").in_channels == 3
-    with pytest.raises(ConfigError, match=r"'wave' has no 'Holder.build'; it is .*/wave.py$"):
+    with pytest.raises(ConfigError, match=r"'wave' has no 'Holder\.build'; the module is .*/wave\.py$"):
         make_cell("wave:Holder.build")
 
 

@@ -76,4 +76,4 @@ def test_a_run_that_would_fail_fails_at_once_and_leaves_nothing(tmp_path: Path, 
     assert "is removed, with its logs" in done.stderr
     assert list(tmp_path.iterdir()) == [config]
     refused = dimred(*command, "--resume", cwd=tmp_path, status=2)
-    assert "--fast-dev-run begins in a folder of its own" in refused.stderr
+    assert "--fast-dev-run runs in a new folder" in refused.stderr

@@ -119,7 +119,7 @@ def test_the_printed_commands_of_two_ranks_run_as_they_are_in_another_folder(
     """The recipe searches in 32 directions, but stage 1 kept 9 snapshots."""
     make_basis, train = next_lines(short_job.shown)
     done = run("bash", "-c", make_basis, cwd=tmp_path, status=0)
-    assert "8 directions of 9 snapshots" in done.stdout
+    assert "8 directions from 9 snapshots" in done.stdout
     done = run("bash", "-c", f"{train} --dry-run", cwd=tmp_path, status=0)
     assert "node 0 of 1: ranks 0 to 1 of 2\n" in done.stdout
     assert done.stdout.count("--set=search.n_components=8") == 2

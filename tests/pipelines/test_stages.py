@@ -59,7 +59,7 @@ def test_the_printed_commands_run_as_they_are_in_another_folder(two_stages: TwoS
     elsewhere.mkdir()
     before = two_stages.matrix.read_bytes()
     done = run("bash", "-c", f"{lines[0]} --force", cwd=elsewhere, status=0)
-    assert f"{two_stages.matrix}: 32 directions of {N_SNAPSHOTS} snapshots" in done.stdout
+    assert f"{two_stages.matrix}: 32 directions from {N_SNAPSHOTS} snapshots" in done.stdout
     assert two_stages.matrix.read_bytes() == before
     done = run("bash", "-c", f"{lines[1]} --dry-run", cwd=elsewhere, status=0)
     assert "node 0 of 1: ranks 0 to 0 of 1\n" in done.stdout
