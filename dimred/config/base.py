@@ -91,7 +91,7 @@ class Strict(BaseModel):
             ValueError: a boolean is in a list; no list of a configuration holds booleans.
         """
         if isinstance(value, list | tuple) and any(isinstance(part, bool) for part in value):
-            raise ValueError("true and false can't be in this list; give numbers, or put quotes around a text")
+            raise ValueError("true and false can't be in this list; give numbers, or texts in quotes")
         kind = cls.model_fields[str(info.field_name)].annotation
         return str(value) if isinstance(value, bool) and bool not in (kind, *get_args(kind)) else value
 

@@ -9,8 +9,8 @@ from dimred.curves import CurveName
 
 
 class CooldownConfig(MethodConfig):
-    """How stage 2 brings stage 1's training to its end: it goes on with the same optimizer state, batches and parts of
-    the step, while the learning rate falls to 0."""
+    """How stage 2 finishes stage 1's training: it continues with the same optimizer state, batches and parts of the
+    step, while the learning rate falls to 0."""
 
     plan: ClassVar[str] = "dimred.stages.cooldown:CooldownPlan"
     report: ClassVar[str] = "dimred.report.cooldown_report:CooldownReport"

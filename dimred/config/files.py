@@ -79,7 +79,7 @@ def _misplaced(whole: Mapping[str, Any]) -> Iterator[str]:
             if value is not None and not isinstance(value, Mapping):
                 yield f"{key} is {value!r}; it must be a section of keys and values"
         elif sections := [section for section, stage in SECTIONS.items() if key in stage.model_fields]:
-            yield f"{key} is not a shared key; write it below {' or '.join(sections)}"
+            yield f"{key} is not a shared key; move it to {' or '.join(sections)}"
         else:
             yield from lines_of_unknown(str(key), value, [*keys_of(StageConfig), *SECTIONS], StageConfig.NEW_KEYS)
 
@@ -108,14 +108,14 @@ def _has_other_method(section: Mapping[str, Any], overrides: Sequence[str]) -> b
 def _override(stage: type[StageConfig], values: dict[str, Any], overrides: Sequence[str]) -> None:
     typed = {one.partition("=")[0] for one in overrides} & {f"search.{name}" for name in N_COMPONENTS_NAMES}
     if len(typed) > 1:
-        raise ConfigError(f"--set has {' and '.join(sorted(typed))}, two names of one key; leave one out")
+        raise ConfigError(f"--set has {' and '.join(sorted(typed))}, two names for one key; leave one out")
     for override in overrides:
         key, _, inner = override.partition("=")[0].partition(".")
         if key in SECTIONS:
             number = key.removeprefix("stage_")
             raise ConfigError(
-                f"--set is {override!r}; --set takes keys of the stage that runs, such as "
-                f"{inner or 'epochs'}=..., and stage {number}'s with dimred train stage-{number}"
+                f"--set is {override!r}, but --set takes keys of the stage that runs, such as {inner or 'epochs'}=...; "
+                f"set stage {number}'s with dimred train stage-{number}"
             )
         others = [name for name, other in SECTIONS.items() if other is not stage and key in other.model_fields]
         if others and key not in stage.model_fields:
@@ -129,8 +129,9 @@ def _read(path: Path) -> dict[str, Any]:
         with open_regular(path) as file:
             content = file.read(_LARGEST_FILE + 1)
         if len(content) > _LARGEST_FILE:
-            problem = f"has more than {_LARGEST_FILE:,} bytes; name a YAML file"
-            raise ConfigError(f"--config is {str(path)!r}, which {problem}")
+            raise ConfigError(
+                f"--config is {str(path)!r}, which has more than {_LARGEST_FILE:,} bytes; name a YAML file or a recipe"
+            )
         text = content.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         why = (isinstance(error, OSError) and error.strerror) or "it is not UTF-8 text"
@@ -238,7 +239,7 @@ def _apply(values: dict[str, Any], override: str) -> None:
         if parent == "stop" and isinstance(section, str):  # a name alone may stand for the section
             section = {"name": section}
         if not isinstance(section, dict):
-            raise ConfigError(f"--set {override!r}: {parent!r} is a value and has no keys below it")
+            raise ConfigError(f"--set is {override!r}, but {parent!r} is a value, and has no keys below it")
         values[parent] = dict(section)  # a copy, so that the values that were read stay as they are
         values = values[parent]
     if name in N_COMPONENTS_NAMES:  # the file may have it by its other name

@@ -36,7 +36,7 @@ class ModelConfig(Strict):
     """The network, see ``dimred.models``."""
 
     name: Annotated[str, AfterValidator(partial(known_or_own, _NETWORKS))] = "resnet50"
-    """The network: resnet50, resnet18, resnet_small, lenet (grey, 32 pixels), or another by package.module:factory,
+    """The network: resnet50, resnet18, resnet_small, lenet (grey, 32 pixels), or your own by package.module:factory,
     such as mindcv.models:mobilenet_v1_100. The factory may take n_classes."""
     n_classes: Count = 1001
     """Number of outputs; for a classifier, at least the number of classes."""
@@ -69,8 +69,8 @@ class DataConfig(Strict):
         BeforeValidator(_dataset_name, json_schema_input_type=str | None),
         AfterValidator(partial(known_or_own, _DATASETS)),
     ] = "image_folder"
-    """What DATA is: image_folder, class folders of images; mnist, cifar10 or cifar100, the folder with their files as
-    they are published; or your own data by package.module:factory, see ``dimred.data.own_dataset``."""
+    """What DATA is: image_folder, class folders of images; mnist, cifar10 or cifar100, the folder with their published
+    files; or your own data by package.module:factory, see ``dimred.data.own_dataset``."""
     image_size: Count = 224
     """Height and width of the network's input, in pixels."""
     batch_size: Count = 256
@@ -101,9 +101,9 @@ class DataConfig(Strict):
     eval_split: Literal["val", "test"] = "val"
     """The split on which the metric is reported."""
     val_fraction: Fraction = 0.1
-    """For mnist and cifar: the fraction of the samples to train on that is set aside as val, which they don't have."""
+    """For mnist and cifar, which have no val: the fraction of their training samples that is set aside as val."""
     val_seed: Annotated[int, Field(ge=0, lt=2**31)] = 1
-    """For mnist and cifar: the seed of that draw, apart from seed, so that runs with different seeds share val."""
+    """For mnist and cifar: the seed that draws val, separate from seed, so that runs with other seeds share val."""
 
     @model_validator(mode="after")
     def _keys_fit(self) -> "DataConfig":
@@ -155,7 +155,7 @@ class PrecisionConfig(Strict):
     yet."""
     tf32: bool = False
     """GPU: compute float32 convolutions and matrix products in TF32, with a 10-bit mantissa: faster on Ampere and newer
-    ones, less exact. MindSpore's own choice would be convolutions only. A search uses neither. Not run on a device
+    GPUs, less exact. MindSpore's own choice would be convolutions only. A search uses neither. Not run on a device
     yet."""
 
 
@@ -213,7 +213,7 @@ class EmaConfig(Strict):
     """Fraction of the average that is kept at each applied step, such as 0.999; null for none."""
     ramp: bool = True
     """For decay: multiply it by 1 - exp(-t / 2000) at update t, so that early weights are forgotten sooner. With it,
-    the average of a run of less than some thousand updates is almost the raw network."""
+    the average in a run with fewer than a few thousand updates is almost the raw network."""
     half_life: Percentage | None = None
     """In place of decay: the half-life as a fraction of the steps so far, such as 5% or 0.05, so that the average
     reaches back further the longer the run is; null for none."""
@@ -277,7 +277,7 @@ class OptimizerConfig(Strict):
     eps: Positive | None = None
     """For adamw: number added to the root of the second moment; 1e-8 if null."""
     beta: OpenFraction | None = None
-    """For schedule_free: fraction of the averaged point in the point at which gradients are taken; 0.9 if null."""
+    """For schedule_free: weight of the averaged point in the point where gradients are taken; 0.9 if null."""
     weight_decay: Fraction = 1e-4
     """Weight decay of every parameter that no_decay doesn't exempt."""
     no_decay: tuple[str, ...] = NO_DECAY_PATTERNS
@@ -297,8 +297,8 @@ class PointConfig(Strict):
     """The checkpoints of stage 2's epochs, which a report draws and nothing else reads."""
 
     keep: Count | None = None
-    """Number of the newest epochs whose checkpoints stay; null keeps all. Those of the start, of the end, and of what
-    val chooses from stay in any case. A report draws a search's way only if all epochs are there."""
+    """Number of the newest epochs whose checkpoints are kept; null keeps all. The checkpoints of the start, of the end
+    and of what val chooses from are always kept. A report draws a search's path only if all epochs are there."""
 
 
 class StopConfig(Strict):

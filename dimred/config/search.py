@@ -47,13 +47,13 @@ class SearchOptions(Strict):
     """Line search: the most trials in a step; if all fail, the step does not move inside the subspace. There is no cap
     until bfgs has used a first pair, see min_cosine, because the gradient alone does not say how far to go."""
     initial_scaling: bool = False
-    """Whether bfgs scales its first inverse Hessian H = I by y's / y'y, with its first step s and the change of the
-    gradient y, so that the first directions have about the right length."""
+    """Whether bfgs scales its first inverse Hessian H = I by y's / y'y, where s is its first step and y the gradient's
+    change, so that the first directions have about the right length."""
     min_cosine: Fraction = 0.01
-    """bfgs uses a pair of a step s and a change of the gradient y if y's > min_cosine |y| |s|. The higher, the fewer
-    noisy pairs; 1e-8 is for gradients without noise, of one batch."""
+    """bfgs uses a pair, a step s and the gradient's change y, if y's > min_cosine |y| |s|. A higher value leaves out
+    more noisy pairs; 1e-8 is for gradients without noise, all from one batch."""
     max_rejected_steps: Count = 100
-    """Number of steps in a row without an accepted trial after which the search ends."""
+    """The search ends after this many steps in a row without an accepted trial."""
     gamma: Fraction = 0.9
     """Momentum of the step outside the subspace."""
     alpha: NotNegative = 0.001
@@ -95,7 +95,7 @@ class SearchConfig(SearchOptions, MethodConfig):
     first_keys: ClassVar[tuple[str, ...]] = ("n_components",)
 
     n_components: Annotated[Count, Field(validation_alias=_N_COMPONENTS)] = N_COMPONENTS
-    """Number of leading directions to search in; a basis that is fitted for the search has as many."""
+    """Number of leading directions to search in; a basis fitted for the search has as many."""
     basis: Literal["pca", "snapshots"] = "pca"
     """The basis that is fitted if PCA_MAT is not given: principal directions, or the raw snapshots orthonormalised."""
     learning_rate: Positive = 0.1

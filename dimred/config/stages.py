@@ -65,15 +65,15 @@ class StageConfig(Strict):
         "boost": "leave it out; stage_2.method says what stage 2 does",
         "device_num": "use dimred train --devices",
         "device_number": "use dimred train --devices",
-        **dict.fromkeys(("lr", "learning_rate"), "set schedule.peak, in a cooldown cooldown.factor"),
+        **dict.fromkeys(("lr", "learning_rate"), "set schedule.peak, or in a cooldown cooldown.factor"),
     }
     """A dotted key, or its last parts, of mindspore.boost or of the other stage -> what to do instead."""
 
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 1
     """Seed of the initial weights, and of the order of the samples and their augmentation."""
     mode: Literal["graph", "pynative"] = "graph"
-    """graph: MindSpore compiles a step before it runs it; pynative: it runs operation by operation, at once, and a
-    network may hold any Python. dimred/train_step/README.md says what pynative costs."""
+    """graph: MindSpore compiles a step before running it; pynative: it runs each operation at once, and a network may
+    contain any Python. dimred/train_step/README.md says what pynative costs."""
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     tensorboard: bool = False
@@ -97,8 +97,8 @@ class StageConfig(Strict):
     accumulation: Count = 1
     """Micro-batches of data.batch_size in each step; the last step of an epoch may have fewer."""
     save_every_steps: Count | None = None
-    """Steps from one saved state for --resume to the next within an epoch. One is saved at the end of each epoch, too;
-    null saves no others."""
+    """Steps between the states that are saved for --resume within an epoch. A state is also saved at the end of each
+    epoch; null saves only these."""
     read_every_steps: Count = 10
     """Steps between reads of the losses, and of the votes of several ranks, from the device: after a fault or a signal
     on one rank, all ranks save the state from before it within this many steps. The launcher waits 60 s after a signal,
@@ -221,7 +221,7 @@ class StageOneConfig(StageConfig):
         snapshots = self.snapshots
         end = self.schedule.last_epoch
         if end is not None and self.epochs > end:
-            yield f"epochs is {self.epochs}, past schedule.total_epochs, {end}; raise that, or train fewer"
+            yield f"epochs is {self.epochs}, past schedule.total_epochs, {end}; raise that, or lower epochs"
         if end is not None and schedule.warmup_epochs >= end:
             yield f"schedule.warmup_epochs is {schedule.warmup_epochs}; it must be below schedule.total_epochs"
         if (schedule.name == "step") != bool(schedule.milestones):
@@ -234,13 +234,13 @@ class StageOneConfig(StageConfig):
         has_series = snapshots.keep > 1 and snapshots.first_epoch <= self.epochs
         if self.stop is not None and not has_series:
             yield (
-                f"stop averages snapshots, but snapshots.keep is {snapshots.keep} and snapshots.first_epoch "
-                f"{snapshots.first_epoch}, and epochs is {self.epochs}; keep at least two and begin by then, or set "
-                "stop to null"
+                f"stop averages snapshots, but snapshots.keep is {snapshots.keep}, snapshots.first_epoch is "
+                f"{snapshots.first_epoch} and epochs is {self.epochs}; keep at least two and take the first by the "
+                "last epoch, or set stop to null"
             )
         if self.loss is not None and self.mixing.is_on:
             yield (
-                f"mixing makes probabilities of the labels, for the built-in loss, but loss is {self.loss!r}; set "
+                f"mixing turns labels into probabilities for the built-in loss, but loss is {self.loss!r}; set "
                 "mixing.mixup and mixing.cutmix to null, or mix in your own data set"
             )
 
@@ -256,7 +256,7 @@ class StageTwoConfig(StageConfig):
 
     method: str = "search"
     """search: search in the directions of stage 1's snapshots, and keep the weights that it ends with, as published;
-    cooldown: go on with stage 1's training while its rate falls to 0, and let val choose between the final weights and
+    cooldown: continue stage 1's training while its rate falls to 0, and let val choose between the final weights and
     the best average of the snapshots; or your own by package.module:Name, see dimred/stages/README.md."""
     epochs: NumberOrFraction = SearchConfig.default_epochs
     """Passes over the training split: a number, or a fraction of the passes of both stages together, such as 10%. By
@@ -333,7 +333,7 @@ class StageTwoConfig(StageConfig):
     def _has_the_section_of_its_method_alone(self) -> "StageTwoConfig":
         methods = self.methods()
         if self.method_name not in methods:
-            raise ValueError(f"method is {self.method}, your own; build this configuration by StageTwoConfig.checked")
+            raise ValueError(f"method is {self.method}, your own; build this configuration with StageTwoConfig.checked")
         for other in methods:
             if other == self.method_name or other not in self.model_fields_set:
                 continue

@@ -49,8 +49,8 @@ class Group(Ranks):
             return AllReduce(factor)
         if any(split >= following for split, following in pairwise((*self._splits, n_gradients))):
             raise ConfigError(
-                f"all_reduce_split is {list(self._splits)}; its numbers must increase, and the network has gradients 0 "
-                f"to {n_gradients - 1}; give numbers of these, or [] to fuse none",
+                f"all_reduce_split is {list(self._splits)}; give increasing numbers of the network's gradients, up to "
+                f"{n_gradients - 1}, or [] to fuse none",
                 argument="all_reduce_split",
             )
         return FusedAllReduce(factor, self._splits)
@@ -166,7 +166,7 @@ class Group(Ranks):
             message[: 1 + len(text)] = [next(n for n, kind in enumerate(_KINDS) if isinstance(ours, kind)), *text]
         kind, *characters = self.sum(message).astype(np.uint8)
         reason = bytes(characters).rstrip(b"\0").decode(errors="replace")
-        return _KINDS[kind](f"rank {first} could not go on: {reason}")
+        return _KINDS[kind](f"rank {first} could not continue: {reason}")
 
     def check_same(self, what: str, content: bytes) -> None:
         digest = np.frombuffer(hashlib.sha256(content).digest(), np.uint8).astype(np.float32)

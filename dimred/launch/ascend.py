@@ -93,7 +93,7 @@ def _cann() -> CheckResult:
         text = f"none: neither {' nor '.join(_CANN)} is set"
         return CheckResult("CANN", text, "install CANN, and source its set_env.sh")
     if not Path(home).is_dir():
-        return CheckResult("CANN", f"{home}, which does not exist", "source the set_env.sh of a CANN that is installed")
+        return CheckResult("CANN", f"{home}, which does not exist", "source the set_env.sh of an installed CANN")
     texts = [read_regular(path).decode(errors="replace") for path in Path(home).glob("version.*")]
     lines = [line for text in texts for line in text.splitlines()]
     found = next((line.strip() for line in lines if "ersion" in line), "no version found")

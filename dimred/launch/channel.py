@@ -193,9 +193,9 @@ class StallDetector:
         activity = self._activities.get(behind[0], "not at the first step yet")
         words = f"no rank has moved for {silence:.0f} s (--stall-timeout): {_named(behind)} {verb} {activity}"
         if others:
-            words += f", and {_named(others)} waited for it"
+            words += f", and {_named(others)} waited for {'it' if len(behind) == 1 else 'them'}"
         elif len(behind) > 1:
-            words += "; all are equally far, so one waits for another, or for a rank of another node"
+            words += "; all are equally far, so they wait for each other, or for a rank on another node"
         return Stall(behind[0], words)
 
 

@@ -61,8 +61,8 @@ class NvidiaGpu(Device):
         count = 0 if driver is None else len(driver.gpus)
         if n_ranks > count:
             raise ConfigError(
-                f"--devices asks for {number_of(n_ranks, 'GPU')} of this host, but MindSpore can use {count}; ask for "
-                "at most as many, because two ranks can't share a GPU"
+                f"--devices asks for {number_of(n_ranks, 'GPU')} on this host, but MindSpore can use {count}; ask for "
+                "no more than that, because two ranks can't share a GPU"
             )
 
     def rank_environment(self, number: int, *, is_alone: bool) -> dict[str, str]:
@@ -133,8 +133,8 @@ def _kernels(code: CudaCode, capability: Version) -> CheckResult:
     if code.runs_on(capability):
         return CheckResult("kernels", f"{whose} are native")
     if code.is_compiled_for(capability):
-        text = f"{whose} are compiled by the driver when they are first used, about a quarter of an hour, once"
-        return CheckResult("kernels", f"{text}; it keeps them in {kernel_cache()}")
+        text = f"{whose} are compiled by the driver at their first use, which takes about a quarter of an hour"
+        return CheckResult("kernels", f"{text}, once; it keeps them in {kernel_cache()}")
     oldest = _dotted(min(code.native))
     return CheckResult("kernels", f"{whose} are not in its package, which begins at {oldest}", "use a newer GPU")
 

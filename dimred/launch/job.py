@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from dimred.errors import ConfigError, MissingPackageError
+from dimred.errors import ConfigError, MissingPackageError, number_of
 from dimred.launch.device import Target
 from dimred.launch.devices import DEVICES
 from dimred.launch.environment import COMMAND, words_of_dimred
@@ -119,7 +119,7 @@ class Job:
         for rank in ranks:
             yield f"rank {rank}: log {self.folder(rank) / RANK_LOG}"
             if self.table:
-                yield f"  device {self.table[rank].device_ip} of server {self.table[rank].server_id}"
+                yield f"  device {self.table[rank].device_ip} on server {self.table[rank].server_id}"
             yield f"  {_assignments(self.rank_environment(rank))} {shlex.join(self.command(rank))}"
 
     def check(self, resume: bool) -> None:
@@ -145,7 +145,7 @@ class Job:
         for folder in map(self.folder, self.local_ranks):
             if folder.is_dir() and results_in(folder) and not resume:
                 raise ConfigError(
-                    f"{str(folder)!r} holds earlier results; --resume goes on with them, --out starts in another folder"
+                    f"{str(folder)!r} holds earlier results; continue them with --resume, or name another --out"
                 )
 
 
@@ -177,7 +177,9 @@ def make_job(
         table = read_rank_table(rank_table, devices)
         n_servers = len({device.server_id for device in table})
         if nodes not in (None, n_servers):
-            raise ConfigError(f"--nodes is {nodes}, but --rank-table has {n_servers} servers")
+            raise ConfigError(
+                f"--nodes is {nodes}, but --rank-table has {number_of(n_servers, 'server')}; leave --nodes out"
+            )
         devices = len(table)
         nodes = n_servers
         master_addr = master_addr or table[0].host
@@ -234,5 +236,5 @@ def _check_port(address: str, port: int) -> None:
     except OSError as error:
         raise ConfigError(
             f"port {port} of --master-addr {address} can't be used on this host ({error.strerror}); end the "
-            "program that has it, name another --master-port, or this host's own address"
+            "program that uses it, name another --master-port, or name this host's own address"
         ) from error

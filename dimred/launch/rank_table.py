@@ -70,8 +70,8 @@ def make_rank_table(servers: Sequence[str], device_ips: Sequence[str]) -> dict[s
     """
     if not servers or not device_ips or len(device_ips) % len(servers):
         raise ConfigError(
-            f"{len(device_ips)} device addresses (--device-ips) for {len(servers)} servers (--servers); every server "
-            "needs the same number of devices"
+            f"--device-ips has {len(device_ips)} addresses, but --servers has {len(servers)}; give every server the "
+            "same number of devices"
         )
     n = len(device_ips) // len(servers)
     ranks = [
@@ -86,7 +86,7 @@ def make_rank_table(servers: Sequence[str], device_ips: Sequence[str]) -> dict[s
         for number, server in enumerate(servers)
     ]
     table = {"version": "1.0", "server_count": str(len(servers)), "server_list": in_list, "status": "completed"}
-    _devices(table, "no rank table can be made of this")
+    _devices(table, "no rank table can be made from these addresses")
     return table
 
 
@@ -167,7 +167,7 @@ def _disagreements(servers: Sequence[_ServerRow], server_count: int, n_devices: 
         if ranks != list(range(first, first + per_server)):
             yield (
                 f"{where} has the ranks {', '.join(map(str, ranks))}; it must have {first} to "
-                f"{first + per_server - 1}, because all servers have equally many, numbered server by server"
+                f"{first + per_server - 1}, because every server has as many, numbered server by server"
             )
 
 

@@ -99,8 +99,8 @@ def test_a_file_is_refused_with_every_mistake_in_either_section(tmp_path: Path) 
     )
     assert refusal(str(file), stage=StageOneConfig).splitlines() == [
         "unknown key 'label_smoothin'; did you mean 'label_smoothing'?",
-        "epochs is not a shared key; write it below stage_1 or stage_2",
-        "schedule is not a shared key; write it below stage_1",
+        "epochs is not a shared key; move it to stage_1 or stage_2",
+        "schedule is not a shared key; move it to stage_1",
         "boost_level is not a key: leave it out; stage_2.method says what stage 2 does",
         "dim_reduce.rho is not a key: set search.rho of stage_2",
         "dim_reduce.timeout is not a key: use dimred train --stall-timeout",
@@ -124,7 +124,7 @@ def test_a_file_is_refused_with_every_mistake_in_either_section(tmp_path: Path) 
         ("data.colour=3", "unknown key 'data.colour'; allowed in data: dataset, image_size, batch_size, "),
         ("zz=3", "unknown key 'zz'; allowed: seed, mode, model, data, "),
         ("schedule.peak=3", "--set is 'schedule.peak=3', but schedule is a key of stage_1; leave it out here"),
-        ("stage_2.search.rho=1", "--set takes keys of the stage that runs, such as search.rho=..., and stage 2's with"),
+        ("stage_2.search.rho=1", "--set takes keys of the stage that runs, such as search.rho=...; set stage 2's with"),
         ("optimizer.name=sgd", "optimizer is a key of stage_1; leave it out here"),
         ("keep_best=false", "unknown key 'keep_best'; did you mean 'cooldown.keep_best'?"),
         ("cooldown.factor=0.1", "cooldown.factor: for the method cooldown, but method is search; leave it out, or use"),
@@ -153,7 +153,7 @@ def test_a_file_is_refused_with_every_mistake_in_either_section(tmp_path: Path) 
         ("search.pca_mat_path=a.npy", "search.pca_mat_path is not a key: give the argument PCA_MAT of dimred train"),
         ("dim_reduce.weight_load_dir=a", "dim_reduce.weight_load_dir is not a key: give it to dimred pca --ckpt-dir"),
         ("device_number=8", "device_number is not a key: use dimred train --devices"),
-        ("lr=0.1", "lr is not a key: set schedule.peak, in a cooldown cooldown.factor"),
+        ("lr=0.1", "lr is not a key: set schedule.peak, or in a cooldown cooldown.factor"),
         ("dat={batch_size: 3}", "unknown key 'dat'; did you mean 'data'?"),
         ("search.n_component=0", "search.n_components is 0; it must be greater than or equal to 1"),
         ("data.mean=[1, 2]", "data.mean has 2 values and data.std 3; give each three values, or one for grey images"),
@@ -185,7 +185,11 @@ def test_a_wrong_override_is_refused_by_name(override: str, said: str) -> None:
         ("digits_1", ["data.std=[0, 1, 1]"], "data.std is [0, 1, 1]; it must be greater than 0"),
         ("digits_1", ["data.mean=[300, 1, 1]"], "data.mean is [300, 1, 1]; it must be less than"),
         ("digits_1", ["epochs=900001"], "epochs is 900001; it must be less than or equal to 900000"),
-        ("digits_cooldown_1", ["epochs=2"], "and epochs is 2; keep at least two and begin by then, or set stop"),
+        (
+            "digits_cooldown_1",
+            ["epochs=2"],
+            "and epochs is 2; keep at least two and take the first by the last epoch, or set stop",
+        ),
         ("digits_1", ["data.sink=true", "accumulation=2"], "data.sink needs batches of one shape"),
         ("digits_1", ["stop=val"], "stop.name is 'val'; it must be 'averaged'"),
         ("digits_1", ["stop=averaged", "snapshots.keep=1"], "stop averages snapshots"),
@@ -221,7 +225,7 @@ def test_the_name_that_boost_users_know_is_accepted() -> None:
     assert load_config(StageTwoConfig, recipe, ["search.n_component=5"]).search.n_components == 5
     for both in (["search.n_components=9", "search.n_component=5"], ["search.n_component=5", "search.n_components=9"]):
         with pytest.raises(
-            ConfigError, match=r"--set has search\.n_component and search\.n_components, two names of one"
+            ConfigError, match=r"--set has search\.n_component and search\.n_components, two names for one"
         ):
             load_config(StageTwoConfig, recipe, both)
     with pytest.raises(ConfigError, match=r"search\.n_components is -1; it must be greater than or equal to 1"):

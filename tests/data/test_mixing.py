@@ -131,5 +131,5 @@ def test_only_stage_1_mixes_and_only_for_the_built_in_loss() -> None:
     assert labels.shape == (6,)
     with pytest.raises(ConfigError, match=r"unknown key 'mixing\.mixup'"):
         StageTwoConfig.checked(task | {"mixing": {"mixup": 0.2}})
-    with pytest.raises(ConfigError, match=r"mixing makes probabilities of the labels, .* loss is 'mindspore"):
+    with pytest.raises(ConfigError, match=r"mixing turns labels into probabilities .* loss is 'mindspore"):
         StageOneConfig.checked(task | {"mixing": {"cutmix": 1}, "loss": "mindspore.nn:MSELoss"})

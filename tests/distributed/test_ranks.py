@@ -59,9 +59,9 @@ def test_collectives(answers):
             ]
             if rank == 0
             else [
-                "DimredError: rank 0 could not go on: ZeroDivisionError('division by zero')",
-                "DimredError: rank 0 could not go on: IndexError('list index out of range')",
-                "FaultError: rank 0 could not go on: No space left on device",
+                "DimredError: rank 0 could not continue: ZeroDivisionError('division by zero')",
+                "DimredError: rank 0 could not continue: IndexError('list index out of range')",
+                "FaultError: rank 0 could not continue: No space left on device",
             ]
         )
         assert found["differs"]
@@ -72,10 +72,10 @@ def test_work_that_fails_on_one_rank_fails_on_all(answers):
     last = size - 1
     for rank, found in enumerate(answers["one_rank_fails_at_work"]):
         assert found == [
-            "DataError: no image" if rank == last else f"DataError: rank {last} could not go on: no image",
+            "DataError: no image" if rank == last else f"DataError: rank {last} could not continue: no image",
             "OSError: [Errno 28] No space left on device"
             if rank == 0
-            else "FaultError: rank 0 could not go on: No space left on device",
+            else "FaultError: rank 0 could not continue: No space left on device",
             "7.0",
             f"{size}.0",
         ]
@@ -88,7 +88,7 @@ def test_rank_0_alone_keeps_the_snapshots_of_a_callback(answers):
 def end_of(event: str, rank: int, last: int) -> str:
     if event == "SIGTERM":
         return "StoppedError: stopped by SIGTERM"
-    return "DamagedError: no image" if rank == last else f"DataError: rank {last} could not go on: no image"
+    return "DamagedError: no image" if rank == last else f"DataError: rank {last} could not continue: no image"
 
 
 def test_the_state_that_all_ranks_save_is_that_before_the_step_which_one_of_them_voted_against(answers) -> None:
@@ -246,7 +246,7 @@ def test_files_are_read_under_one_path_and_compared(answers):
         shared, missing, same, differing = each["found"]
         assert (shared, same) == ([{"epoch": 1}, True], [{"epoch": 2}, True])
         assert f"all hosts must have {path}, on a shared disk or as copies under the same path: {path} " in missing
-        assert missing.startswith("rank 1 could not go on: ") == (rank == 0)
+        assert missing.startswith("rank 1 could not continue: ") == (rank == 0)
         assert differing.startswith(f"the ranks do not have the same file {path}; give every host the same files")
 
 

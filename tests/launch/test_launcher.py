@@ -76,7 +76,7 @@ def test_logs_alone_are_no_earlier_results_and_are_kept(tmp_path):
     assert (tmp_path / "device0_stage_1" / "train.log").read_text().count("fine") == 2
     result = tmp_path / "device0_stage_1" / "result.json"
     result.write_text("{}")
-    with pytest.raises(ConfigError, match=r"device0_stage_1' holds earlier results; --resume"):
+    with pytest.raises(ConfigError, match=r"device0_stage_1' holds earlier results; continue them with --resume"):
         launch(job(tmp_path, "fine"))
     assert launch(job(tmp_path, "fine"), resume=True) == 0
     assert result.read_text() == "{}"
