@@ -98,7 +98,7 @@ class PublishedImages(Dataset):
             if split == "train" and n_others:
                 _log.info(
                     f"'train' has {len(numbers):,} of {self._files.title}'s {len(samples.labels):,} samples to train "
-                    f"on; the other {n_others:,} are 'val', drawn by data.val_seed {val_seed}"
+                    f"on; the other {n_others:,} are 'val', drawn with data.val_seed {val_seed}"
                 )
             samples = Samples(samples.images[numbers], samples.labels[numbers])
         return HeldImages(samples, self._files.class_names(data), **options)

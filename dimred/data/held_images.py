@@ -113,7 +113,7 @@ def _with_channels(images: np.ndarray, n_channels: int) -> np.ndarray:
     """
     if images.shape[3] not in (1, n_channels):
         raise DataError(
-            f"data.mean and data.std have {n_channels} value for the channels of the network's input, but the images "
-            f"have {images.shape[3]}; give a value for each"
+            f"data.mean and data.std have {n_channels} value, but the images have {images.shape[3]} channels; give one "
+            "value for each channel"
         )
     return np.broadcast_to(images, (*images.shape[:3], n_channels))

@@ -83,8 +83,8 @@ def check_is_imagenet(root: Path, recipes: Sequence[str]) -> None:
             here += f", and its first image has {image.width} x {image.height} pixels"
     raise DataError(
         f"--config is missing, and DATA is {str(root)!r}, which is not ImageNet with its "
-        f"{_N_CLASSES_OF_IMAGENET:,} classes: {here}. Give a recipe ({', '.join(recipes)}), or a file of your own, "
-        "which dimred init writes; in it, set model.n_classes and data.image_size"
+        f"{_N_CLASSES_OF_IMAGENET:,} classes: {here}. Give a recipe ({', '.join(recipes)}), or your own file: "
+        "dimred init writes one, in which you set model.n_classes and data.image_size"
     )
 
 

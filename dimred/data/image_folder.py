@@ -79,8 +79,8 @@ class ImageFolder(ImageBatches):
         _check_names(folder, self.classes)
         if len(mean) != _CHANNELS:
             raise DataError(
-                f"data.mean and data.std have {len(mean)} value for the channels of the network's input, but images "
-                f"of class folders are decoded to {_CHANNELS}; give a value for each"
+                f"data.mean and data.std have {len(mean)} value, but the images of class folders are decoded to "
+                f"{_CHANNELS} channels; give one value for each channel"
             )
         to_size = [vision.Resize(round(image_size * _IMAGENET_RESIZE)), vision.CenterCrop(image_size)] if resize else []
         self._image_size = image_size
@@ -230,7 +230,7 @@ def check_classes(root: Path, classes: Mapping[str, Sequence[str]], n_classes: i
             with_it, without = (first, split) if differences[0] in classes[first] else (split, first)
             raise DataError(
                 f"{with_it!r} in {str(root)!r} has a class {_in_code_points(differences[0])}, and {without!r} has "
-                f"none; they differ in {len(differences)} classes; give every split the same class folders"
+                f"none (classes that differ: {len(differences)}); give every split the same class folders"
             )
     n_here = len(classes[first])
     if n_here > n_classes:

@@ -57,10 +57,10 @@ def read_image_tree(folder: Path) -> ImageTree:
         DataError: the folder is missing, holds no class folders, or a class has no image.
     """
     if not folder.is_dir():
-        raise DataError(f"no such data folder: {str(folder)!r}; expected <DATA>/<split>/<class>/<image>")
+        raise DataError(f"the data folder {str(folder)!r} does not exist; expected <DATA>/<split>/<class>/<image>")
     classes = classes_in(folder)
     if not classes:
-        raise DataError(f"data folder {str(folder)!r} has no class folders; expected <class>/<image> in it")
+        raise DataError(f"the data folder {str(folder)!r} has no class folders; expected <class>/<image> in it")
     counts = Counter[str]()
     passed_over = Counter[str]()
     similar = set[str]()

@@ -53,7 +53,7 @@ class Mixing:
         """
         targets = self._probabilities(labels)
         if inputs.dtype.kind != "f":
-            raise DataError(f"the inputs are {inputs.dtype} {inputs.shape}, and only floats can be mixed; {_REMEDY}")
+            raise DataError(f"the inputs are {inputs.dtype} {inputs.shape}, but only floats can be mixed; {_REMEDY}")
         rng = np.random.default_rng([*numbers, _DRAWS])
         partners = rng.permutation(len(inputs))
         mix, parameter = self._draw_way(rng)
@@ -73,12 +73,12 @@ class Mixing:
             return labels.astype(np.float64)
         if labels.dtype.kind not in "iu" or labels.ndim != 1:
             raise DataError(
-                f"the labels are {labels.dtype} {labels.shape}, and only classes (n,) or a probability for each of the "
+                f"the labels are {labels.dtype} {labels.shape}, but only classes (n,) or a probability for each of the "
                 f"{self.n_classes} classes can be mixed; {_REMEDY}"
             )
         wrong = labels[(labels < 0) | (labels >= self.n_classes)]
         if wrong.size:
-            raise DataError(f"there is the label {wrong[0]}, which is no class and can't be mixed; {_REMEDY}")
+            raise DataError(f"there is the label {wrong[0]}, which is not a class and can't be mixed; {_REMEDY}")
         return np.eye(self.n_classes)[labels]
 
 
@@ -97,7 +97,7 @@ def _with_boxes(
 ) -> tuple[np.ndarray, float]:
     """Put the same box of the others into all images; return these and the fraction of pixels outside the box."""
     if images.ndim != 4:
-        raise DataError(f"the inputs have the shape {images.shape}, and cutmix needs images; set mixing.cutmix to null")
+        raise DataError(f"the inputs have the shape {images.shape}, but cutmix needs images; set mixing.cutmix to null")
     height, width = images.shape[2:]
     rows = _span(rng.integers(height), height, kept)
     columns = _span(rng.integers(width), width, kept)

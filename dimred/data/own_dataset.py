@@ -123,7 +123,7 @@ class OwnDataset(Batches):
         n_plain = len(self._plain_source)
         if len(source) != n_plain:
             raise DamagedError(
-                f"data.dataset gave {n_plain} samples without a seed, and {len(source)} with one; give equally many"
+                f"data.dataset gave {n_plain} samples without a seed, and {len(source)} with one; give the same number"
             )
         return self._read(source, order)
 
@@ -166,7 +166,7 @@ def _parts_of(source: Source, split: str, number: int, kinds: _Kinds = (Exceptio
     with _naming_faults(f"failed to give sample {number} of the split {split!r}", "fix the function", kinds):
         sample = source[number]
         if not isinstance(sample, tuple | list) or len(sample) < 2:
-            raise TypeError(f"it is {shown(sample)}, and no tuple (input, label) or (input, ..., label)")
+            raise TypeError(f"it is {shown(sample)}, not a tuple (input, label) or (input, ..., label)")
         *inputs, label = map(np.array, sample)
     if label.dtype.kind not in "biuf":
         raise DataError(
@@ -193,7 +193,7 @@ class _Samples:
         name = f"sample {number} of the split {self._split!r}"
         *inputs, label = _parts_of(self._source, self._split, int(number), _MISTAKES)
         if len(inputs) + 1 != self._n_parts:
-            raise DataError(f"{name} has {len(inputs) + 1} parts, the first has {self._n_parts}; give all as many")
+            raise DataError(f"{name} has {len(inputs) + 1} parts, but the first has {self._n_parts}; give all as many")
         for values in inputs:
             if values.dtype.kind not in "biufSU":
                 raise DataError(f"{name} has the input {shown(values.tolist())}, which is not an array of numbers")

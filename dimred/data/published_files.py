@@ -137,12 +137,12 @@ def _read_idx(path: Path, n_axes: int) -> np.ndarray:
         if path.suffix == ".gz":
             content = gzip.decompress(content)
     except _UNREADABLE as error:
-        raise DataError(f"{str(path)!r} can't be read ({error}); restore it, as from where it is published") from error
+        raise DataError(f"{str(path)!r} can't be read ({error}); restore it, or download it again") from error
     if content[:4] != bytes([0, 0, _UNSIGNED_BYTES, n_axes]):
         kind = "labels" if n_axes == 1 else "images"
         raise DataError(
             f"{str(path)!r} begins with the bytes {content[:4].hex(' ') or '(none)'}, but an idx file of {kind} begins "
-            f"with 00 00 08 0{n_axes}; restore it, as from where it is published"
+            f"with 00 00 08 0{n_axes}; restore it, or download it again"
         )
     start = 4 + 4 * n_axes
     shape = tuple(int.from_bytes(content[at : at + 4], "big") for at in range(4, start, 4))
@@ -179,7 +179,7 @@ class CifarFiles(PublishedFiles):
         """Name the archive; say so if the folder has the pickled version."""
         if (data / self.pickled).is_file():
             return (
-                f"its file {self.pickled} is of the Python version, which is pickled, and nothing is unpickled here: "
+                f"its file {self.pickled} is from the Python version, which is pickled, and nothing is unpickled here: "
                 f"unpack the binary version, {self.archive}, and name that folder"
             )
         return f"unpack {self.title}'s binary version, {self.archive}, and name the folder with its .bin files"
@@ -210,7 +210,7 @@ class CifarFiles(PublishedFiles):
             try:
                 content = read_regular(path)
             except OSError as error:
-                raise DataError(f"{str(path)!r} can't be read ({error}); restore it") from error
+                raise DataError(f"{str(path)!r} can't be read ({error}); restore it, or download it again") from error
             length = self.label_bytes + _PIXELS
             _check_length(path, len(content), self.records[part] * length)
             records = np.frombuffer(content, np.uint8).reshape(-1, length)
@@ -223,8 +223,8 @@ def _check_length(path: Path, n_bytes: int, expected: int) -> None:
     if n_bytes != expected:
         fault = "it is cut" if n_bytes < expected else "something follows its end"
         raise DataError(
-            f"{str(path)!r} has {n_bytes:,} bytes, but such a file has {expected:,}: {fault}; restore it, as from "
-            "where it is published"
+            f"{str(path)!r} has {n_bytes:,} bytes, but such a file has {expected:,}: {fault}; restore it, or "
+            "download it again"
         )
 
 

@@ -102,7 +102,7 @@ def _compute_once(target: Target) -> None:
     except RuntimeError as error:
         raise ConfigError(
             f"--device-target is {target}, on which MindSpore can't compute: {shown(str(error), 300)}; dimred doctor "
-            "looks at what it needs"
+            "checks what it needs"
         ) from error
     _log.debug("preparing the run")
 

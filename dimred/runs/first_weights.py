@@ -72,21 +72,21 @@ def read_first_weights(path: Path, new: Sequence[str], network: nn.Cell) -> Firs
     wanted = {name: parameter for name, parameter in parameters.items() if name not in is_new}
     problems += _misfits(wanted, in_file)
     problems += [
-        f"{name} {array.shape} is in the file, and not in the network"
+        f"{name} {array.shape} is in the file, but not in the network"
         for name, array in in_file.items()
         if name not in parameters and name not in state and name not in is_new
     ]
     if problems:
         listed = "".join(f"\n  {problem}" for problem in problems)
         raise ConfigError(
-            f"{title} does not fit the network:{listed}\nName what stays new, or is left out, by patterns in "
+            f"{title} does not fit the network:{listed}\nName what stays new, or is left out, with patterns in "
             "model.new, such as --set 'model.new=[\"classifier.*\"]'"
         )
     if not wanted:
         raise ConfigError(f"{title} gives the network nothing, because model.new names all of it; leave both out")
     _log.info(
         f"model.weights {str(path)!r}: {len(wanted):,} of {number_of(len(parameters), 'parameter')} begin with its "
-        f"values, the others are new; {number_of(len(state), 'array')} of a training's state are left out"
+        f"values, the others are new; {number_of(len(state), 'array')} of training state are left out"
     )
     return FirstWeights(path, arrays_digest(in_file), {name: in_file[name] for name in wanted})
 
@@ -96,10 +96,10 @@ def _misfits(wanted: Mapping[str, Parameter], in_file: Mapping[str, np.ndarray])
     for name, parameter in wanted.items():
         array = in_file.get(name)
         if array is None:
-            yield f"{name} {parameter.shape} is in the network, and not in the file"
+            yield f"{name} {parameter.shape} is in the network, but not in the file"
         elif array.shape != parameter.shape or array.dtype.kind not in _kinds(parameter):
             yield (
-                f"{name} is {array.dtype} {array.shape} in the file, and {parameter.dtype} {parameter.shape} in the "
+                f"{name} is {array.dtype} {array.shape} in the file, but {parameter.dtype} {parameter.shape} in the "
                 "network"
             )
 

@@ -22,7 +22,7 @@ def make_callback(name: str, folder: Path) -> Callable[[Record], object]:
     listener = call_factory(name, folder, key="callback")
     if not callable(listener):
         raise ConfigError(
-            f"callback is {name!r}, which returned {shown(listener)}; it must return a function of a record"
+            f"callback is {name!r}, which returned {shown(listener)}; it must return a function that takes a record"
         )
     return listener
 

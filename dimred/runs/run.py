@@ -136,14 +136,14 @@ class Run(Generic[Settings]):
         progress = self.progress
         progress.epoch, progress.done, progress.seconds = (state.values[key] for key in ("epoch", "done", "seconds"))
         if n_epochs < progress.epoch and self.n_steps > 0:
-            did = "done" if self.finished_epochs == progress.epoch else "begun"
+            did = "finished" if self.finished_epochs == progress.epoch else "begun"
             raise ConfigError(
-                f"epochs is {n_epochs}, but the run has {did} {progress.epoch}; --set epochs to that or more"
+                f"epochs is {n_epochs}, but the run has {did} epoch {progress.epoch}; --set epochs to that or more"
             )
         step.restore(state.arrays, str(state.path))
         cut_metrics(self.folder / METRICS, state.values["metrics"], self.ranks)
         self._is_new = False
-        _log.info(f"going on after step {progress.done} of epoch {progress.epoch}, from {state.path}")
+        _log.info(f"continuing after step {progress.done} of epoch {progress.epoch}, from {state.path}")
         self.last = state.values["last"]
         self.divergence = DivergenceDetector(state.values["first_loss"])
         return state

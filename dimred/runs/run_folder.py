@@ -49,8 +49,8 @@ def check_run_folder(out: Path, *, resume: bool) -> None:
         raise ConfigError(f"--out is {str(out)!r}, which is not a folder; name another one")
     if results_in(out) and not resume:
         raise ConfigError(
-            f"--out is {str(out)!r}, which holds earlier results; go on with --resume, name another folder, or "
-            "move them away"
+            f"--out is {str(out)!r}, which holds earlier results; continue them with --resume, name another "
+            "folder, or move them away"
         )
     if results_in(out) and not any((out / name).exists() for name in _BEGINNINGS):
         raise ConfigError(f"--out is {str(out)!r}, which holds something other than a run; name another folder")

@@ -37,14 +37,14 @@ def check_scores(config: StageConfig, network: nn.Cell, scores: Scores, images: 
         where = f"the first batch of {split!r} (inputs {_kinds(inputs)}"
         outputs = _outputs_of(network, config.model.name, inputs, split)
         where += f", outputs {_shapes(outputs if isinstance(outputs, tuple | list) else [outputs])}"
-        where += f", labels {labels.dtype} {labels.shape}"
+        where += f", labels {labels.dtype} {labels.shape})"
         if None in (config.loss, config.metric):
             _check_outputs(config, outputs, where)
             _check_shape_of_labels(outputs, labels, where)
         for key, name, measure in of_split:
             wrong = _called(key, name, where, measure.misfit, outputs, labels)
             if wrong is not None:
-                raise ConfigError(f"{key} is {name!r}, which on {where}) gives {wrong}")
+                raise ConfigError(f"{key} is {name!r}, which on {where} gives {wrong}")
 
 
 class _TrainedLoss(MeanOfItems):
@@ -63,7 +63,7 @@ def _check_outputs(config: StageConfig, outputs: Any, where: str) -> None:
     n_classes = config.model.n_classes
     if len(shape) > 1 and shape[1] != n_classes:
         raise ConfigError(
-            f"model.name is {config.model.name!r}, which on {where}) gives {shape[1]} outputs, but model.n_classes is "
+            f"model.name is {config.model.name!r}, which on {where} gives {shape[1]} outputs, but model.n_classes is "
             f"{n_classes}; {CLASSES_REMEDY}, or --set model.n_classes={shape[1]} if these are the classes"
         )
 
@@ -75,8 +75,8 @@ def _check_shape_of_labels(outputs: Any, labels: Tensor, where: str) -> None:
     if labels.is_floating_point() or len(shape) < 2 or labels.shape == places:
         return
     raise DataError(
-        f"data.dataset gives labels of the shape {labels.shape[1:]}, but on {where}) a class for each place of the "
-        f"outputs has the shape {places[1:]}; give the class of a sample as one number, such as 3 in place of [3]"
+        f"data.dataset gives labels of the shape {labels.shape[1:]}, but on {where} a class for each place in the "
+        f"outputs has the shape {places[1:]}; give a sample's class as one number, such as 3 instead of [3]"
     )
 
 
@@ -103,7 +103,7 @@ def _called(key: str, name: str | None, where: str, function: Callable[..., Any]
         raise
     except Exception as error:
         why = f"{type(error).__name__}: {shown(str(error), 300)}"
-        raise ConfigError(f"{key} is {name!r}, which fails on {where}): {why}") from error
+        raise ConfigError(f"{key} is {name!r}, which fails on {where}: {why}") from error
 
 
 def _kinds(parts: Sequence[Tensor]) -> str:

@@ -68,12 +68,12 @@ def _check_size_of_val(n_samples: int) -> None:
     if n_samples < _FEWEST_TO_CHOOSE:
         raise DataError(
             f"the split 'val' chooses between networks by their losses, but has {n_samples} sample, so the choice "
-            f"would be random. Give it at least {_FEWEST_TO_CHOOSE}, preferably some hundreds"
+            f"would be random. Give it at least {_FEWEST_TO_CHOOSE}, preferably hundreds"
         )
     if n_samples < _ENOUGH_TO_CHOOSE:
         _log.warning(
             f"the split 'val' chooses between networks, but has only {n_samples} samples, and may choose "
-            f"a worse one; give it at least {_ENOUGH_TO_CHOOSE}, preferably some hundreds"
+            f"a worse one; give it at least {_ENOUGH_TO_CHOOSE}, preferably hundreds"
         )
 
 

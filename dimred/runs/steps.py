@@ -111,7 +111,9 @@ def warn_of_idle_patterns(config: OptimizerConfig, network: nn.Cell) -> None:
     weights = network.trainable_params()
     for pattern in config.no_decay if config.weight_decay else ():
         if pattern not in NO_DECAY_PATTERNS and all(decays(weight, [pattern]) for weight in weights):
-            _log.warning(f"optimizer.no_decay has {pattern!r}, which matches no weight, such as {weights[0].name!r}")
+            _log.warning(
+                f"optimizer.no_decay has {pattern!r}, which matches no weight; a weight's name is {weights[0].name!r}"
+            )
 
 
 def build_train_step(config: StageOneConfig, network: nn.Cell, steps_per_epoch: int, ranks: Ranks = ALONE) -> TrainStep:

@@ -292,9 +292,9 @@ class SearchStep(TypedCell):
     def _give_up_after_too_many(self) -> None:
         if self.memory.n_rejected_in_a_row >= self._max_rejected_steps:
             raise NothingAcceptedError(
-                f"no step was accepted {self.memory.n_rejected_in_a_row} times in a row (max_rejected_steps). The "
-                "start may already be a minimum in this subspace, the batches too small or noisy, or the loss not "
-                "finite: try a larger batch, more trials (max_trials), a smaller sigma, or initial_scaling"
+                f"{self.memory.n_rejected_in_a_row} steps in a row were rejected (max_rejected_steps). The start may "
+                "already be a minimum in this subspace, the batches may be too small or noisy, or the loss not finite: "
+                "try a larger batch, more trials (max_trials), a smaller sigma, or initial_scaling"
             )
 
     def _check_repeats(self, loss: float, inputs: Sequence[Tensor], before: Sequence[Any]) -> None:
@@ -311,7 +311,7 @@ class SearchStep(TypedCell):
         if not abs(again - loss) <= _ROUNDING * abs(loss):
             raise SearchError(
                 f"the network gave the loss {loss:.6g}, then {again:.6g} for the same batch and weights: its forward "
-                "pass draws random numbers the search can't repeat, or keeps a state of its own, such as a counter. "
-                "Use MindSpore's cells, such as nn.Dropout and nn.MultiheadAttention, whose masks are made repeatable, "
-                "and not ops.dropout; and keep all state in parameters"
+                "pass draws random numbers that the search can't repeat, or changes state outside its parameters, such "
+                "as a counter. Use MindSpore's cells, such as nn.Dropout and nn.MultiheadAttention, whose masks are "
+                "made repeatable, instead of ops.dropout; and keep all state in parameters"
             )

@@ -89,12 +89,12 @@ def _check_begin(task: Task[StageOneConfig], arrays: Mapping[str, np.ndarray], e
     epochs = task.settings.epochs
     per_epoch = task.steps_per_epoch
     if epoch >= epochs:
-        raise ConfigError(f"--from is of epoch {epoch}, but epochs is {epochs}; --set epochs to more than {epoch}")
+        raise ConfigError(f"--from is from epoch {epoch}, but epochs is {epochs}; --set epochs to more than {epoch}")
     n_updates, n_dropped = (int(np.sum(arrays.get(name, 0))) for name in (UPDATES, "loss_scale.overflows"))
     if not n_updates <= epoch * per_epoch <= n_updates + n_dropped:
         raise ConfigError(
-            f"--from is of epoch {epoch} and has made {n_updates} updates, but an epoch has {per_epoch} steps here, "
-            "and the rate depends on the updates; give the data, the batch size and the devices of that run"
+            f"--from is from epoch {epoch}, after {n_updates} updates, but an epoch has {per_epoch} steps here, and "
+            "the rate depends on the updates; use that run's data, batch size and devices"
         )
 
 
@@ -152,8 +152,8 @@ def _check_names(network: nn.Cell) -> None:
     """Refuse a network with a parameter whose name a full checkpoint uses for something else."""
     if any(parameter.name == "epoch" for parameter in network.get_parameters()):
         raise ConfigError(
-            "model.name is a network with a parameter named 'epoch', under which a full checkpoint stores its "
-            "epoch; rename the parameter"
+            "model.name is a network with a parameter named 'epoch', but a full checkpoint stores its epoch under that "
+            "name; rename the parameter"
         )
 
 
@@ -192,7 +192,7 @@ def _check_memory(task: Task[Settings]) -> None:
     if available < n_bytes / 2:
         raise ConfigError(
             f"a step of {name} on {data.batch_size} images of {data.image_size} pixels takes about "
-            f"{n_bytes / 1e9:,.0f} GB of memory, and {available / 1e9:,.1f} GB are available; lower data.batch_size "
+            f"{n_bytes / 1e9:,.0f} GB of memory, but {available / 1e9:,.1f} GB are available; lower data.batch_size "
             "(and raise accumulation by as much), lower data.image_size, or take a smaller network"
         )
 
@@ -203,7 +203,7 @@ def log_plan_of_stage_1(config: StageOneConfig, steps_per_epoch: int, disk: int)
     n_snapshots = snapshots_in_the_end(config, steps_per_epoch)
     if n_snapshots == 0:
         _log.warning(
-            f"this run keeps no snapshots, so stage 2 will have no snapshots to search in or average: "
+            "this run keeps no snapshots, so stage 2 will have nothing to search in or to average: "
             f"snapshots.first_epoch is {config.snapshots.first_epoch}, and epochs is {config.epochs}"
         )
     elif n_snapshots <= N_COMPONENTS:

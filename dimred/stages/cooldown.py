@@ -83,8 +83,7 @@ class Cooldown:
         if task.ranks.is_rank_zero and before not in (None, now):
             _log.warning(
                 f"stage 1 made {before} steps in an epoch, but stage 2 makes {now}, so stage 1's rate is "
-                "for batches of another size; give the batch size, the accumulation and the devices of stage 1, or set "
-                "cooldown.rate"
+                "for batches of another size; use stage 1's batch size, accumulation and devices, or set cooldown.rate"
             )
         constant = np.full(self.updates + 1, self.factor * self.rate)
         rates = with_cooldown(constant, self.updates, task.settings.n_epochs * now, self.schedule)
@@ -251,8 +250,8 @@ def plan_cooldown(config: CooldownConfig, network: nn.Cell, parent: StageOneRun)
     replacement = config.optimizer
     if replacement is None and parent.n_updates is None:
         raise ConfigError(
-            f"{parent.title} has the weights but not the state of an optimizer; a cooldown needs a full checkpoint of "
-            f"stage 1, {FULL_CHECKPOINT}. Or set cooldown.optimizer.name and cooldown.rate, to begin anew"
+            f"{parent.title} has the weights but no optimizer state; give a full checkpoint of stage 1, "
+            f"{FULL_CHECKPOINT}, or set cooldown.optimizer.name and cooldown.rate to begin without that state"
         )
     if replacement is not None and replacement.name == "schedule_free":
         raise ConfigError("cooldown.optimizer.name is schedule_free, which has no rate to bring to 0; name another one")

@@ -93,7 +93,7 @@ class SnapshotCallback(Callback):
         if newest > self._step(arguments):
             raise ConfigError(
                 f"folder is {shown(str(self._folder))}, which has snapshots up to step {newest}, and this training "
-                f"begins after step {self._step(arguments)}; name another folder, or go on with "
+                f"begins after step {self._step(arguments)}; name another folder, or continue with "
                 "Model.train(initial_epoch=...)",
                 argument="folder",
             )

@@ -48,8 +48,8 @@ def check_names(step: nn.Cell) -> None:
     for parameter in step.get_parameters():
         if known.setdefault(parameter.name, parameter) is not parameter:
             raise ConfigError(
-                f"two parameters are named {parameter.name!r}: one of the network, and another one of the network, the "
-                "optimizer or a part of the step; rename the network's"
+                f"two parameters are named {parameter.name!r}: one belongs to the network, the other to the network, "
+                "the optimizer or a part of the step; rename the network's"
             )
 
 
@@ -76,13 +76,13 @@ def check_optimizer(optimizer: nn.Optimizer, trainable: Sequence[Parameter]) -> 
     """
     if not isinstance(optimizer, nn.Optimizer):
         raise ConfigError(
-            f"optimizer is {shown(optimizer)}; give one of mindspore.nn, over the trainable parameters",
+            f"optimizer is {shown(optimizer)}; give one from mindspore.nn, made from network.trainable_params()",
             argument="optimizer",
         )
     if optimizer.loss_scale != 1:
         raise ConfigError(
-            f"optimizer has a loss_scale of {optimizer.loss_scale:g}, by which it would divide a gradient that the "
-            "step has unscaled; make it without one, and give the loss scale to the step",
+            f"optimizer has a loss_scale of {optimizer.loss_scale:g}, and would divide by it what the step has already "
+            "unscaled; make it without one, and give the loss scale to the step",
             argument="optimizer",
         )
     check_weight_names(optimizer.parameters)

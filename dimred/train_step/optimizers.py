@@ -114,26 +114,26 @@ def _own_optimizer(
     rates: float | list[float],
 ) -> nn.Optimizer:
     """Make an optimizer with the user's factory, and check that it can be used."""
-    start = f"optimizer.name is {name!r}, which "
     try:
         optimizer = factory(groups, rates)
     except Exception as error:
         raise ConfigError(
-            f"{start}failed with {type(error).__name__}: {error}. It is called with the parameter groups and the "
-            "learning rates, a list with one for each update"
+            f"optimizer.name is {name!r}, which failed with {type(error).__name__}: {error}. It is called with the "
+            "parameter groups and the learning rates, a list with one for each update"
         ) from error
-    start += "returned "
     if not isinstance(optimizer, nn.Optimizer):
-        raise ConfigError(f"{start}{type(optimizer).__name__}; it must return an nn.Optimizer")
+        raise ConfigError(
+            f"optimizer.name is {name!r}, which returned {type(optimizer).__name__}; it must return an nn.Optimizer"
+        )
     if {id(weight) for weight in optimizer.parameters} != {id(weight) for weight in parameters}:
         raise ConfigError(
-            f"{start}an optimizer of {len(optimizer.parameters)} parameters; it must be one of the {len(parameters)} "
-            "in the groups that it is called with"
+            f"optimizer.name is {name!r}, which returned an optimizer for {len(optimizer.parameters)} parameters; it "
+            f"must be for the {len(parameters)} in the groups that it is called with"
         )
     n_rates = {parameter.size for parameter in optimizer.get_parameters() if is_rate(parameter)}
     if n_rates != {np.size(rates)}:
         raise ConfigError(
-            f"{start}an optimizer without the {np.size(rates)} learning rates that it is called with, one for each "
-            "update; give them to the nn.Optimizer as its learning_rate"
+            f"optimizer.name is {name!r}, which returned an optimizer without the {np.size(rates)} learning rates that "
+            "it is called with, one for each update; give them to the nn.Optimizer as its learning_rate"
         )
     return optimizer

@@ -55,7 +55,7 @@ class ScheduleFree(nn.Optimizer):
         check_groups(self)
         if self.is_group_lr:
             raise ConfigError(
-                "params has groups with a lr of their own; ScheduleFree has one learning_rate for all",
+                "params has groups with their own lr, but ScheduleFree has one learning_rate for all; leave lr out",
                 argument="params",
             )
         self.beta = float(beta)

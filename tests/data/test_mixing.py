@@ -109,10 +109,14 @@ def test_only_the_first_input_is_mixed() -> None:
 @pytest.mark.parametrize(
     ("sample", "mixing", "said"),
     [
-        ((np.zeros(3, np.float32), 1), Mixing(CLASSES, None, 1.0), r"the shape \(8, 3\), and cutmix needs images"),
-        ((np.zeros(3, np.int32), 1), Mixing(CLASSES, 0.2), r"int32 \(8, 3\), and only floats can be mixed; set mixing"),
-        ((np.zeros(3, np.float32), -100), Mixing(CLASSES, 0.2), "the label -100, which is no class and can't be mixed"),
-        ((np.zeros(3, np.float32), [0, 1]), Mixing(CLASSES, 0.2), r"the labels are int32 \(8, 2\), and only classes"),
+        ((np.zeros(3, np.float32), 1), Mixing(CLASSES, None, 1.0), r"the shape \(8, 3\), but cutmix needs images"),
+        ((np.zeros(3, np.int32), 1), Mixing(CLASSES, 0.2), r"int32 \(8, 3\), but only floats can be mixed; set mixing"),
+        (
+            (np.zeros(3, np.float32), -100),
+            Mixing(CLASSES, 0.2),
+            "the label -100, which is not a class and can't be mixed",
+        ),
+        ((np.zeros(3, np.float32), [0, 1]), Mixing(CLASSES, 0.2), r"the labels are int32 \(8, 2\), but only classes"),
     ],
 )
 def test_what_can_not_be_mixed_is_said_at_once(sample: tuple[object, ...], mixing: Mixing, said: str) -> None:

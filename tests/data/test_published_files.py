@@ -146,10 +146,12 @@ def test_a_damaged_cifar_file_is_named(
 def test_the_pickled_cifar_is_refused_with_the_name_of_the_other(tmp_path: Path) -> None:
     for name in ("data_batch_1", "test_batch", "batches.meta"):
         (tmp_path / name).write_bytes(b"\x80\x04]\x94.")
-    with pytest.raises(DataError, match=r"data_batch_1 is of the Python version, which is pickled, .*cifar-10-binary"):
+    with pytest.raises(
+        DataError, match=r"data_batch_1 is from the Python version, which is pickled, .*cifar-10-binary"
+    ):
         PUBLISHED["cifar10"].check(tmp_path)
     (tmp_path / "meta").write_bytes(b"\x80\x04]\x94.")
-    with pytest.raises(DataError, match=r"meta is of the Python version, .*cifar-100-binary\.tar\.gz"):
+    with pytest.raises(DataError, match=r"meta is from the Python version, .*cifar-100-binary\.tar\.gz"):
         PUBLISHED["cifar100"].check(tmp_path)
 
 
@@ -185,7 +187,7 @@ def test_val_is_drawn_from_train_by_its_seed_and_said(mnist: Path, caplog: pytes
     splits = {split: mnist_split(mnist, split) for split in ("train", "val", "test")}
     assert {split: part.n_images for split, part in splits.items()} == {"train": 108, "val": 12, "test": 40}
     assert caplog.messages == [
-        "'train' has 108 of MNIST's 120 samples to train on; the other 12 are 'val', drawn by data.val_seed 1"
+        "'train' has 108 of MNIST's 120 samples to train on; the other 12 are 'val', drawn with data.val_seed 1"
     ]
     whole = PUBLISHED["mnist"].read(mnist, "train").images
     held = {split: [image for images, _ in batches(splits[split].evaluation()) for image in images] for split in splits}

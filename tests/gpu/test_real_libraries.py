@@ -70,7 +70,7 @@ def test_doctor_names_the_versions_and_a_run_is_refused_on_one_line(
     assert re.search(r"^ok     cuDNN                         8\.9\.6\.50, in ", done.stdout, re.MULTILINE)
     (wrong,) = [line for line in done.stdout.splitlines() if line.startswith("WRONG")]
     assert "one compiled step, 1 rank     failed; --device-target is GPU, on which MindSpore can't compute: " in wrong
-    assert "dimred doctor looks at what it needs" in wrong
+    assert "dimred doctor checks what it needs" in wrong
 
 
 def test_without_a_driver_the_libraries_alone_are_refused(site: Path, tmp_path: Path) -> None:

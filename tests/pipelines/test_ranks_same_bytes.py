@@ -148,7 +148,7 @@ def kill_and_resume(job: RanksJob, rank: int, n_ranks: int, tmp_path: Path) -> N
     assert soon(lambda: nothing_is_left(tmp_path))
     assert differences(results_of(tmp_path, stage), job.results)  # it was killed before its end
     again = run(*command, "--resume", cwd=tmp_path, status=0)
-    assert "going on after step" in again.stdout
+    assert "continuing after step" in again.stdout
     assert not differences(results_of(tmp_path, stage), job.results)
 
 
@@ -188,7 +188,7 @@ def test_an_image_that_one_rank_cannot_read_ends_the_job_and_resume_gives_the_sa
     state = RunStates(tmp_path / f"device0_stage_{stage}").newest(pytest.fail)
     image.write_bytes(whole)
     again = run(*command, "--resume", cwd=tmp_path, status=0)
-    assert f"going on after step {state.values['done']} of epoch {state.values['epoch']}" in again.stdout
+    assert f"continuing after step {state.values['done']} of epoch {state.values['epoch']}" in again.stdout
     # The fault changes the step at which statistics are averaged over the ranks, so their last bits may differ.
     for name in differing(results_of(tmp_path, stage), job.results):
         found, expected = (arrays_of(files[name], tmp_path) for files in (results_of(tmp_path, stage), job.results))
@@ -327,5 +327,5 @@ def test_a_cable_that_is_pulled_ends_both_hosts_and_resume_gives_the_same_bytes(
         jobs = started_in_networks(hosts, whole.command, tmp_path, "--resume")
         statuses = [process.wait(timeout=300) for process, _ in jobs]
     assert statuses == [0, 0], "".join(log.read_text() for _, log in jobs)
-    assert "going on after step" in jobs[0][1].read_text()
+    assert "continuing after step" in jobs[0][1].read_text()
     assert not differences(results_of(tmp_path / "host 0", 1), whole.results)

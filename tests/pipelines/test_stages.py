@@ -127,7 +127,7 @@ def test_a_search_that_accepts_nothing_stops_and_says_why(two_stages: TwoStages,
         cwd=tmp_path,
         status=0,
     )
-    assert "no step was accepted 3 times in a row" in done.stdout
+    assert "3 steps in a row were rejected" in done.stdout
     result = StageTwoResult.read(tmp_path / "out" / "result.json")
     assert "max_trials" in result.stopped
     assert result.epochs == result.steps / STEPS < 1  # only what was done counts as cost

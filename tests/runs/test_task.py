@@ -185,7 +185,7 @@ OF_FIRST_LAYER = r": its first layer, 0 \(Conv2d\), takes floats \(n, 3, height,
         (
             "boxed_labels",
             r"data.dataset gives labels of the shape \(1,\), but on the first batch .* labels Int32 \(2, 1\)\) a "
-            r"class for each place of the outputs has the shape \(\); give the class of a sample as one number",
+            r"class for each place in the outputs has the shape \(\); give a sample's class as one number",
         ),
     ],
 )

@@ -141,7 +141,7 @@ def test_rejected_steps_move_outside_only_keep_the_state_and_end_with_the_reason
         assert np.linalg.norm(moved) > 1e-3
         assert np.linalg.norm(components @ moved) < 1e-5
     end = weight_vector(network)
-    with pytest.raises(NothingAcceptedError, match=r"no step was accepted 3 times in a row \(max_rejected_steps\)"):
+    with pytest.raises(NothingAcceptedError, match=r"3 steps in a row were rejected \(max_rejected_steps\)"):
         step(linear(3))
     np.testing.assert_array_equal(weight_vector(network), end)
     assert step.memory.n_steps == 3

@@ -114,7 +114,7 @@ def test_more_budget_later_gives_what_an_uninterrupted_run_gives(plain: tuple[Ru
     """It runs to epoch 4, then on without the rule to a larger ``epochs``, which a constant rate allows."""
     run, whole = plain
     stage_1_run(settings(epochs=4, stop=STOP))(tmp_path, False)
-    with pytest.raises(ConfigError, match="epochs is 3, but the run has done 4"):
+    with pytest.raises(ConfigError, match="epochs is 3, but the run has finished epoch 4"):
         stage_1_run(settings(epochs=3))(tmp_path, True)
     run(tmp_path, True)
     found, expected = results(tmp_path), results(whole)

@@ -57,14 +57,14 @@ def test_what_does_not_fit_is_listed_in_both_directions(trained: Path) -> None:
     assert first == f"model.weights {str(trained)!r} does not fit the network:"
     assert listed == [
         "  model.new has 'head.*', which matches nothing",
-        "  3.weight is float32 (7, 6) in the file, and Float32 (3, 6) in the network",
-        "  3.bias is float32 (7,) in the file, and Float32 (3,) in the network",
-        "  4.weight (3, 3) is in the network, and not in the file",
-        "  4.bias (3,) is in the network, and not in the file",
+        "  3.weight is float32 (7, 6) in the file, but Float32 (3, 6) in the network",
+        "  3.bias is float32 (7,) in the file, but Float32 (3,) in the network",
+        "  4.weight (3, 3) is in the network, but not in the file",
+        "  4.bias (3,) is in the network, but not in the file",
     ]
-    assert last.startswith("Name what stays new, or is left out, by patterns in model.new, such as --set 'model.new=")
+    assert last.startswith("Name what stays new, or is left out, with patterns in model.new, such as --set 'model.new=")
     smaller = nn.SequentialCell(nn.Dense(N_FEATURES, 6), nn.BatchNorm1d(6))
-    with pytest.raises(ConfigError, match=r"  3\.weight \(7, 6\) is in the file, and not in the network\n  3\.bias"):
+    with pytest.raises(ConfigError, match=r"  3\.weight \(7, 6\) is in the file, but not in the network\n  3\.bias"):
         read_first_weights(trained, [], smaller)
     assert len(read_first_weights(trained, ["3.*", "4.*"], larger).arrays) == len(BODY)
     assert len(read_first_weights(trained, ["3.*"], smaller).arrays) == len(BODY)
@@ -73,7 +73,7 @@ def test_what_does_not_fit_is_listed_in_both_directions(trained: Path) -> None:
 def test_whole_numbers_are_no_weights_and_a_file_that_gives_nothing_is_refused(tmp_path: Path) -> None:
     fresh, path = network(3), tmp_path / "quantised.safetensors"
     write_checkpoint(path, {name: array.astype(np.int8) for name, array in to_arrays(fresh.get_parameters()).items()})
-    with pytest.raises(ConfigError, match=r"0\.weight is int8 \(6, 4\) in the file, and Float32 \(6, 4\) in the net"):
+    with pytest.raises(ConfigError, match=r"0\.weight is int8 \(6, 4\) in the file, but Float32 \(6, 4\) in the net"):
         read_first_weights(path, [], fresh)
     with pytest.raises(ConfigError, match=r"gives the network nothing, because model\.new names all of it"):
         read_first_weights(path, ["*"], fresh)

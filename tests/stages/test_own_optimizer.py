@@ -101,7 +101,7 @@ REFUSED = [
     ({"name": f"{HERE}:missing"}, "has no 'missing'"),
     ({"name": f"{HERE}:failing"}, "failed with KeyError: 'no'. It is called with the parameter groups and the"),
     ({"name": f"{HERE}:no_optimizer"}, "returned Dense; it must return an nn.Optimizer"),
-    ({"name": f"{HERE}:of_one_weight"}, "returned an optimizer of 1 parameters; it must be one of the 6 in the groups"),
+    ({"name": f"{HERE}:of_one_weight"}, "returned an optimizer for 1 parameters; it must be for the 6 in the groups"),
     ({"name": f"{HERE}:Constant"}, "returned an optimizer without the 3 learning rates that it is called with"),
     ({"name": LION, "beta1": 0.9}, f"optimizer.beta1 is not an option of {LION}; set it in the factory"),
 ]

@@ -139,7 +139,7 @@ def test_a_checkpoint_that_cannot_be_taken_over_is_refused_with_the_remedy(weigh
     for copy in (foreign, renamed, free):
         shutil.copy(weights, copy)
     cases = [
-        (weights.parent / "checkpoint_pca" / weights.name, {}, r"needs a full checkpoint of stage 1, checkpoint_st"),
+        (weights.parent / "checkpoint_pca" / weights.name, {}, r"give a full checkpoint of stage 1, checkpoint_st"),
         (foreign, {}, "not in the checkpoint_stage_1/ of a stage 1 run.*set cooldown.optimizer.name and cooldown.rate"),
         (foreign, {"rate": 0.1}, "not in the checkpoint_stage_1/"),
         (renamed, {}, "not NAME-EPOCH_STEPS.ckpt, so stage 1's rate there is not known; set cooldown.rate"),

@@ -65,7 +65,7 @@ def test_a_search_that_stops_within_an_epoch_keeps_its_last_steps(weights: Path,
     never = {"n_components": 2, "sigma": 0.999999, "max_trials": 1, "max_rejected_steps": 2, "alpha": 0.01}
     folder = searched(weights, tmp_path / "two", search=never, epochs=2)
     result = StageTwoResult.read(tmp_path / "two" / "result.json")
-    assert "no step was accepted 2 times in a row" in result.stopped
+    assert "2 steps in a row were rejected" in result.stopped
     assert 0 < result.epochs < 1
     before, after = (read_checkpoint(folder / f"network-{point}.ckpt") for point in ("start", "1_4"))
     assert not result.choices

@@ -86,8 +86,8 @@ def test_a_run_whose_records_or_states_are_lost_is_refused_and_left_as_it_is(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({}, "--from is of epoch 2, but epochs is 2; --set epochs to more"),
-        ({"epochs": 4, **LARGER}, "--from is of epoch 2 and has made 8 updates, but an epoch has 2 steps here"),
+        ({}, "--from is from epoch 2, but epochs is 2; --set epochs to more"),
+        ({"epochs": 4, **LARGER}, "--from is from epoch 2, after 8 updates, but an epoch has 2 steps here"),
     ],
 )
 def test_a_checkpoint_to_begin_with_that_does_not_fit_is_refused(
@@ -218,5 +218,5 @@ def test_a_run_that_will_keep_no_snapshots_says_so(
     overrides = [f"snapshots.first_epoch={first_epoch}", "reestimate_batches=1"]
     stage_1(tmp_path, tmp_path / "one.yaml", tmp_path / "one", overrides=overrides)
     assert (
-        "this run keeps no snapshots, so stage 2 will have no snapshots to search in or average" in caplog.text
+        "this run keeps no snapshots, so stage 2 will have nothing to search in or to average" in caplog.text
     ) == warned
