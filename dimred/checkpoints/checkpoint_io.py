@@ -72,7 +72,9 @@ def _index(file: BinaryIO, path: Path, verify: bool) -> tuple[dict[str, StoredTe
         raise CheckpointError(f"{path} is empty. Save it again.")
     with reading(path):
         if os.pread(file.fileno(), len(_LFS_POINTER), 0) == _LFS_POINTER:
-            raise CheckpointError(f"{path} is a pointer of Git LFS, not the file itself; fetch it with git lfs pull.")
+            raise CheckpointError(
+                f"{path} is a Git LFS pointer, not the file itself; fetch the file with git lfs pull."
+            )
         if path.suffix == ".safetensors":
             return read_safetensors_index(file, path)
         index = read_ckpt_index(file, path)

@@ -46,8 +46,8 @@ def as_weight(name: str, value: Any) -> np.ndarray:
         is_finite = np.isfinite(array.astype(np.float32, copy=False)).all()
     if not is_finite:
         raise CheckpointError(
-            f"weights has {name!r} with numbers that are not finite: the training diverged. Go on from an earlier "
-            "checkpoint, with a lower learning rate",
+            f"weights has {name!r} with numbers that are not finite: the training diverged. Continue from an "
+            "earlier checkpoint, with a lower learning rate",
             argument="weights",
         )
     return array
@@ -86,7 +86,7 @@ class WeightLayout:
         """Make the layout of the trainable parameters of a MindSpore cell; ConfigError for anything else."""
         if not hasattr(network, "trainable_params"):
             raise ConfigError(
-                f"network is {shown(network)}; it must be a cell of MindSpore, or give layout", argument="network"
+                f"network is {shown(network)}; it must be a MindSpore cell, or give layout instead", argument="network"
             )
         parameters = network.trainable_params()
         return cls(tuple(p.name for p in parameters), tuple(_plain(p.shape) for p in parameters))

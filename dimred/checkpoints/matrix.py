@@ -70,8 +70,8 @@ class WeightMatrix:
         if misfits and all(misfits):
             raise CheckpointError(
                 f"None of the {len(rows)} snapshots in {series.directory} fits the network (the last: {misfits[-1]}). "
-                "A snapshot has the weights that were trained when it was taken; leave the same ones untrained now "
-                "(requires_grad=False), or take snapshots in a training of these."
+                "A snapshot has the weights that were trained when it was taken; freeze the same ones now "
+                "(requires_grad=False), or take snapshots while these are trained."
             )
         layout = layout or series.layout or _layout_of_weights([row.checkpoint for row in rows])
         for row in rows:

@@ -123,8 +123,8 @@ class CheckpointSeries:
         writer = SeriesWriter(directory, keep, prefix, format)
         if writer.entries or writer.unlisted():
             raise SeriesError(
-                f"{writer.directory} has snapshots of an earlier training. Name another folder, remove this one, or go "
-                "on with them, by CheckpointSeries.resume or by SnapshotCallback's argument resume."
+                f"{writer.directory} has snapshots of an earlier training. Name another folder, remove this one, or "
+                "continue them with CheckpointSeries.resume or SnapshotCallback's argument resume."
             )
         return writer
 
@@ -236,7 +236,7 @@ class SeriesWriter(CheckpointSeries):
         for name, number in (("step", step), ("epoch", epoch), ("step_in_epoch", place)):
             check_number(name, number, at_least=0, whole=True)
         if self.entries and step <= self.entries[-1].step:
-            rewind = f"To go on from an earlier checkpoint call rewind({step - 1}) first; for another run use"
+            rewind = f"To continue from an earlier checkpoint, call rewind({step - 1}) first; for another run, use"
             raise SeriesError(
                 f"step is {step}, but {self.directory} has snapshots up to step {self.entries[-1].step}. "
                 f"{rewind if step > 0 else 'Use'} another folder.",
@@ -341,7 +341,7 @@ def _without_manifest(folder: Path, argument: str) -> tuple[SnapshotEntry, ...]:
     if unplaced := unplaced_in([path.stem for path in paths], [path.stem for path in others]):
         raise SeriesError(
             f"{argument} is {str(folder)!r}, where {unplaced!r} is not named NAME-EPOCH_STEP as the snapshots are, so "
-            "that its step is not known; rename it, or move it away",
+            "its step is not known; rename it, or move it away",
             argument=argument,
         )
     for path in others:

@@ -110,7 +110,7 @@ class RunStates(_NumberedFiles):
                 return read_state(path)
             except CheckpointError as error:
                 reason = str(error)
-        raise RunError(f"{reason} No other state is left; restore one of {self.directory}, or name another folder")
+        raise RunError(f"{reason} No other state is left; restore one in {self.directory}, or name another folder")
 
     def newest_in_words(self) -> str:
         """Name the state that a run would resume from, for an error message."""

@@ -119,7 +119,7 @@ def tensor_of(
     if dtype == TEXT or math.prod(shape) * itemsize != tensor.n_bytes:
         raise CheckpointError(
             f"{path} is damaged: the parameter {shown(name)} of shape {shape} needs {math.prod(shape) * itemsize} bytes"
-            f" and has {tensor.n_bytes}. Save it again."
+            f" but has {tensor.n_bytes}. Save it again."
         )
     return tensor
 
@@ -130,7 +130,7 @@ def reading(path: str | os.PathLike[str]) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise CheckpointError(f"{path} is not found.") from None
+        raise CheckpointError(f"{path} does not exist.") from None
     except OSError as error:
         why = error.strerror or str(error)
         raise CheckpointError(f"{path} can't be read: {why}.") from None

@@ -164,8 +164,8 @@ class Evaluator:
             n_there = len(range(ranks.rank, self._images[split].n_images, ranks.group_size))
             if n_read != n_there:
                 raise DataError(
-                    f"{split!r} gave {n_read} samples to rank {ranks.rank}, and had {n_there} for it when the run "
-                    "began: the data changed meanwhile"
+                    f"{split!r} gave {n_read} samples to rank {ranks.rank}, but had {n_there} for it when the run "
+                    "began: the data have changed since"
                 )
             return kept
 

@@ -108,7 +108,7 @@ def read_rank_table(path: Path, n_devices: int | None = None) -> list[Device]:
         with open_regular(path) as file:
             table = json.loads(file.read(_LARGEST_FILE))
     except FileNotFoundError:
-        raise ConfigError(f"--rank-table is {str(path)!r}, which is not found; dimred rank-table makes one") from None
+        raise ConfigError(f"--rank-table is {str(path)!r}, which does not exist; dimred rank-table makes one") from None
     except (OSError, ValueError, RecursionError) as error:
         why = " ".join(str(error).split())[:200]
         raise ConfigError(f"--rank-table is {str(path)!r}, which can't be read as JSON ({why})") from error

@@ -74,7 +74,7 @@ def copy_companions(template: SavedNetwork, folder: Path, dtype: str | None) -> 
         after = _DTYPE.sub(rb"\g<key>" + dtype.encode(), before)
         if after != before:
             config.write_bytes(after)
-            _log.info(f"{CONFIG} names {dtype} as the type of the weights")
+            _log.info(f"{CONFIG} names {dtype} as the weights' type")
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
@@ -86,7 +86,7 @@ def _files_below(folder: Path) -> Iterator[Path]:
             yield path
         elif path.is_dir() and path.resolve() not in folder.resolve().parents:
             if any(file.name.endswith(_OF_WEIGHTS) for file in path.rglob("*")):
-                _log.info(f"{path} is neither averaged nor copied: it has weights of its own")
+                _log.info(f"{path} is neither averaged nor copied, because it has its own weights")
             else:
                 yield from _files_below(path)
 

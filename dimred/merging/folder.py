@@ -56,14 +56,14 @@ def checkpoints_in(folder: Path, order: str, argument: str) -> list[Path]:
     found = _checkpoints_or_pickles(folder)
     if not found:
         raise ConfigError(
-            f"{argument} is {str(folder)!r}, a folder without a .safetensors or .ckpt file; name another",
+            f"{argument} is {str(folder)!r}, which has no .safetensors or .ckpt file; name another folder",
             argument=argument,
         )
     chosen = _only_series(folder, found, order, argument)
     others = [path for path in found if path not in chosen]
     if unplaced := unplaced_in(_stems(chosen), _stems(others)):
         raise ConfigError(
-            f"{argument} is {str(folder)!r}, where numbers don't tell the place of {unplaced!r} among the checkpoints "
+            f"{argument} is {str(folder)!r}, where no number says where {unplaced!r} belongs among the checkpoints "
             f"named like {_stems(chosen)[0]!r}; give the ones you mean, or use {BY_NAME} or {BY_TIME}",
             argument=argument,
             settings=[BY_NAME, BY_TIME],
@@ -104,8 +104,8 @@ def _only_series(folder: Path, paths: Sequence[Path], order: str, argument: str)
             argument=argument,
         )
     raise ConfigError(
-        f"{argument} is {str(folder)!r}, which has none whose names differ in numbers alone; give the ones you mean, "
-        f"{_globs_of(folder, groups.values())}, or use {BY_NAME} or {BY_TIME}",
+        f"{argument} is {str(folder)!r}, which has no checkpoints whose names differ only in numbers; give the ones you "
+        f"mean, {_globs_of(folder, groups.values())}, or use {BY_NAME} or {BY_TIME}",
         argument=argument,
         settings=[BY_NAME, BY_TIME],
     )
@@ -150,7 +150,7 @@ def distinct(paths: Iterable[Path]) -> list[Path]:
         if other is None:
             names.append(path)
         else:
-            _log.info(f"{path} is another name of {other}, and is passed over")
+            _log.info(f"{path} is another name for {other}, and is passed over")
     distinct_paths = {*chain.from_iterable(kept.values())}
     return [path for path in paths if path in distinct_paths]
 

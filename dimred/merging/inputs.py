@@ -80,7 +80,7 @@ def open_checkpoints(
     for checkpoint in checkpoints[:-1]:
         difference = first_difference(checkpoint, checkpoints[-1])
         if difference:
-            raise CheckpointError(f"The checkpoints are of different networks: {difference}.")
+            raise CheckpointError(f"The checkpoints belong to different networks: {difference}.")
     return checkpoints
 
 
@@ -149,7 +149,7 @@ def first_difference(one: SavedNetwork, other: SavedNetwork) -> str | None:
     for name in sorted(entries[0] | entries[1]):
         for has, lacks, names in ((one, other, entries[1]), (other, one, entries[0])):
             if name not in names:
-                return f"{shown(name)} is in {has.path} and not in {lacks.path}"
+                return f"{shown(name)} is in {has.path}, but not in {lacks.path}"
         here = one.tensors[name]
         there = other.tensors[name]
         for what in ("shape", "dtype"):

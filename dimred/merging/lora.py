@@ -104,7 +104,7 @@ def check_adapters(checkpoints: Sequence[SavedNetwork]) -> None:
         factor = next((name for name in checkpoint.tensors if _is_factor(name, checkpoint)), None)
         if config is None and factor is not None:
             raise CheckpointError(
-                f"{checkpoint.path} holds factors of LoRA, such as {shown(factor)}, without the {ADAPTER_CONFIG} that "
+                f"{checkpoint.path} holds LoRA factors, such as {shown(factor)}, without the {ADAPTER_CONFIG} that "
                 "gives their scale; the mean of factors is not the mean of their products: save the adapter with its "
                 "configuration, or merge it into its network first"
             )
@@ -116,7 +116,7 @@ def check_adapters(checkpoints: Sequence[SavedNetwork]) -> None:
             if one != other:
                 raise CheckpointError(
                     f"{key} is {shown(one)} in {checkpoint.path} and {shown(other)} in {checkpoints[-1].path}; only "
-                    "adapters that agree in it can be averaged: leave one out, or merge each into its network first"
+                    "adapters that agree on it can be averaged: leave one out, or merge each into its network first"
                 )
 
 

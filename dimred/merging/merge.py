@@ -192,7 +192,8 @@ def _check_metric(
         )
     if minimize == maximize:
         raise ConfigError(
-            "say which is better: either minimize=True or maximize=True", settings=["minimize=True", "maximize=True"]
+            "say which score is better: give either minimize=True or maximize=True",
+            settings=["minimize=True", "maximize=True"],
         )
 
 
@@ -209,7 +210,7 @@ def _coefficients_of(profile: str, inputs: Sequence[SavedNetwork], named: Sequen
     if gives_numbers(profile):
         coefficients = coefficients[as_named(inputs, named)]
         pairs = [f"{c:g} {one.path}" for c, one in zip(coefficients, inputs, strict=True)]
-        _log.info(f"coefficients of the checkpoints, the oldest first: {', '.join(pairs)}")
+        _log.info(f"the checkpoints' coefficients, oldest first: {', '.join(pairs)}")
     return coefficients
 
 
@@ -267,7 +268,7 @@ def _template_of(inputs: Sequence[SavedNetwork], rest: str | Path | None, lora_r
         )
     template = inputs[-1] if rest is None else _open_rest(Path(rest), inputs)
     if misfit := template.misfit(inputs[-1].layout):
-        raise ConfigError(f"rest is {str(rest)!r}, which is not of the checkpoints' network: {misfit}", argument="rest")
+        raise ConfigError(f"rest is {str(rest)!r}, which does not fit the checkpoints: {misfit}", argument="rest")
     return template
 
 
@@ -305,7 +306,7 @@ def _choose(
     judge = FunctionMetric(metric) if callable(metric) else ProcessMetric(metric, timeout, log)
     with contextlib.closing(judge):
         names = ", ".join(f"{one.step} ({'/'.join(one.path.parts[-2:])})" for one in inputs)
-        _log.info(f"{len(inputs)} checkpoints, the oldest first: {names}")
+        _log.info(f"{len(inputs)} checkpoints, oldest first: {names}")
         try:
             why_ended = score_candidates(scores, steps)
             winner, finalists, why = choose_winner(scores, steps, judge.has_splits)
@@ -319,7 +320,7 @@ def _choose(
                 raise StoppedError(_number_of(stop), f"0 scores are in {work}") from None
             raise StoppedError(
                 _number_of(stop),
-                f"{n} scores are in {work}; resume=True goes on, and with budget={n} it chooses among these",
+                f"{n} scores are in {work}; resume=True continues, and with budget={n} it chooses among these",
                 settings=["resume=True", f"budget={n}"],
             ) from None
         coefficients = np.array(winner.coefficients)

@@ -51,7 +51,7 @@ def has_record(out: Path) -> bool:
     try:
         MERGE.content_of(record)
     except ValueError as error:
-        raise ConfigError(f"{path} is the record of a merge that can't be used: {error}") from None
+        raise ConfigError(f"{path} should be a merge's record, but can't be used: {error}") from None
     return True
 
 

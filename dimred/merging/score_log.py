@@ -95,7 +95,7 @@ class ScoreLog:
         *lines, half = read_regular(path).split(b"\n") if path.exists() else [b""]
         if not resume and len(lines) > 1:
             raise RunError(
-                f"{path} has {len(lines) - 1} scores of an earlier call; go on with resume=True, or remove it",
+                f"{path} has {len(lines) - 1} scores of an earlier call; continue with resume=True, or remove it",
                 settings=["resume=True"],
             )
         self._header = SCORES.marked(about)
@@ -120,7 +120,7 @@ class ScoreLog:
             raise RunError(f"{self._path} can't be used ({type(error).__name__}: {error}); move it away") from None
         if other is not None:
             raise RunError(
-                f"{self._path} is of a merge with a different {other}: {shown(earlier.get(other))}, not "
+                f"{self._path} belongs to a merge with a different {other}: {shown(earlier.get(other))}, not "
                 f"{shown(header[other])}; write to another file, or remove these scores"
             )
 
@@ -159,7 +159,7 @@ class ScoreLog:
             if not self._trials:
                 raise SearchError(message) from None
             raise SearchError(
-                f"{message}; {len(self)} scores are kept, and resume=True goes on with them", settings=["resume=True"]
+                f"{message}; {len(self)} scores are kept, and resume=True continues with them", settings=["resume=True"]
             ) from None
         self._check_samples(score, split)
         trial = Trial(average, split, reestimate, score)
@@ -171,7 +171,7 @@ class ScoreLog:
         n_samples = len(score.samples or ())
         for n_before in {len(trial.score.samples or ()) for trial in self._on(split)} - {n_samples}:
             raise SearchError(
-                f"the metric returned {n_samples} samples, and {n_before} for an earlier candidate (0 for one number "
+                f"the metric returned {n_samples} samples, but {n_before} for an earlier candidate (0 means one number "
                 "alone); it must measure the same samples each time"
             )
 

@@ -219,7 +219,7 @@ def load_basis(
             )
     if not fields:
         _log.warning(
-            f"{source} has no {beside.name} beside it, so it can't be checked that its columns are this network's "
+            f"{source} has no {beside.name} beside it, so dimred can't check that its columns are this network's "
             "weights in this order, or which snapshots it came from."
         )
     return replace(basis, digest=digest)
@@ -231,7 +231,7 @@ def _open_npy(path: Path) -> np.ndarray:
         check_regular(path)
         array = np.lib.format.open_memmap(path, mode="r")
     except FileNotFoundError:
-        raise BasisMismatchError(f"{path} was not found. Name the basis that dimred pca wrote.") from None
+        raise BasisMismatchError(f"{path} does not exist. Name the basis that dimred pca wrote.") from None
     except Exception as error:  # whatever a damaged header makes NumPy raise
         raise BasisMismatchError(
             f"{path} is not a whole .npy file ({type(error).__name__}: {error}). Make it again with dimred pca."

@@ -177,7 +177,7 @@ W, V = (_ckpt_record(name, b"\x08\x02", b"Float32", b"\0" * 8) for name in (b"w"
         ("pickle.ckpt", b"\x80\x04\x95", "no record"),
         ("huge.ckpt", b"\x0a\xff\xff\xff\xff\xff\xff\xff\x7f", "more than there are"),
         ("long.ckpt", b"\x0a" + b"\xff" * 12, "longer than 64 bits"),
-        ("short.ckpt", _ckpt_record(b"w", b"\x08\x04", b"Float32", b"\0" * 8), "needs 16 bytes and has 8"),
+        ("short.ckpt", _ckpt_record(b"w", b"\x08\x04", b"Float32", b"\0" * 8), "needs 16 bytes but has 8"),
         ("overflow.ckpt", _ckpt_record(b"w", b"\x08" + b"\xff" * 8 + b"\x7f", b"Float32", b"\0" * 8), "needs"),
         ("kind.ckpt", _ckpt_record(b"w", b"\x08\x02", b"Object", b"\0" * 8), "'Object'"),
         ("twice.ckpt", W + V + W, "appears twice"),
@@ -211,7 +211,7 @@ def test_hostile_files_are_refused_by_name(tmp_path, name, content, words):
 
 
 def test_a_missing_file_and_a_folder_are_refused(tmp_path):
-    with pytest.raises(CheckpointError, match=r"gone\.ckpt is not found"):
+    with pytest.raises(CheckpointError, match=r"gone\.ckpt does not exist"):
         read_checkpoint(tmp_path / "gone.ckpt")
     (tmp_path / "folder.ckpt").mkdir()
     with pytest.raises(CheckpointError, match="can't be read"):

@@ -42,7 +42,7 @@ def test_a_snapshot_whose_name_tells_no_step_is_refused_by_pca_as_by_merge(tmp_p
         write_file(tmp_path / f"{stem}.safetensors", network(number))
     with pytest.raises(SeriesError, match=f"series is .* where '{name}' is not named NAME-EPOCH_STEP .* rename it"):
         fit_basis(tmp_path, 2)
-    with pytest.raises(ConfigError, match=f"the place of '{name}'"):
+    with pytest.raises(ConfigError, match=f"where '{name}' belongs among"):
         merge(tmp_path, tmp_path / "mean.safetensors")
 
 
@@ -84,7 +84,7 @@ def test_any_other_folder_is_refused_and_the_way_round_leads_on(tmp_path, kind):
 def test_a_pointer_of_git_lfs_is_named(tmp_path, name):
     (tmp_path / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n")
     for call in (lambda: fit_basis(tmp_path, 2), lambda: read_index(tmp_path / name)):
-        with pytest.raises(CheckpointError, match=r"a-1_1\.\w+ is a pointer of Git LFS.*git lfs pull"):
+        with pytest.raises(CheckpointError, match=r"a-1_1\.\w+ is a Git LFS pointer.*git lfs pull"):
             call()
 
 

@@ -94,7 +94,7 @@ def test_a_split_that_lost_samples_during_the_run_is_not_measured(network: nn.Ce
     """As when a file is removed, since MindSpore passes over a sample whose number is too large without a word."""
     less = Split(9, 2)
     less.n_images = 10
-    with pytest.raises(DataError, match="'val' gave 9 samples to rank 0, and had 10 for it when the run began"):
+    with pytest.raises(DataError, match="'val' gave 9 samples to rank 0, but had 10 for it when the run began"):
         Evaluator(network, {"val": less}, seed=1, n_batches=2).metrics("val")
 
 

@@ -156,7 +156,7 @@ def test_coefficients_belong_to_the_checkpoints_as_they_are_named(
     expected = {"checkpoint-1000": 0.2, "checkpoint-2000": 0.1, "checkpoint-3000": 0.7}
     assert coefficients([names[3], names[1], names[2]], "0.7,0.2,0.1") == expected
     assert caplog.messages[-1] == (
-        f"coefficients of the checkpoints, the oldest first: 0.2 {names[1]}, 0.1 {names[2]}, 0.7 {names[3]}"
+        f"the checkpoints' coefficients, oldest first: 0.2 {names[1]}, 0.1 {names[2]}, 0.7 {names[3]}"
     )
     if not sharded:
         mean = oracle.weighted_mean([one["fc.weight"] for one in arrays], [0.2, 0.1, 0.7])
@@ -258,7 +258,7 @@ def test_the_other_entries_may_come_from_another_checkpoint(tmp_path: Path) -> N
     assert dimred.merge(tmp_path / "run", tmp_path / "best.ckpt", **options)["all_else_from"] == str(options["rest"])
     np.testing.assert_array_equal(read_checkpoint(tmp_path / "best.ckpt")["bn.moving_mean"], whole["bn.moving_mean"])
     write_checkpoint(tmp_path / "other.ckpt", {"w": draw((4, 4), np.float32, 6)})
-    with pytest.raises(ConfigError, match=r"not of the checkpoints' network: its parameter 'w' has shape \(4, 4\)"):
+    with pytest.raises(ConfigError, match=r"which does not fit the checkpoints: its parameter 'w' has shape \(4, 4\)"):
         dimred.merge(tmp_path / "run", tmp_path / "x.ckpt", rest=tmp_path / "other.ckpt")
     write_checkpoint(tmp_path / "quantised.ckpt", {"w": np.ones((4, 3), np.int8)})
     with pytest.raises(ConfigError, match="parameter 'w' has the type int8, not a float type"):

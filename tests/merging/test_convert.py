@@ -108,7 +108,7 @@ def test_what_needs_more_than_weights_is_refused_and_the_command_named_makes_a_f
     (tmp_path / "cut.pt").write_bytes(path.read_bytes()[:-200])
     with pytest.raises(CheckpointError, match=r"cut\.pt can't be read"):
         convert(tmp_path / "cut.pt")
-    with pytest.raises(CheckpointError, match=r"gone\.pt is not found"):
+    with pytest.raises(CheckpointError, match=r"gone\.pt does not exist"):
         convert(tmp_path / "gone.pt")
     with pytest.raises(CheckpointError, match="has no mapping from names to arrays of floats"):
         convert(save(tmp_path / "optimizer.pt", torch.optim.Adam(network(1).parameters()).state_dict()))

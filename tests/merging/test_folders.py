@@ -39,7 +39,10 @@ def test_files_that_differ_in_numbers_alone_are_the_series_and_others_are_told(
 @pytest.mark.parametrize(
     ("names", "words"),
     [
-        (("best", "last"), "none whose names differ in numbers alone; .*'.*/best.safetensors'.*order='name'"),
+        (
+            ("best", "last"),
+            "which has no checkpoints whose names differ only in numbers; .*'.*/best.safetensors'.*order='name'",
+        ),
         (
             ("n-1", "n-2", "last-v1", "last-v2"),
             r"several series .* give the ones you mean, '.*/last-v\*.*/n-\*",
@@ -69,7 +72,7 @@ def test_two_series_or_none_are_refused_and_the_globs_are_named(tmp_path: Path, 
 def test_a_checkpoint_that_has_no_place_in_the_series_is_refused(tmp_path: Path, names: tuple, unplaced: str) -> None:
     """It may be the newest of all."""
     write_named(tmp_path, *(f"{name}.safetensors" for name in names))
-    with pytest.raises(ConfigError, match=rf"the place of '{unplaced}' among .*order='name' or order='mtime'"):
+    with pytest.raises(ConfigError, match=rf"where '{unplaced}' belongs among .*order='name' or order='mtime'"):
         open_checkpoints(tmp_path)
     assert len(open_checkpoints(tmp_path, "name")) == 3
 
@@ -119,7 +122,7 @@ def test_other_names_of_a_checkpoint_count_once_and_a_broken_link_is_an_error(
     answer = [("n-1.safetensors", 1), ("n-2.safetensors", 2), ("n-3.safetensors", 3)]
     assert steps(run) == steps(run, "name") == answer
     for name, other in (("last", "n-3"), ("best", "n-2")):
-        assert f"{run}/{name}.safetensors is another name of {run}/{other}.safetensors" in caplog.text
+        assert f"{run}/{name}.safetensors is another name for {run}/{other}.safetensors" in caplog.text
     files = [
         f"{run}/*.safetensors",
         f"{tmp_path}/also/n-1.safetensors",
@@ -127,7 +130,7 @@ def test_other_names_of_a_checkpoint_count_once_and_a_broken_link_is_an_error(
     ]
     assert [one.step for one in open_checkpoints(files)] == [1, 2, 3]
     (run / "n-4.safetensors").symlink_to("gone.safetensors")
-    with pytest.raises(CheckpointError, match=r"n-4\.safetensors is not found"):
+    with pytest.raises(CheckpointError, match=r"n-4\.safetensors does not exist"):
         open_checkpoints(run)
 
 
@@ -170,14 +173,14 @@ def test_parts_of_a_pipeline_are_averaged_one_at_a_time(tmp_path: Path, caplog: 
         for part in ("unet", "vae"):
             arrays = {"w": np.full((2, 3), number, np.float32)}
             write_file(tmp_path / "run" / f"checkpoint-{number}" / part / "model.safetensors", arrays)
-    with pytest.raises(ConfigError, match=r"a folder without a \.safetensors or \.ckpt file"):
+    with pytest.raises(ConfigError, match=r"which has no \.safetensors or \.ckpt file"):
         open_checkpoints(tmp_path / "run")
     dimred.merge(f"{tmp_path}/run/*/unet", tmp_path / "unet")
     assert read_file(tmp_path / "unet" / "model.safetensors")["w"].tolist() == [[1.5] * 3] * 2
     for number in (1, 2):
         write_file(tmp_path / "run" / f"checkpoint-{number}" / "model.safetensors", network(number))
     dimred.merge(tmp_path / "run", tmp_path / "whole")
-    assert f"{tmp_path}/run/checkpoint-2/vae is neither averaged nor copied: it has weights" in caplog.text
+    assert f"{tmp_path}/run/checkpoint-2/vae is neither averaged nor copied, because it has" in caplog.text
 
 
 def test_all_that_is_no_weight_is_copied_beside_the_result(tmp_path: Path) -> None:

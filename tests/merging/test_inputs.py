@@ -65,7 +65,7 @@ def test_a_record_of_an_unknown_version_is_refused_by_name(tmp_path: Path) -> No
     dimred.merge(tmp_path / "run", out)
     record = Path(f"{out}.json")
     record.write_text(record.read_text().replace('"version": 1', '"version": 2'))
-    words = r"n-3\.safetensors\.json is the record of a merge that can't be used: it has version 2 of its format, and"
+    words = r"n-3\.safetensors\.json should be a merge's record, but can't be used: it has version 2 of its format, and"
     with pytest.raises(ConfigError, match=words):
         open_checkpoints(tmp_path / "run")
     out.unlink()  # as after a call that was killed before its result had its name
@@ -98,8 +98,8 @@ def other(name: str, value: np.ndarray | None) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize(
     ("second", "words"),
     [
-        (other("fc.weight", None), "'fc.weight' is in {last} and not in {first}"),
-        (other("fc.bias", draw((3,), np.float32, 1)), "'fc.bias' is in {first} and not in {last}"),
+        (other("fc.weight", None), "'fc.weight' is in {last}, but not in {first}"),
+        (other("fc.bias", draw((3,), np.float32, 1)), "'fc.bias' is in {first}, but not in {last}"),
         (
             other("conv.weight", draw((7, 3, 1), np.float32, 1)),
             "'conv.weight' has the shape (7, 3, 1) in {first} and (7, 3, 3) in {last}",
@@ -108,7 +108,7 @@ def other(name: str, value: np.ndarray | None) -> dict[str, np.ndarray]:
             other("fc.weight", draw((210, 1000), BITS, 1)),
             "'fc.weight' has the dtype bfloat16 in {first} and float32 in {last}",
         ),
-        (other("bn.running_mean", None), "'bn.running_mean' is in {last} and not in {first}"),
+        (other("bn.running_mean", None), "'bn.running_mean' is in {last}, but not in {first}"),
     ],
 )
 def test_checkpoints_of_two_networks_are_refused(tmp_path: Path, second: dict[str, np.ndarray], words: str) -> None:
@@ -156,7 +156,7 @@ def damaged_ckpt(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda folder: None, "a folder without a .safetensors or .ckpt file"),
+        (lambda folder: None, "which has no .safetensors or .ckpt file"),
         (lambda folder: write_run(folder, 1), "is one checkpoint; give two or more"),
         (only_counters, "has no trainable weights"),
         (shards(cut_the_last_shard), "model-00002-of-00002.safetensors is not a whole safetensors file"),

@@ -122,7 +122,7 @@ def test_a_metric_chooses_among_adapters(tmp_path: Path, rank: int | None) -> No
     (tmp_path / "best.json").unlink()
     options = {"metric": distance, "minimize": True, "lora_rank": 2, "resume": True}
     with pytest.raises(
-        RunError, match=f"is of a merge with a different lora_rank: {rank}, not 2; write to another file"
+        RunError, match=f"belongs to a merge with a different lora_rank: {rank}, not 2; write to another file"
     ):
         dimred.merge(tmp_path / "run", tmp_path / "best", **options)
 
@@ -130,7 +130,7 @@ def test_a_metric_chooses_among_adapters(tmp_path: Path, rank: int | None) -> No
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"r": 8}, "r is 8 in {0} and 4 in {1}; only adapters that agree in it can be averaged"),
+        ({"r": 8}, "r is 8 in {0} and 4 in {1}; only adapters that agree on it can be averaged"),
         ({"lora_alpha": 16}, "lora_alpha is 16 in {0} and 6 in {1}"),
         ({"use_rslora": True}, "use_rslora is True in {0} and None in {1}"),
         ({"target_modules": ["dense"]}, "target_modules is ['dense'] in {0} and ['dense', 'embed'] in {1}"),
@@ -277,7 +277,9 @@ def test_factors_of_every_maker_are_refused_without_a_configuration(tmp_path: Pa
     for number in (1, 2):
         arrays = {name: np.full((2, 3), number, np.float32) for name in (one, other)}
         write_file(tmp_path / f"n-{number}.safetensors", arrays)
-    with pytest.raises(CheckpointError, match=f"LoRA, such as '({one}|{other})', without the adapter_config.json"):
+    with pytest.raises(
+        CheckpointError, match=f"LoRA factors, such as '({one}|{other})', without the adapter_config.json"
+    ):
         dimred.merge(tmp_path, tmp_path / "mean.safetensors")
 
 

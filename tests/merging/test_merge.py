@@ -183,7 +183,7 @@ def test_another_number_of_samples_than_before_ends_the_merge(tmp_path: Path) ->
     def losses(tensors: dict[str, np.ndarray]) -> list[float]:
         return [float(np.square(tensors["w"]).mean()) + number for number in range(next(counts))]
 
-    with pytest.raises(SearchError, match="returned 4 samples, and 5 for an earlier candidate"):
+    with pytest.raises(SearchError, match="returned 4 samples, but 5 for an earlier candidate"):
         dimred.merge(tmp_path / "run", tmp_path / "x.safetensors", metric=losses, minimize=True)
     assert not (tmp_path / "x.safetensors").exists()
 
@@ -199,7 +199,7 @@ def test_the_table_and_the_json(workspace: Path) -> None:
     assert sum(line.startswith("*") for line in lines) == 1
     assert "evaluations; the budget is spent" in process.stdout
     order, first, *_ = process.stderr.splitlines()
-    assert order.startswith("10 checkpoints, the oldest first: 0 (run/n-0.safetensors), 1 (run/n-1.safetensors), 2 (")
+    assert order.startswith("10 checkpoints, oldest first: 0 (run/n-0.safetensors), 1 (run/n-1.safetensors), 2 (")
     assert first.startswith("1 search window the snapshot of step 9: ")
     process = command(*arguments, "--out", workspace / "b.safetensors", "--json")
     assert json.loads(process.stdout) == json.loads((workspace / "b.safetensors.json").read_text())
@@ -219,8 +219,8 @@ def test_the_table_and_the_json(workspace: Path) -> None:
         ({"resume": True}, "minimize=, maximize=, budget= and resume= need metric="),
         ({"budget": 3}, "minimize=, maximize=, budget= and resume= need metric="),
         ({"minimize": True}, "minimize=, maximize=, budget= and resume= need metric="),
-        ({"metric": score_zero}, "say which is better"),
-        ({"metric": score_zero, "minimize": True, "maximize": True}, "say which is better"),
+        ({"metric": score_zero}, "say which score is better"),
+        ({"metric": score_zero, "minimize": True, "maximize": True}, "say which score is better"),
         ({"metric": score_zero, "minimize": True, "profile": "uniform"}, "profile is 'uniform', but the metric"),
         ({"metric": score_zero, "minimize": True, "budget": 0}, "budget is 0"),
         ({"metric": score_zero, "minimize": True, "timeout": 0}, "timeout is 0"),

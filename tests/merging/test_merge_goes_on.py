@@ -79,7 +79,7 @@ def test_ctrl_c_keeps_the_scores_and_says_how_to_go_on(workspace: Path) -> None:
     with pytest.raises(StoppedError) as info:
         dimred.merge(workspace / "run", out, metric=score, minimize=True)
     assert str(info.value) == (
-        f"stopped by ctrl-C; 11 scores are in {out}.merge; resume=True goes on, and with budget=11 it chooses among "
+        f"stopped by ctrl-C; 11 scores are in {out}.merge; resume=True continues, and with budget=11 it chooses among "
         "these"
     )
     assert not out.exists()
@@ -114,8 +114,8 @@ def test_a_signal_keeps_the_scores_and_leaves_no_candidate(workspace: Path, numb
 @pytest.mark.parametrize(
     ("change", "damage", "words"),
     [
-        ({"minimize": False, "maximize": True}, (), "of a merge with a different better: 'lower', not 'higher'"),
-        ({"last": 5}, (), "of a merge with a different digest of the checkpoints: '"),
+        ({"minimize": False, "maximize": True}, (), "to a merge with a different better: 'lower', not 'higher'"),
+        ({"last": 5}, (), "to a merge with a different digest of the checkpoints: '"),
         ({}, ('"average"', '"averages"'), "scores.jsonl can't be used (KeyError: 'average'); move it away"),
         ({}, (r"\A.*\n", "[1]\n"), "scores.jsonl can't be used (ValueError: it is not a 'dimred scores'"),
     ],

@@ -53,7 +53,7 @@ def test_the_spectrum_is_left_out_if_a_run_at_work_has_removed_a_snapshot(
     at_work = CheckpointSeries.resume(checkpoints / "checkpoint_pca", keep=4)
     at_work.append({"weight": np.ones(6, np.float32)}, 10, 10)
     assert record.variance_fractions() is None
-    assert f"The spectrum of the snapshots is left out: {record.snapshots.paths[0]} is not found." in caplog.messages
+    assert f"The spectrum of the snapshots is left out: {record.snapshots.paths[0]} does not exist." in caplog.messages
     fractions = read_stage_1(checkpoints).variance_fractions()
     assert fractions is not None
     assert len(fractions) == 3  # of the four that are there now

@@ -65,13 +65,13 @@ def test_a_truncated_state_is_skipped_and_named(tmp_path: Path) -> None:
 def test_states_that_are_unreadable_or_gone_are_refused(tmp_path: Path) -> None:
     """A run that began anew would remove its snapshots and checkpoints."""
     states = RunStates(tmp_path)
-    with pytest.raises(RunError, match=r"There is no state in .*resume\. .*restore one of .*resume"):
+    with pytest.raises(RunError, match=r"There is no state in .*resume\. .*restore one in .*resume"):
         states.newest(pytest.fail)
     for step in (1, 2):
         states.save(step, {"w": np.ones(3)}, {})
         (states.directory / f"state-{step}.ckpt").write_bytes(b"")
     said: list[str] = []
-    with pytest.raises(RunError, match=r"state-1\.ckpt is empty\. .*No other state is left; restore one of .*resume"):
+    with pytest.raises(RunError, match=r"state-1\.ckpt is empty\. .*No other state is left; restore one in .*resume"):
         states.newest(said.append)
     assert ["state-2.ckpt is empty" in words for words in said] == [True]
 

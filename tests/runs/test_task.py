@@ -210,7 +210,11 @@ def test_samples_that_the_network_does_not_take_are_told_in_one_line(name: str, 
             {},
             "'lenet', which takes images of 1 channel and 32 x 32 pixels, but the data give 3 x 224 x 224",
         ),
-        ("lenet", {"mean": [1.0], "std": [1.0]}, r"data\.mean and data\.std have 1 value .* class folders .* to 3"),
+        (
+            "lenet",
+            {"mean": [1.0], "std": [1.0]},
+            r"data\.mean and data\.std have 1 value, but .* class folders .* to 3",
+        ),
         ("resnet_small", {"image_size": 20}, None),
     ],
 )

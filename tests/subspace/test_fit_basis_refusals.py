@@ -69,7 +69,7 @@ def test_a_network_that_no_snapshot_fits_is_what_is_wrong_and_not_a_snapshot(tmp
         fit_basis(series, 1, network=network, skip_bad=skip_bad)
     assert str(refused.value).startswith(
         f"None of the 4 snapshots in {tmp_path / 's'} fits the network (the last: it has no parameter '0.weight' "
-        "(2, 3)). A snapshot has the weights that were trained when it was taken; leave the same ones untrained now "
+        "(2, 3)). A snapshot has the weights that were trained when it was taken; freeze the same ones now "
     )
     assert "skip" not in str(refused.value)
     assert not caplog.messages
