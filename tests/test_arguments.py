@@ -88,10 +88,7 @@ def test_a_rate_is_checked_in_each_step_of_a_search() -> None:
 
 def test_no_snapshot_before_step_0_is_advised(tmp_path: Path) -> None:
     snapshots = dimred.CheckpointSeries.create(tmp_path)
-    for step, advice in [
-        (1, r"call rewind\(0\) first; for another run, use another folder"),
-        (0, "Use another folder"),
-    ]:
+    for step, advice in [(1, r"call rewind\(0\) first; for another run, use another"), (0, "Use another")]:
         snapshots.rewind(0)
         snapshots.append({"w": np.zeros(3, np.float32)}, step=step + 1, epoch=1)
         with pytest.raises(SeriesError, match=rf"^step is {step}, but .* up to step {step + 1}\. .*{advice} folder\.$"):

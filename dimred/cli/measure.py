@@ -40,7 +40,7 @@ def evaluate(
     config: Annotated[
         Path | None,
         typer.Option(
-            help="YAML file, or a recipe, whose data.eval_split names the split; by default that of the run that "
+            help="YAML file, or a recipe, whose data.eval_split names the split; by default the file of the run that "
             "WEIGHTS come from. Only the keys that both stages share are read."
         ),
     ] = None,

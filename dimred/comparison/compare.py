@@ -125,8 +125,8 @@ def compare(
 def _config_of(run: Path) -> Path:
     """Return the path of a stage 1's configuration; ConfigError if ``run`` is not a stage 1 folder."""
     if (run / STAGE_2_CHECKPOINTS).is_dir() or not (run / CONFIG).is_file():
-        what = "a run of stage 2" if (run / STAGE_2_CHECKPOINTS).is_dir() else f"which has no {CONFIG}"
-        raise ConfigError(f"RUN is {str(run)!r}, {what}; give the folder of a finished stage 1")
+        what = "a run of stage 2" if (run / STAGE_2_CHECKPOINTS).is_dir() else f"a folder without a {CONFIG}"
+        raise ConfigError(f"RUN is {str(run)!r}, which is {what}; give the folder of a finished stage 1")
     return own_config(run)
 
 
@@ -144,12 +144,14 @@ def _jobs(
     one = load_config(StageOneConfig, own_config(run))
     if one.optimizer.name == "schedule_free":
         raise ConfigError(
-            f"RUN is {str(run)!r}, trained with schedule_free, which leaves stage 2 nothing to do; give a run with "
+            f"RUN is {str(run)!r}, trained with schedule_free, so stage 2 has nothing to do; give a run with "
             "another optimizer: schedule-free SGD is a row that compare trains itself"
         )
     other = seeds.setdefault(one.seed, run)
     if other is not run:
-        raise ConfigError(f"RUN is {str(run)!r}, of seed {one.seed}, as {str(other)!r} is; give one run per seed")
+        raise ConfigError(
+            f"RUN is {str(run)!r}, which has the same seed {one.seed} as {str(other)!r}; give one run per seed"
+        )
     last_epoch = max(full_checkpoints(run / STAGE_1_CHECKPOINTS), default=0) if one.stop else one.epochs
     for at in epochs or [last_epoch]:
         images = Path(data.replace("{seed}", str(one.seed)))
@@ -231,8 +233,8 @@ def _check_comparable(
     first = one.snapshots.first_epoch
     if at < first:
         raise ConfigError(
-            f"RUN is {str(run)!r}, to be compared at epoch {at}, but it keeps snapshots from epoch {first} on; name "
-            "later epochs with --at, or train it with an earlier snapshots.first_epoch"
+            f"RUN is {str(run)!r}, which keeps snapshots from epoch {first} on, but is to be compared at epoch {at}; "
+            "name later epochs with --at, or train it with an earlier snapshots.first_epoch"
         )
     images = build_splits(one, data, SPLITS, val_chooses=True)
     parent = StageOneRun.open(checkpoint)
@@ -241,8 +243,8 @@ def _check_comparable(
     would_have = snapshots_in_the_end(one.model_copy(update={"epochs": at}), parent.steps_per_epoch)
     if n_snapshots < would_have:
         _log.warning(
-            f"{run} has {n_snapshots} of the {would_have} snapshots that it would have had if it had ended at epoch "
-            f"{at}; later ones replaced the others. Train it with a larger snapshots.keep for a fair comparison"
+            f"{run} has {n_snapshots} of the {would_have} snapshots that it would have if it had ended at epoch {at}; "
+            "later ones replaced the others. Train it with a larger snapshots.keep for a fair comparison"
         )
     for method in methods:
         method.check(parent, two)
@@ -257,8 +259,8 @@ def _check_begun(run: Path, data: Path, digests: Mapping[str, str]) -> int:
     train = begun.pins["DATA/train"]
     if train.digest != digests["DATA/train"]:
         raise ConfigError(
-            f"DATA is {str(data)!r}, whose 'train' has {digests['DATA/train']}, but {str(run)!r} was trained on that "
-            f"of {train.path!r}, which had {train.digest}; give that DATA"
+            f"DATA is {str(data)!r}, whose 'train' has {digests['DATA/train']}, but {str(run)!r} was trained on "
+            f"{train.path!r}, whose 'train' had {train.digest}; give that DATA"
         )
     return int(begun.pins["devices"].digest)
 
@@ -283,11 +285,12 @@ def _check_folder(out: Path, two: StageTwoConfig, *, resume: bool) -> None:
     n_rows = len(list(out.glob("seed_*/at_*/*.json")))
     if not resume:
         raise ConfigError(
-            f"--out is {str(out)!r}, which holds an earlier comparison of {n_rows} rows; go on with --resume, or "
-            "name another folder"
+            f"--out is {str(out)!r}, which holds an earlier comparison of {n_rows} rows; continue it with "
+            "--resume, or name another folder"
         )
     if load_config(StageTwoConfig, out / CONFIG) != two:
         raise ConfigError(
-            f"--out is {str(out)!r}, which holds a comparison with other settings of stage 2; name another folder"
+            f"--out is {str(out)!r}, which holds a comparison with another configuration of stage 2; name another "
+            "folder"
         )
     _log.info(f"{n_rows} rows of an earlier call are kept")

@@ -252,7 +252,7 @@ class ScheduleFree(TunedTraining):
         """Leave it out beside an optimizer that is not SGD."""
         if one.optimizer.name in _MOMENTUM:
             return None
-        return f"is SGD and no counterpart of stage 1's optimizer, {one.optimizer.name}"
+        return f"is SGD, which is no counterpart of stage 1's optimizer, {one.optimizer.name}"
 
     def middle(self, one: StageOneConfig) -> float:
         """Return r / (1 - momentum) for stage 1's peak r: in the long run the weights move as far as in stage 1."""
@@ -281,7 +281,7 @@ class PlainToTheEnd(ComparedMethod):
         """Leave it out if the schedule has ended, or has no end."""
         if at < (one.schedule.last_epoch or 0):
             return None
-        return f"goes on with stage 1's schedule, which does not go beyond epoch {at}"
+        return f"continues stage 1's schedule, which does not go beyond epoch {at}"
 
     def make(self, comparison: Comparison) -> MethodResult:
         """Continue the training."""

@@ -193,8 +193,8 @@ def write_comparison_page(out: Path, summary: dict[str, Any]) -> None:
         f"From the same stage 1, {seeds}.",
         *(["BatchNorm is re-estimated in every row."] if summary["batch_norm"] else []),
         "Choices are made on the val split; results are reported on the test split.",
-        "Passes are those of the training that made a network, in epochs; seconds leave out stage 1, and include "
-        "choices and training runs that were not chosen or diverged.",
+        "Passes are the epochs of the training that made a network. Seconds leave out stage 1, but include choices, "
+        "and training runs that were not chosen or that diverged.",
         *divergences(summary),
     ]
     tables = {epochs: table(headings(metrics), table_rows(rows_at(summary, epochs), n_seeds, metrics)) for epochs in at}
@@ -212,7 +212,7 @@ def write_comparison_page(out: Path, summary: dict[str, Any]) -> None:
     rows = [[run["title"], str(run["at"]), str(run["seed"]), run["chosen"]] for run in summary["runs"]]
     runs = sorted({f"{run['run']}, data {run['data']}" for run in summary["runs"]})
     choices = table(("method", "stage 1's epochs", "seed", "val chose"), [row for row in rows if row[-1]], kind="names")
-    page.add("Runs", [], sentences([f"Stage 1: {'; '.join(runs)}."]) + details("Choices on val in each", choices))
+    page.add("Runs", [], sentences([f"Stage 1: {'; '.join(runs)}."]) + details("What val chose in each", choices))
     page.write(f"Comparison: {out.resolve().name}", sentences(comparison_verdict(summary), "verdict"))
 
 

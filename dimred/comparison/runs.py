@@ -75,7 +75,7 @@ def checkpoint_of(run: Path, epoch: int) -> Path:
         epochs = ", ".join(map(str, sorted(checkpoints))) or "none"
         raise ConfigError(
             f"RUN is {str(run)!r}, which has no full checkpoint of epoch {epoch} (it has these: {epochs}); finish "
-            "stage 1 first (its --resume goes on with it), or train it with a smaller checkpoints.every_epochs"
+            "stage 1 first, with its --resume, or train it with a smaller checkpoints.every_epochs"
         )
     return checkpoints[epoch]
 

@@ -130,7 +130,7 @@ class Strict(BaseModel):
         try:
             cls.checked(values | floats, exact=True)
         except ConfigError as error:
-            raise ConfigError(f"rounded to float32, as a graph gets it, {error}") from None
+            raise ConfigError(f"rounded to float32, which a graph computes in, {error}") from None
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

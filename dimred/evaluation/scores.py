@@ -133,7 +133,7 @@ def means_of_samples(sums_of_batches: BatchSums, ranks: Ranks = ALONE) -> np.nda
 
 def _at_least_one(n_items: float) -> float:
     if not n_items:
-        raise DataError("not one item of the split counts: it is empty, or all of its labels are to be ignored")
+        raise DataError("no item of the split counts: the split is empty, or all of its labels are ignored")
     return float(n_items)
 
 

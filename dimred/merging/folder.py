@@ -104,8 +104,8 @@ def _only_series(folder: Path, paths: Sequence[Path], order: str, argument: str)
             argument=argument,
         )
     raise ConfigError(
-        f"{argument} is {str(folder)!r}, which has no checkpoints whose names differ only in numbers; give the ones you "
-        f"mean, {_globs_of(folder, groups.values())}, or use {BY_NAME} or {BY_TIME}",
+        f"{argument} is {str(folder)!r}, which has no checkpoints whose names differ only in numbers; give the ones "
+        f"you mean, {_globs_of(folder, groups.values())}, or use {BY_NAME} or {BY_TIME}",
         argument=argument,
         settings=[BY_NAME, BY_TIME],
     )

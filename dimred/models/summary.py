@@ -87,7 +87,7 @@ def summarise(network: nn.Cell, *inputs: Sequence[int] | Input, count_functions:
         described = " and ".join(f"{one.type} {one.shape}" for one in shapes)
         raise ConfigError(
             f"the network can't take {number_of(len(shapes), 'input')}, {described} ({_first_line(error)}); give its "
-            "inputs by --input [TYPE:]SHAPE, once for each"
+            "inputs with --input [TYPE:]SHAPE, once for each"
         ) from error
     finally:
         for handle in handles:

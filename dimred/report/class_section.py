@@ -66,8 +66,8 @@ def _picture(view: ClassView) -> Picture:
     return Picture(
         "classes",
         plot_classes(view),
-        f"Table of right and predicted classes. {words}",
-        f"How many samples of each class, a row, are taken for which class, a column. {words}",
+        f"Table of true and predicted classes. {words}",
+        f"How many samples of each class (rows) are taken for which class (columns). {words}",
     )
 
 

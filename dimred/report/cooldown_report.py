@@ -11,6 +11,6 @@ class CooldownReport(MethodReport):
         cooldown = self.result.cooldown
         assert cooldown is not None  # a cooldown has one
         return [
-            f"Cooldown: stage 1's optimizer, {cooldown['optimizer']}, went on from {cooldown['factor']:.3g} of "
+            f"Cooldown: stage 1's optimizer, {cooldown['optimizer']}, continued from {cooldown['factor']:.3g} times "
             f"its last rate, {cooldown['rate']:.3g}, to 0."
         ]

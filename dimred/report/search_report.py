@@ -29,8 +29,8 @@ class SearchReport(MethodReport):
         self.steps = collect_steps(numbered_records(path, "step"), n_steps)
         if len(self.steps) != n_steps:
             raise RunError(
-                f"{path} has {len(self.steps):,} records, but by {RESULT} the search took {n_steps:,} steps; restore "
-                "the file"
+                f"{path} has {len(self.steps):,} records, but {RESULT} says that the search took {n_steps:,} steps; "
+                "restore the file"
             )
 
     @property

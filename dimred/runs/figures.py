@@ -113,7 +113,7 @@ class RunFigures:
             texts = [
                 metric.text(values[kind])
                 + (f" with BatchNorm statistics {words}" if has_batch_norm else "")
-                + (" (those of the file)" if REESTIMATED in values and is_reestimated == (kind == REESTIMATED) else "")
+                + (" (as in the file)" if REESTIMATED in values and is_reestimated == (kind == REESTIMATED) else "")
                 for kind, words in ((AS_TRAINED, "as trained"), (REESTIMATED, "re-estimated"))
                 if kind in values
             ]

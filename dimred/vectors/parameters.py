@@ -70,7 +70,7 @@ def _misfit(parameter: Parameter, array: np.ndarray | None) -> str | None:
     if parameter.dtype in FLOATS and array.dtype.kind in "biuc":
         return (
             f"{parameter.name!r} in the type {array.dtype}, but the network has {parameter.dtype}; save the weights as "
-            "floats, such as from before they were quantised"
+            "floats, from before they were quantised"
         )
     return None
 

@@ -49,7 +49,7 @@ def load_cuda_backend() -> None:
         return
     if "mindspore" in sys.modules:
         raise ConfigError(
-            "MindSpore is imported already, so its backend for GPUs can't be loaded any more; call dimred.use_gpu() "
+            "MindSpore is already imported, so it is too late to load its backend for GPUs; call dimred.use_gpu() "
             "before the first import of mindspore"
         )
     libraries = cuda_libraries()
@@ -64,9 +64,7 @@ def load_cuda_backend() -> None:
             ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
         ctypes.CDLL(str(backend))
     except OSError as error:
-        raise ConfigError(
-            f"a library for NVIDIA's GPUs can't be loaded ({error}); dimred doctor looks further"
-        ) from error
+        raise ConfigError(f"a library for NVIDIA's GPUs can't be loaded ({error}); dimred doctor tells more") from error
 
 
 def cuda_backend() -> Path:
@@ -109,7 +107,7 @@ def cuda_libraries() -> dict[str, Path]:
     if missing:
         wheels = dict.fromkeys(_WHEELS[name] for name in missing)
         lacking = "are not installed" if len(missing) == len(_WHEELS) else f"are not complete ({', '.join(wheels)})"
-        raise ConfigError(f"CUDA 11's libraries {lacking}; install them, 2.9 GB, by {INSTALL_CUDA}")
+        raise ConfigError(f"CUDA 11's libraries {lacking}; install them, 2.9 GB, with {INSTALL_CUDA}")
     return {name: paths[0] for name, paths in found.items()}
 
 

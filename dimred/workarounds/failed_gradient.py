@@ -44,6 +44,6 @@ def _clear() -> None:
             getattr(importlib.import_module(home), _EXECUTOR).clear_res()
             return
     _log.warning(
-        f"MindSpore {ms.__version__} has no {_EXECUTOR} in {' or '.join(_HOMES)}, so what it keeps of the "
-        "gradient that failed stays: begin a new process before you compute another one"
+        f"MindSpore {ms.__version__} has no {_EXECUTOR} in {' or '.join(_HOMES)}, so it keeps the state of "
+        "the failed gradient: start a new process before you compute another one"
     )

@@ -71,7 +71,7 @@ def test_finished_methods_are_not_run_again(
     before = {path: path.stat().st_mtime_ns for path in place.glob("*.json")}
     assert len(before) == 2
     call = ("nowhere", [folder / "run_3"], folder / "two.yaml", folder / "out", "last,stage_2,average")
-    with pytest.raises(ConfigError, match="holds an earlier comparison of 2 rows; go on with --resume, or name"):
+    with pytest.raises(ConfigError, match="holds an earlier comparison of 2 rows; continue it with --resume, or"):
         compare(*call)
     assert {path: path.stat().st_mtime_ns for path in place.glob("*.json")} == before
     compare(*call, resume=True)
@@ -98,7 +98,7 @@ def test_a_curve_over_epochs_tells_who_lacks_the_snapshots_of_a_budget(
     assert (folder / "out" / "curve.png").exists()
     text = (folder / "out" / "compare.md").read_text()
     assert text.index("Stage 1 to epoch 2:") < text.index("Stage 1 to epoch 4:")
-    assert caplog.text.count("has 1 of the 4 snapshots that it would have had if it had ended at epoch 2") == 1
+    assert caplog.text.count("has 1 of the 4 snapshots that it would have if it had ended at epoch 2") == 1
 
 
 def test_what_does_not_go_together_is_refused_before_anything_is_run(folder: Path, tmp_path: Path) -> None:
@@ -108,9 +108,9 @@ def test_what_does_not_go_together_is_refused_before_anything_is_run(folder: Pat
     constant = {"name": "constant", "peak": 1.0}
     free = copied(folder / "run_3", tmp_path / "free", optimizer={"name": "schedule_free"}, schedule=constant)
     cases: list[tuple[dict[str, Any], type[Exception], str]] = [
-        ({"runs": [folder / "run_3", again]}, ConfigError, r"of seed 3, as .* is; give one run"),
+        ({"runs": [folder / "run_3", again]}, ConfigError, r"has the same seed 3 as .*; give one run"),
         ({"runs": [tmp_path / "stage_2"]}, ConfigError, "a run of stage 2; give the folder of a finished stage 1"),
-        ({"runs": [free]}, ConfigError, "trained with schedule_free, which leaves stage 2 nothing to do"),
+        ({"runs": [free]}, ConfigError, "trained with schedule_free, so stage 2 has nothing to do"),
         ({"methods": ["cooldown"]}, ConfigError, "--methods has 'cooldown', which takes the place of a search"),
         ({"runs": [ended], "methods": ["plain_to_the_end"]}, ConfigError, "does not go beyond epoch 4; leave it out"),
         ({"at": [3]}, ConfigError, r"no full checkpoint of epoch 3 \(it has these: 2, 4\); finish stage 1"),
@@ -167,7 +167,7 @@ def test_data_that_stage_1_was_not_trained_on_are_refused(folder: Path, tmp_path
     run = shutil.copytree(folder / "run_3", tmp_path / "run")
     begun = Begun.open(run, StageOneConfig)
     write_pins(run, begun.pins | {"DATA/train": Pin("other samples", "/there")})
-    with pytest.raises(ConfigError, match=r"DATA is 'nowhere', whose 'train' has .* was trained on that of '/there'"):
+    with pytest.raises(ConfigError, match=r"DATA is 'nowhere', whose 'train' has .* was trained on '/there'"):
         compare("nowhere", [run], folder / "two.yaml", tmp_path / "out")
 
 

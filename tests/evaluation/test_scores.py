@@ -149,7 +149,7 @@ def test_what_is_not_one_value_for_each_item_is_refused(score: Any, outputs: np.
 
 @pytest.mark.parametrize("measured", [mean_score, sample_scores])
 def test_a_split_without_a_label_that_counts_is_refused(measured: Any) -> None:
-    with pytest.raises(DataError, match="not one item of the split counts"):
+    with pytest.raises(DataError, match="no item of the split counts"):
         measured(cross_entropy, LOGITS, np.full_like(WORDS, IGNORED))
 
 

@@ -63,7 +63,7 @@ def test_a_gpu_without_cuda_is_left_out_and_the_first_line_says_how_to_get_it(
     assert choose_devices(None, None) == ("CPU", 1)
     assert caplog.messages == [
         "device: CPU, 1 rank (no Ascend device; 1 GPU, but CUDA 11's libraries are not installed: install them, 2.9 "
-        "GB, by python -m pip install 'dimred-mindspore[cuda]'; --device-target and --devices change this)"
+        "GB, with python -m pip install 'dimred-mindspore[cuda]'; --device-target and --devices change this)"
     ]
 
 
@@ -151,7 +151,7 @@ def test_a_mindspore_without_the_backend_is_told_from_a_missing_cuda(
 def test_a_backend_can_t_be_loaded_once_mindspore_is_imported(gpu: Any) -> None:
     assert "mindspore" in sys.modules
     with pytest.raises(
-        ConfigError, match=r"MindSpore is imported already, .*; call dimred\.use_gpu\(\) before the first"
+        ConfigError, match=r"MindSpore is already imported, .*; call dimred\.use_gpu\(\) before the first"
     ):
         dimred.use_gpu()
 

@@ -150,7 +150,7 @@ def test_mode_training_and_hooks_are_as_before():
 def test_an_input_that_does_not_fit_is_named():
     with pytest.raises(ConfigError, match=r"can't take 1 input, float32 \(1, 5, 16, 16\) \(RuntimeError: "):
         summarise(resnet("resnet_small", 10), (1, 5, 16, 16))
-    with pytest.raises(ConfigError, match=r"float32 \(1, 7\) \(TypeError: .*\w.*\); give its inputs by --input"):
+    with pytest.raises(ConfigError, match=r"float32 \(1, 7\) \(TypeError: .*\w.*\); give its inputs with --input"):
         summarise(nn.Embedding(10, 4), (1, 7))
     with pytest.raises(ConfigError, match=r"can't take 2 inputs, float32 \(1, 7\) and int32 \(2,\) \("):
         summarise(nn.Dense(7, 4), (1, 7), Input((2,), "int32"))

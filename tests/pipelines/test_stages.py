@@ -210,7 +210,7 @@ def test_the_cooldown_takes_over_from_stage_1_and_needs_no_basis(
     assert _is_average(two_stages, average, result.choices["average"].name)
     (tmp_path / "report").mkdir()
     page = write_report(tmp_path / "report", read_stage_2(out))
-    assert "momentum, went on from 0.5 of its last rate" in page.read_text()
+    assert "momentum, continued from 0.5 times its last rate" in page.read_text()
     final = out / "checkpoint_stage_2" / "resnet_small-final.ckpt"
     for split, says in (("val", True), ("test", False)):
         options = ("--config", "digits", f"--set=data.eval_split={split}")

@@ -40,7 +40,7 @@ def test_a_finished_search_that_has_lost_a_record_is_refused(tmp_path: Path) -> 
     lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
     (folder / "metrics.jsonl").write_text("".join(lines[:-1]))
     with pytest.raises(
-        RunError, match=rf"has {len(lines) - 1} records, but by result.json the search took {len(lines)}"
+        RunError, match=rf"has {len(lines) - 1} records, but result.json says that the search took {len(lines)}"
     ):
         read_stage_2(folder)
 

@@ -164,7 +164,7 @@ def test_the_state_of_a_failed_gradient_is_cleared_or_a_warning_says_that_it_is_
     finally:
         ms.set_context(mode=ms.GRAPH_MODE)
     assert cleared == ([] if warned else [gone])
-    assert ("begin a new process before you compute another one" in caplog.text) == warned
+    assert ("start a new process before you compute another one" in caplog.text) == warned
 
 
 def test_the_faults_of_processes_are_still_there(tmp_path: Path) -> None:
