@@ -61,7 +61,9 @@ def check_new_file(parameter: typer.CallbackParam, path: Path | None) -> Path | 
     if path is not None and path.exists():
         raise ConfigError(f"{name} is {str(path)!r}, which exists already; name another file")
     if path is not None and not os.access(path.absolute().parent, os.W_OK):
-        raise ConfigError(f"{name} is {str(path)!r}, in a folder that is missing or can't be written to; name another")
+        raise ConfigError(
+            f"{name} is {str(path)!r}, in a folder that is missing or can't be written to; make it, or name another"
+        )
     return path
 
 

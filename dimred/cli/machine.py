@@ -53,7 +53,9 @@ def doctor(
     ] = None,
     full: Annotated[
         bool,
-        typer.Option("--full", help="Also prove that training computes correctly here, and write a file to report."),
+        typer.Option(
+            "--full", help="Also prove that training is correct here, and write a file to attach to a report."
+        ),
     ] = False,
 ) -> None:
     """Check whether this machine can train, and say how to fix what is wrong.
@@ -246,7 +248,7 @@ def _resumed(target: Target) -> _Answer:
 def _judge(check: str, answer: _Answer) -> CheckResult:
     if isinstance(answer, str):
         return CheckResult(check, "failed", answer)
-    wrong = [f"{one.name}: {one.value:.2g} (at most {one.limit:.2g} is right)" for one in answer if not one.is_right]
+    wrong = [f"{one.name}: {one.value:.2g} (the limit is {one.limit:.2g})" for one in answer if not one.is_right]
     if wrong:
         return CheckResult(check, ", ".join(wrong), "report it, with the file named below")
     return CheckResult(check, ", ".join(f"{one.name} {one.value:.1g}" for one in answer))

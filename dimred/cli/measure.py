@@ -178,10 +178,10 @@ def compare(
 ) -> None:
     """Compare stage 2 with averages of the same snapshots and with plain training.
 
-    Plain training and every other rival is trained here. Choices are made on the val split, results are reported on
-    the test split, and BatchNorm is re-estimated in every row. Stage 2 runs as configured; if it is a search, a
-    cooldown with as many passes gets a row too. The output is a table, or with --json the contents of OUT/compare.json.
-    The page OUT/compare.html plots the metric on test over passes.
+    Rivals that need training are trained here. Choices are made on the val split, results are reported on the test
+    split, and BatchNorm is re-estimated in every row. Stage 2 runs as configured; if it is a search, a cooldown with as
+    many passes gets a row too. The output is a table, or with --json the contents of OUT/compare.json. The page
+    OUT/compare.html plots the metric on test over passes.
 
     Example: dimred compare ./digits device0_stage_1
     """

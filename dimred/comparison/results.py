@@ -193,7 +193,7 @@ def write_comparison_page(out: Path, summary: dict[str, Any]) -> None:
         f"From the same stage 1, {seeds}.",
         *(["BatchNorm is re-estimated in every row."] if summary["batch_norm"] else []),
         "Choices are made on the val split; results are reported on the test split.",
-        "Passes are the epochs of the training that made a network. Seconds leave out stage 1, but include choices, "
+        "Passes count the epochs of the training that made a network. Seconds leave out stage 1, but include choices, "
         "and training runs that were not chosen or that diverged.",
         *divergences(summary),
     ]

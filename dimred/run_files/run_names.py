@@ -151,7 +151,7 @@ def own_config(run: Path) -> Path:
         CONFIGURATION.check_seal(path)
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"{path} can't be used: {error}; restore it; to set other values, use --config or --set instead"
+            f"{path} can't be used: {error}; restore it, and set other values with --config or --set"
         ) from None
     return path
 

@@ -112,7 +112,8 @@ def warn_of_idle_patterns(config: OptimizerConfig, network: nn.Cell) -> None:
     for pattern in config.no_decay if config.weight_decay else ():
         if pattern not in NO_DECAY_PATTERNS and all(decays(weight, [pattern]) for weight in weights):
             _log.warning(
-                f"optimizer.no_decay has {pattern!r}, which matches no weight; a weight's name is {weights[0].name!r}"
+                f"optimizer.no_decay has {pattern!r}, which matches no weight; weights have names such as "
+                f"{weights[0].name!r}"
             )
 
 

@@ -142,7 +142,7 @@ def test_rows_of_another_configuration_do_not_mix(folder: Path, tmp_path: Path) 
     options: dict[str, Any] = {"out": tmp_path / "out", "methods": "last", "resume": True}
     compare("nowhere", [folder / "run_3"], folder / "two.yaml", **options)
     for override in ("epochs=2", "clipping.norm=2"):
-        with pytest.raises(ConfigError, match="other settings"):
+        with pytest.raises(ConfigError, match="another configuration of stage 2"):
             compare("nowhere", [folder / "run_3"], folder / "two.yaml", overrides=[override], **options)
     assert not leftover.exists()
 
