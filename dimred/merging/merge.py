@@ -209,8 +209,8 @@ def _coefficients_of(profile: str, inputs: Sequence[SavedNetwork], named: Sequen
     coefficients = profile_coefficients(profile, [checkpoint.step for checkpoint in inputs])
     if gives_numbers(profile):
         coefficients = coefficients[as_named(inputs, named)]
-        pairs = [f"{c:g} {one.path}" for c, one in zip(coefficients, inputs, strict=True)]
-        _log.info(f"the checkpoints' coefficients, oldest first: {', '.join(pairs)}")
+        lines = [f"\n  {c:g}  {one.path}" for c, one in zip(coefficients, inputs, strict=True)]
+        _log.info(f"the checkpoints' coefficients, oldest first:{''.join(lines)}")
     return coefficients
 
 
@@ -305,8 +305,8 @@ def _choose(
     log = work / "metric.log"
     judge = FunctionMetric(metric) if callable(metric) else ProcessMetric(metric, timeout, log)
     with contextlib.closing(judge):
-        names = ", ".join(f"{one.step} ({'/'.join(one.path.parts[-2:])})" for one in inputs)
-        _log.info(f"{len(inputs)} checkpoints, oldest first: {names}")
+        lines = [f"\n  {one.step}  {'/'.join(one.path.parts[-2:])}" for one in inputs]
+        _log.info(f"{len(inputs)} checkpoints by step, oldest first:{''.join(lines)}")
         try:
             why_ended = score_candidates(scores, steps)
             winner, finalists, why = choose_winner(scores, steps, judge.has_splits)

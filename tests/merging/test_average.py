@@ -156,7 +156,7 @@ def test_coefficients_belong_to_the_checkpoints_as_they_are_named(
     expected = {"checkpoint-1000": 0.2, "checkpoint-2000": 0.1, "checkpoint-3000": 0.7}
     assert coefficients([names[3], names[1], names[2]], "0.7,0.2,0.1") == expected
     assert caplog.messages[-1] == (
-        f"the checkpoints' coefficients, oldest first: 0.2 {names[1]}, 0.1 {names[2]}, 0.7 {names[3]}"
+        f"the checkpoints' coefficients, oldest first:\n  0.2  {names[1]}\n  0.1  {names[2]}\n  0.7  {names[3]}"
     )
     if not sharded:
         mean = oracle.weighted_mean([one["fc.weight"] for one in arrays], [0.2, 0.1, 0.7])

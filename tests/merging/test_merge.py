@@ -198,9 +198,10 @@ def test_the_table_and_the_json(workspace: Path) -> None:
     assert lines[0].split() == ["kept", "kind", "candidate", "search", "select", "test"]
     assert sum(line.startswith("*") for line in lines) == 1
     assert "evaluations; the budget is spent" in process.stdout
-    order, first, *_ = process.stderr.splitlines()
-    assert order.startswith("10 checkpoints, oldest first: 0 (run/n-0.safetensors), 1 (run/n-1.safetensors), 2 (")
-    assert first.startswith("1 search window the snapshot of step 9: ")
+    lines = process.stderr.splitlines()
+    order = [f"  {number}  run/n-{number}.safetensors" for number in range(N)]
+    assert lines[: 1 + N] == [f"{N} checkpoints by step, oldest first:", *order]
+    assert lines[1 + N].startswith("1 search window the snapshot of step 9: ")
     process = command(*arguments, "--out", workspace / "b.safetensors", "--json")
     assert json.loads(process.stdout) == json.loads((workspace / "b.safetensors.json").read_text())
     process = command(
