@@ -1,6 +1,7 @@
 """Profile some steps of a run with MindSpore's profiler."""
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,28 +15,28 @@ _log = logging.getLogger(__name__)
 class StepProfiler:
     """A context manager that profiles some steps of this process, and writes the record into a folder.
 
+    Its value is the function to call after each step.
+
     Args:
-        options: which steps; None for no profile.
+        options: which steps.
         folder: the folder, made if missing.
     """
 
-    def __init__(self, options: ProfileConfig | None, folder: Path):
+    def __init__(self, options: ProfileConfig, folder: Path):
         self._options = options
         self._folder = folder
         self._n_steps = 0
         self._profile: Any = None
 
-    def __enter__(self) -> "StepProfiler":
-        return self
+    def __enter__(self) -> Callable[[], None]:
+        return self._after_step
 
     def __exit__(self, *_: object) -> None:
         if self._profile is not None:
             self._profile.stop()
 
-    def after_step(self) -> None:
+    def _after_step(self) -> None:
         """Count a step; start the profiler before the first step to record, and stop it after the last one."""
-        if self._options is None:
-            return
         self._n_steps += 1
         if self._n_steps == self._options.first_step - 1:
             self._folder.mkdir(parents=True, exist_ok=True)

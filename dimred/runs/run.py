@@ -6,6 +6,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic
 
@@ -38,17 +39,17 @@ from dimred.workarounds.native_messages import redirect_native_stderr
 _log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class Run(Generic[Settings]):
     """A stage's run in its folder, locked by the caller; see ``open_run``.
 
-    Args:
+    Attributes:
         task: the stage's task.
         folder: the run's folder.
-        signals, profiler: entered by the caller.
+        signals: the stop signals, entered by the caller.
+        after_launch: called once a step is handed to the device.
         begun: the run that is resumed, as it began; None for a new one.
         is_kept: whether the run's files are for use; otherwise no next command is named.
-
-    Attributes:
         progress: the run's position.
         pins: everything that the run depends on outside its folder, on rank 0; a stage adds its own.
         last: the loss at the last saved state, a mean over the ranks, and the telemetry of the step's parts then.
@@ -56,25 +57,19 @@ class Run(Generic[Settings]):
         records: the log of records, inside ``open_records``.
     """
 
-    def __init__(
-        self,
-        task: Task[Settings],
-        folder: Path,
-        signals: StopSignals,
-        profiler: StepProfiler,
-        begun: Begun[Settings] | None = None,
-        is_kept: bool = True,
-    ) -> None:
-        self.task = task
-        self.folder = folder
-        self.begun = begun
-        self.is_kept = is_kept
+    task: Task[Settings]
+    folder: Path
+    signals: StopSignals
+    after_launch: Callable[[], object]
+    begun: Begun[Settings] | None = None
+    is_kept: bool = True
+
+    def __post_init__(self) -> None:
+        task = self.task
         self.settings = task.settings
         self.ranks = task.ranks
         self.evaluator = task.evaluator
-        self.signals = signals
-        self.profiler = profiler
-        self.states = RunStates(folder)
+        self.states = RunStates(self.folder)
         self.figures = RunFigures(task)
         self.progress = Progress()
         self.divergence = DivergenceDetector()
@@ -116,7 +111,7 @@ class Run(Generic[Settings]):
             read_every_steps=settings.read_every_steps,
             ranks=self.ranks,
             signals=self.signals,
-            after_launch=self.profiler.after_step,
+            after_launch=self.after_launch,
         )
 
     def restore(self, step: Step, n_epochs: int) -> RunState | None:
@@ -131,8 +126,11 @@ class Run(Generic[Settings]):
         """
         newest = self.ranks.run_on_rank_zero(self._newest_state)
         state: RunState | None = self.ranks.share(newest, read_state)
-        if state is None:
-            return None
+        if state is not None:
+            self._continue_from(state, step, n_epochs)
+        return state
+
+    def _continue_from(self, state: RunState, step: Step, n_epochs: int) -> None:
         progress = self.progress
         progress.epoch, progress.done, progress.seconds = (state.values[key] for key in ("epoch", "done", "seconds"))
         if n_epochs < progress.epoch and self.n_steps > 0:
@@ -146,7 +144,6 @@ class Run(Generic[Settings]):
         _log.info(f"continuing after step {progress.done} of epoch {progress.epoch}, from {state.path}")
         self.last = state.values["last"]
         self.divergence = DivergenceDetector(state.values["first_loss"])
-        return state
 
     def _newest_state(self) -> RunState | None:
         if self.begun is None:
@@ -316,16 +313,17 @@ def open_run(
     """
     if fast_dev_run:
         task = task.shortened(one_step_of(task.settings))
+    profile = task.settings.profile
     with (
         _marked_lines() if fast_dev_run else nullcontext(),
         run_folder(folder),
         redirect_native_stderr(folder / MINDSPORE_LOG) if sys.stderr.isatty() else nullcontext(),
         StopSignals() as signals,
         translate_errors(RunStates(folder) if task.ranks.is_rank_zero else None, is_kept=not fast_dev_run),
-        StepProfiler(task.settings.profile, folder / PROFILE) as profiler,
+        nullcontext(lambda: None) if profile is None else StepProfiler(profile, folder / PROFILE) as after_launch,
     ):
         _log.debug("preparing the run")
-        yield Run(task, folder, signals, profiler, begun, is_kept=not fast_dev_run)
+        yield Run(task, folder, signals, after_launch, begun, is_kept=not fast_dev_run)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -9,6 +10,7 @@ from mindspore import nn
 
 from dimred.checkpoints.states import RunState
 from dimred.config import MethodConfig, StageOneConfig, StageTwoConfig
+from dimred.config.base import is_own
 from dimred.errors import ConfigError
 from dimred.factories import load_factory
 from dimred.run_files.stage_two_result import StageTwoResult
@@ -197,5 +199,9 @@ def plan_of(config: StageTwoConfig) -> Plan[Any]:
         ConfigError: a user's own plan can't be imported.
     """
     section = config.method_config
-    plan: Plan[Any] = load_factory(section.plan, f"the plan of method {config.method}")(config, section)
+    if is_own(config.method):
+        make = load_factory(section.plan, f"the plan of method {config.method}")
+    else:
+        make = resolve_name(section.plan)
+    plan: Plan[Any] = make(config, section)
     return plan
