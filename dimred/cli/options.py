@@ -1,6 +1,6 @@
 """In a Python function's errors, show its arguments as a command's options."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from dimred.errors import DimredError
@@ -21,12 +21,16 @@ def options_in_errors(*arguments: str, **other_names: str) -> Iterator[None]:
     try:
         yield
     except DimredError as error:
-        message = str(error)
-        if error.argument in options:
-            message = options[error.argument] + message.removeprefix(error.argument)
-        for setting in error.settings:
-            argument, _, value = setting.partition("=")
-            words = [options[argument], value.strip("'")]
-            message = message.replace(setting, " ".join(word for word in words if word not in ("", "True")))
-        error.args = (message,)
+        error.args = (_with_options(error, options),)
         raise
+
+
+def _with_options(error: DimredError, options: Mapping[str, str]) -> str:
+    message = str(error)
+    if error.argument in options:
+        message = options[error.argument] + message.removeprefix(error.argument)
+    for setting in error.settings:
+        argument, _, value = setting.partition("=")
+        words = [options[argument], value.strip("'")]
+        message = message.replace(setting, " ".join(word for word in words if word not in ("", "True")))
+    return message
