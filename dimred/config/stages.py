@@ -218,8 +218,7 @@ class StageOneConfig(StageConfig):
     def _problems(self) -> Iterator[str]:
         """Yield a sentence about each pair of sections that do not go together."""
         schedule = self.schedule
-        snapshots = self.snapshots
-        end = self.schedule.last_epoch
+        end = schedule.last_epoch
         if end is not None and self.epochs > end:
             yield f"epochs is {self.epochs}, past schedule.total_epochs, {end}; raise that, or lower epochs"
         if end is not None and schedule.warmup_epochs >= end:
@@ -231,17 +230,21 @@ class StageOneConfig(StageConfig):
                 f"schedule.name is {schedule.name}, but optimizer.name is schedule_free, whose average takes the place "
                 "of a falling rate; set schedule.name to constant"
             )
-        has_series = snapshots.keep > 1 and snapshots.first_epoch <= self.epochs
-        if self.stop is not None and not has_series:
-            yield (
-                f"stop averages snapshots, but snapshots.keep is {snapshots.keep}, snapshots.first_epoch is "
-                f"{snapshots.first_epoch} and epochs is {self.epochs}; keep at least two and take the first by the "
-                "last epoch, or set stop to null"
-            )
+        if self.stop is not None:
+            yield from self._problems_of_stop()
         if self.loss is not None and self.mixing.is_on:
             yield (
                 f"mixing turns labels into probabilities for the built-in loss, but loss is {self.loss!r}; set "
                 "mixing.mixup and mixing.cutmix to null, or mix in your own data set"
+            )
+
+    def _problems_of_stop(self) -> Iterator[str]:
+        snapshots = self.snapshots
+        if snapshots.keep < 2 or snapshots.first_epoch > self.epochs:
+            yield (
+                f"stop averages snapshots, but snapshots.keep is {snapshots.keep}, snapshots.first_epoch is "
+                f"{snapshots.first_epoch} and epochs is {self.epochs}; keep at least two and take the first by the "
+                "last epoch, or set stop to null"
             )
 
 
@@ -376,18 +379,22 @@ class StageTwoConfig(StageConfig):
         Raises:
             ConfigError: ``epochs`` is a fraction, and ``stage_1_epochs`` is 0 or not known.
         """
-        if isinstance(self.epochs, int):
-            return self
-        if not stage_1_epochs:
-            unknown = "the name of WEIGHTS does not say how many stage 1 made"
-            none = "WEIGHTS are of epoch 0, before stage 1's first pass"
-            raise ConfigError(
-                f"epochs is {self.epochs!r} of all passes, but {unknown if stage_1_epochs is None else none}; name one "
-                "of stage 1's later full checkpoints, NAME-EPOCH_STEPS.ckpt, or set epochs to a number"
-            )
-        percent = ExactFraction(self.epochs.rstrip("%"))
-        epochs = max(1, math.ceil(percent / (100 - percent) * stage_1_epochs))
-        return self.model_copy(update={"epochs": epochs})
+        if isinstance(self.epochs, str):
+            return self.model_copy(update={"epochs": _epochs_of_fraction(self.epochs, stage_1_epochs)})
+        return self
+
+
+def _epochs_of_fraction(fraction: str, stage_1_epochs: int | None) -> int:
+    """Return stage 2's epochs, see ``StageTwoConfig.with_epochs_after``."""
+    if not stage_1_epochs:
+        unknown = "the name of WEIGHTS does not say how many stage 1 made"
+        none = "WEIGHTS are of epoch 0, before stage 1's first pass"
+        raise ConfigError(
+            f"epochs is {fraction!r} of all passes, but {unknown if stage_1_epochs is None else none}; name one "
+            "of stage 1's later full checkpoints, NAME-EPOCH_STEPS.ckpt, or set epochs to a number"
+        )
+    percent = ExactFraction(fraction.rstrip("%"))
+    return max(1, math.ceil(percent / (100 - percent) * stage_1_epochs))
 
 
 @cache
