@@ -169,19 +169,8 @@ def _check_whole(content: np.ndarray) -> np.ndarray:
 def _check_names(folder: Path, classes: Sequence[str]) -> None:
     """Check that MindSpore can take all names, and that no two classes have the same name in two Unicode forms."""
     for path in (folder, *(folder / name for name in classes)):
-        on_disk = os.fsencode(path)
-        if on_disk == str(path).encode(errors="surrogatepass"):
-            continue
-        try:
-            on_disk.decode()
-        except UnicodeDecodeError:
-            raise DataError(
-                f"DATA has the folder {str(path)!r}, whose name is not UTF-8, as MindSpore needs; rename it"
-            ) from None
-        raise DataError(
-            f"DATA has the folder {str(path)!r}, whose name is UTF-8, but in this locale Python reads names as "
-            f"{sys.getfilesystemencoding()}; set LC_ALL=C.UTF-8, or PYTHONUTF8=1"
-        )
+        if os.fsencode(path) != str(path).encode(errors="surrogatepass"):
+            raise _error_of_name(path)
     names: dict[str, str] = {}
     for name in classes:
         other = names.setdefault(unicodedata.normalize("NFC", name), name)
@@ -190,6 +179,18 @@ def _check_names(folder: Path, classes: Sequence[str]) -> None:
                 f"{str(folder)!r} has a class {name!r} in two Unicode forms, {other!a} and {name!a}; move "
                 "the images of one into the other"
             )
+
+
+def _error_of_name(path: Path) -> DataError:
+    """Return the error for a folder whose name on the disk is not what Python reads, in UTF-8."""
+    try:
+        os.fsencode(path).decode()
+    except UnicodeDecodeError:
+        return DataError(f"DATA has the folder {str(path)!r}, whose name is not UTF-8, as MindSpore needs; rename it")
+    return DataError(
+        f"DATA has the folder {str(path)!r}, whose name is UTF-8, but in this locale Python reads names as "
+        f"{sys.getfilesystemencoding()}; set LC_ALL=C.UTF-8, or PYTHONUTF8=1"
+    )
 
 
 def split_folder(root: Path, split: str) -> Path:
