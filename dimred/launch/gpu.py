@@ -56,6 +56,9 @@ class NvidiaGpu(Device):
     def checks(self) -> Iterator[CheckResult]:
         return _checks(ask_driver())
 
+    def check(self, asked: str, otherwise: str) -> None:
+        refuse_wrong(self.checks(), asked, otherwise)
+
     def check_ranks(self, n_ranks: int, *, joins: bool) -> None:
         driver = ask_driver()
         count = 0 if driver is None else len(driver.gpus)
