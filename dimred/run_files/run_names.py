@@ -156,17 +156,20 @@ def own_config(run: Path) -> Path:
     return path
 
 
+_KINDS_OF_WEIGHTS = {
+    SNAPSHOTS: f", a snapshot (trainable weights alone; a full checkpoint is {FULL_CHECKPOINT}),",
+    STAGE_2_CHECKPOINTS: ", a network of stage 2,",
+    STATES: f", a state for --resume (a full checkpoint is {FULL_CHECKPOINT}),",
+}
+"""Folder -> what a message calls the checkpoints in it."""
+
+
 def named_weights(argument: str, path: Path) -> str:
     """Return what a message calls a checkpoint: argument, value, and the kind of file if its folder tells.
 
     An example is ``WEIGHTS 'a/b.ckpt', a network of stage 2,``.
     """
-    kinds = {
-        SNAPSHOTS: f", a snapshot (trainable weights alone; a full checkpoint is {FULL_CHECKPOINT}),",
-        STAGE_2_CHECKPOINTS: ", a network of stage 2,",
-        STATES: f", a state for --resume (a full checkpoint is {FULL_CHECKPOINT}),",
-    }
-    return f"{argument} {str(path)!r}{kinds.get(path.parent.name, '')}"
+    return f"{argument} {str(path)!r}{_KINDS_OF_WEIGHTS.get(path.parent.name, '')}"
 
 
 def snapshots_below(folder: Path, patterns: Sequence[str] = (f"{STAGE_1_CHECKPOINTS}/{SNAPSHOTS}",)) -> Path | None:
