@@ -79,8 +79,9 @@ def _check_size_of_val(n_samples: int) -> None:
 
 def dataset_of(config: DataConfig) -> Dataset:
     """Return the kind of data that a configuration names, without importing a user's function yet."""
-    own = OwnData(partial(load_factory, config.dataset, "data.dataset"))
-    return DATASETS.get(config.dataset, own)
+    if config.dataset in DATASETS:
+        return DATASETS[config.dataset]
+    return OwnData(partial(load_factory, config.dataset, "data.dataset"))
 
 
 def build_data(
