@@ -3,6 +3,7 @@
 import logging
 import platform
 import zlib
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -142,10 +143,7 @@ class SearchPlan(Plan[SearchConfig]):
 
     def check(self, task: Task[StageTwoConfig], parent: StageOneRun, pca_mat: Path | None) -> None:
         """Find the basis, or the snapshots to fit it on, and check that the memory suffices."""
-
-        def find() -> SubspaceBasis | CheckpointSeries:
-            return self._find_basis(task.network, parent, pca_mat)
-
+        find = partial(self._find_basis, task.network, parent, pca_mat)
         self.basis = task.problems.collect(lambda: task.ranks.run_on_rank_zero(find))
         task.problems.collect(lambda: check_search_memory(self.config, task.network, task.ranks))
 
@@ -175,9 +173,28 @@ class SearchPlan(Plan[SearchConfig]):
     def build(
         self, run: Run[StageTwoConfig], task: Task[StageTwoConfig], parent: StageOneRun, files: PointFiles
     ) -> Method:
-        """Fit the basis if there is none yet, share it with the ranks, and build the step."""
-        basis = fit_and_share(self.basis, self.section, task.network, run.folder, task.ranks)
+        """Fit the basis if there is none yet, share it with the ranks, and build the step.
+
+        Raises:
+            SeriesError: the snapshots are too few, or can't be read; the other ranks raise a DimredError.
+            BasisMismatchError: the basis does not fit the network on this rank; the other ranks raise a DimredError.
+            DimredError: a host lacks the basis's file, or has a different file under its path.
+        """
+        network = task.network
+        basis = task.ranks.run_on_rank_zero(lambda: self._fitted(network, run.folder))
+        basis = task.ranks.share(basis, partial(load_basis, network=network, verify=False))
         return SearchMethod(run, build_search_step(task, basis), basis)
+
+    def _fitted(self, network: nn.Cell, out: Path) -> SubspaceBasis | None:
+        """Return the basis, which is fitted and written into the run's folder if there is none yet."""
+        if not isinstance(self.basis, CheckpointSeries):
+            return self.basis
+        _log.debug("fitting the basis")
+        search = self.section
+        # A run that has begun already has its basis, so a basis found here was left by a start that was killed.
+        return fit_basis(
+            self.basis, search.n_components, out=out / BASIS, kind=search.basis, network=network, overwrite=True
+        )
 
 
 def check_search_memory(config: StageTwoConfig, network: nn.Cell, ranks: Ranks) -> None:
@@ -208,40 +225,6 @@ def search_memory(config: StageTwoConfig, network: nn.Cell, group_size: int) -> 
     """Return about how many bytes a rank keeps for a search: its share of the basis, and a step's vectors."""
     n_weights = sum(weight.size for weight in network.trainable_params())
     return 4 * (-(-config.search.n_components // group_size) + _VECTORS) * n_weights
-
-
-def fit_and_share(
-    basis: SubspaceBasis | CheckpointSeries | None, search: SearchConfig, network: nn.Cell, out: Path, ranks: Ranks
-) -> SubspaceBasis:
-    """Fit the basis if there is none yet, and return it on every rank.
-
-    Args:
-        basis: the basis, or the snapshots to fit it on, on rank 0; None elsewhere.
-        search: stage 2's section ``search``.
-        network: the network that the basis must fit.
-        out: the run's folder; a fitted basis is written there.
-        ranks: all of them call this.
-
-    Raises:
-        SeriesError: the snapshots are too few, or can't be read; the other ranks raise a DimredError.
-        BasisMismatchError: the basis does not fit the network on this rank; the other ranks raise a DimredError.
-        DimredError: a host lacks the basis's file, or has a different file under its path.
-    """
-
-    def fit() -> SubspaceBasis | None:
-        if not isinstance(basis, CheckpointSeries):
-            return basis
-        _log.debug("fitting the basis")
-        # A run that has begun already has its basis, so a basis found here was left by a start that was killed.
-        return fit_basis(
-            basis, search.n_components, out=out / BASIS, kind=search.basis, network=network, overwrite=True
-        )
-
-    def load(path: Path) -> SubspaceBasis:
-        return load_basis(path, network=network, verify=False)
-
-    basis_of_all: SubspaceBasis = ranks.share(ranks.run_on_rank_zero(fit), load)
-    return basis_of_all
 
 
 def build_search_step(task: Task[StageTwoConfig], basis: SubspaceBasis) -> SubspaceTrainStep:
