@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -90,52 +91,46 @@ class Objective:
         return Evaluation(loss, grad, square, telemetry.pop("grad_norm", math.sqrt(square)), telemetry)
 
 
+@dataclass(eq=False)
 class LineObjective:
     """The loss of one batch along a line of weights; see ``LineFunction``.
 
     phi'(t) = g_k(t)' d_k, with g_k(t) the unclipped subspace gradient at w + t d. (phi'(0) is the proposal's slope,
     computed from the clipped gradient; clipping makes it smaller but keeps its sign.)
 
-    Args:
+    Attributes:
         line: w + t d.
         proposal: the direction d_k in the subspace, and its slope at t = 0.
-        loss: phi(0).
+        first_loss: phi(0).
         reset: called before each pass, to restore the untrained parameters to their values in the first pass.
         objective: computes a batch's loss and gradient.
         inputs: the batch.
         project: g -> g_k.
-
-    Attributes:
         n_trials: step sizes at which the loss or the slope was computed.
         n_forward, n_backward: passes over the batch that these took.
     """
 
-    def __init__(
-        self,
-        line: Line,
-        proposal: Proposal,
-        loss: float,
-        reset: Callable[[], object],
-        objective: Objective,
-        inputs: Sequence[Tensor],
-        project: Callable[[Tensor], np.ndarray],
-    ):
-        self.is_scaled = proposal.is_scaled
-        self.n_trials = self.n_forward = self.n_backward = 0
-        self._line = line
-        self._direction = proposal.direction
-        self._reset = reset
-        self._objective = objective
-        self._inputs = inputs
-        self._project = project
-        self._losses = {0.0: loss}
-        self._slopes = {0.0: proposal.slope}
+    line: Line
+    proposal: Proposal
+    first_loss: float
+    reset: Callable[[], object]
+    objective: Objective
+    inputs: Sequence[Tensor]
+    project: Callable[[Tensor], np.ndarray]
+    n_trials: int = 0
+    n_forward: int = 0
+    n_backward: int = 0
+
+    def __post_init__(self) -> None:
+        self.is_scaled = self.proposal.is_scaled
+        self._losses = {0.0: self.first_loss}
+        self._slopes = {0.0: self.proposal.slope}
 
     def loss(self, step_size: float) -> float:
         """Return phi(t), with a forward pass unless it is known."""
         if step_size not in self._losses:
             self._go_to(step_size)
-            self._losses[step_size] = self._objective.loss(self._inputs)
+            self._losses[step_size] = self.objective.loss(self.inputs)
         return self._losses[step_size]
 
     def slope(self, step_size: float) -> float:
@@ -143,18 +138,18 @@ class LineObjective:
         if step_size not in self._slopes:
             self._go_to(step_size)
             self.n_backward += 1
-            loss, grad = self._objective.raw_gradient(self._inputs)
+            loss, grad = self.objective.raw_gradient(self.inputs)
             self._losses.setdefault(step_size, float(loss.asnumpy()))
-            self._slopes[step_size] = float(self._project(grad) @ self._direction)
+            self._slopes[step_size] = float(self.project(grad) @ self.proposal.direction)
         return self._slopes[step_size]
 
     def moves(self, step_size: float) -> bool:
         """Return whether w + t d differs from w."""
-        self._line.move_to(step_size)
-        return self._line.has_moved()
+        self.line.move_to(step_size)
+        return self.line.has_moved()
 
     def _go_to(self, step_size: float) -> None:
         self.n_trials += step_size not in self._losses
         self.n_forward += 1
-        self._line.move_to(step_size)
-        self._reset()
+        self.line.move_to(step_size)
+        self.reset()

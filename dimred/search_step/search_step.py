@@ -6,6 +6,7 @@ trial's loss.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import mindspore as ms
@@ -205,22 +206,12 @@ class SearchStep(TypedCell):
         self.loss_scale.observe(Tensor(all_finite))
         of_scale = [number.asnumpy().item() for number in (*scale, *self.loss_scale.overflows())]
         telemetry = here.telemetry | dict(zip(self.loss_scale.telemetry, of_scale, strict=True))
+        reset = partial(self._untrained_parameters.restore, before)
         if not all_finite:
-            self._untrained_parameters.restore(before)
-            self.memory = self.memory.after(accepted=False)
-            nothing = np.zeros(len(subspace_grad))
-            return SearchResult(
-                here.loss,
-                loss,
-                Outcome.NON_FINITE_GRADIENT,
-                nothing,
-                clock.laps,
-                n_forward=1,
-                n_backward=1,
-                telemetry=telemetry,
-            )
+            reset()
+            return self._skipped(here.loss, len(subspace_grad), clock.laps, telemetry)
         after = self._untrained_parameters.save()
-        self._check_repeats(loss, inputs, before)
+        self._check_repeats(loss, inputs, reset)
 
         proposal = self.direction.propose(self.memory.direction, subspace_grad)
         coordinates = [proposal.direction] if self._outside is None else [proposal.direction, subspace_grad]
@@ -228,25 +219,17 @@ class SearchStep(TypedCell):
         line = Line(self._weights, direction)
         clock.lap("direction")
 
-        along = LineObjective(
-            line,
-            proposal,
-            loss,
-            lambda: self._untrained_parameters.restore(before),
-            self.objective,
-            inputs,
-            self.subspace.project,
-        )
+        along = LineObjective(line, proposal, loss, reset, self.objective, inputs, self.subspace.project)
         try:
             line_result = self.line_search.search(along)
             clock.lap("trials")
             line.move_to(line_result.step_size)
             if line_result.accepted:
-                self._check_repeats(line_result.loss, inputs, before)
+                self._check_repeats(line_result.loss, inputs, reset)
                 self._repeats = True
         except BaseException:
             line.move_to(0.0)
-            self._untrained_parameters.restore(before)
+            reset()
             raise
 
         self._untrained_parameters.restore(after if line_result.accepted else before)
@@ -282,6 +265,22 @@ class SearchStep(TypedCell):
             telemetry=telemetry,
         )
 
+    def _skipped(
+        self, loss: Tensor, n_components: int, seconds: dict[str, float], telemetry: Mapping[str, float]
+    ) -> SearchResult:
+        """Return the result of a step that is skipped, because the loss or its gradient is not finite."""
+        self.memory = self.memory.after(accepted=False)
+        return SearchResult(
+            loss=loss,
+            loss_after=float(loss.asnumpy()),
+            outcome=Outcome.NON_FINITE_GRADIENT,
+            subspace_step=np.zeros(n_components),
+            seconds=seconds,
+            n_forward=1,
+            n_backward=1,
+            telemetry=telemetry,
+        )
+
     def _mask_drawer(self, network: nn.Cell, ranks: Ranks) -> Callable[[int], object]:
         """Return a function that draws a micro-batch's dropout masks, the same in every forward pass of a step."""
         if not make_replayable(network):
@@ -297,7 +296,7 @@ class SearchStep(TypedCell):
                 "try a larger batch, more trials (max_trials), a smaller sigma, or initial_scaling"
             )
 
-    def _check_repeats(self, loss: float, inputs: Sequence[Tensor], before: Sequence[Any]) -> None:
+    def _check_repeats(self, loss: float, inputs: Sequence[Tensor], reset: Callable[[], object]) -> None:
         """Check that the current weights give the batch the same loss again; otherwise trials would compare noise.
 
         Every step is checked until one is accepted, and that one also at its end: a head of zeros hides all noise
@@ -305,9 +304,9 @@ class SearchStep(TypedCell):
         """
         if self._repeats:
             return
-        self._untrained_parameters.restore(before)
+        reset()
         again = self.objective.loss(inputs)
-        self._untrained_parameters.restore(before)
+        reset()
         if not abs(again - loss) <= _ROUNDING * abs(loss):
             raise SearchError(
                 f"the network gave the loss {loss:.6g}, then {again:.6g} for the same batch and weights: its forward "
