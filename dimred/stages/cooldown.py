@@ -102,18 +102,15 @@ class Cooldown:
             from_arrays(parameters, self.parent.arrays, self.parent.title)
 
 
+@dataclass(eq=False)
 class CooldownMethod(Method):
     """The hooks of a cooldown that keeps its end.
 
-    Args:
-        run: the run.
-        step: the step.
+    Attributes:
         cooldown: the cooldown as it begins.
     """
 
-    def __init__(self, run: Run[StageTwoConfig], step: Step, cooldown: Cooldown) -> None:
-        super().__init__(run, step)
-        self.cooldown = cooldown
+    cooldown: Cooldown
 
     def describe(self, result: StageTwoResult) -> None:
         """Note which optimizer continues at which rate."""
@@ -205,12 +202,11 @@ class ChoosingCooldown(CooldownMethod):
         result.choices["kept"] = self._choice.result()
 
 
+@dataclass(eq=False)
 class CooldownPlan(Plan[CooldownConfig]):
     """The plan of a cooldown: which optimizer continues from WEIGHTS, at which rate."""
 
-    def __init__(self, config: StageTwoConfig, section: CooldownConfig) -> None:
-        super().__init__(config, section)
-        self.cooldown: Cooldown | None = None  # after ``check``
+    cooldown: Cooldown | None = None  # after ``check``
 
     def next_commands(self, one: StageOneConfig, weights: Path, run_folder: Path) -> NextCommands | None:
         """Return no further commands or arguments; None if the schedule has brought the rate to 0."""

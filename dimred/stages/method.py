@@ -1,6 +1,7 @@
 """The two base classes for a stage 2 method: the plan, made first, and the hooks that the stage calls."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
@@ -50,19 +51,19 @@ class State(NamedTuple):
     values: Mapping[str, Any]
 
 
+@dataclass(eq=False)
 class Method:
     """The hooks of a stage 2, in the order in which ``StageTwo`` calls them, on all ranks.
 
     By default they do what ordinary training needs: they record each epoch, and keep the network at the end.
 
-    Args:
+    Attributes:
         run: the run.
         step: the step that the stage takes on each batch.
     """
 
-    def __init__(self, run: Run[StageTwoConfig], step: Step) -> None:
-        self.run = run
-        self.step = step
+    run: Run[StageTwoConfig]
+    step: Step
 
     def pins(self) -> dict[str, Pin]:
         """Return what the run depends on outside its folder, in addition to DATA, WEIGHTS and the devices."""
@@ -119,20 +120,19 @@ class Method:
         """Put the network to keep in place, and complete the result."""
 
 
+@dataclass(eq=False)
 class Plan(Generic[Section]):
     """What a stage 2 method decides and checks before anything is built; ``build`` makes the method.
 
-    Args:
+    Attributes:
         config: stage 2's configuration.
         section: the method's section of it.
     """
 
+    config: StageTwoConfig
+    section: Section
     vectors_in_state: ClassVar[int] = 2
     """How many vectors as long as the weights a saved state holds beside the network; AdamW keeps two moments."""
-
-    def __init__(self, config: StageTwoConfig, section: Section) -> None:
-        self.config = config
-        self.section = section
 
     def next_commands(self, one: StageOneConfig, weights: Path, run_folder: Path) -> NextCommands | None:
         """Return the commands that follow stage 1; None if it has left nothing for the method to continue from.

@@ -3,6 +3,7 @@
 import logging
 import platform
 import zlib
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -35,7 +36,7 @@ from dimred.stages.subspace_train_step import SubspaceTrainStep
 from dimred.subspace.basis import SubspaceBasis, load_basis
 from dimred.subspace.fit import fit_basis
 from dimred.subspace.spectrum import check_enough
-from dimred.train_step.protocol import Result, Step
+from dimred.train_step.protocol import Result
 from dimred.train_step.schedule import make_rates
 
 _log = logging.getLogger(__name__)
@@ -43,19 +44,16 @@ _log = logging.getLogger(__name__)
 _VECTORS = 8  # number that a step holds, each as long as the weights
 
 
+@dataclass(eq=False)
 class SearchMethod(Method):
     """The hooks of a search: they record each step.
 
-    Args:
-        run: the run.
-        step: the step.
+    Attributes:
         basis: the basis to search in.
     """
 
-    def __init__(self, run: Run[StageTwoConfig], step: Step, basis: SubspaceBasis) -> None:
-        super().__init__(run, step)
-        self.basis = basis
-        self._records: list[dict[str, Any]] = []  # of the steps of this epoch
+    basis: SubspaceBasis
+    _records: list[dict[str, Any]] = field(default_factory=list, init=False)  # of the steps of this epoch
 
     def pins(self) -> dict[str, Pin]:
         """Return the basis's pin; it has no path if the basis was fitted for this run, into its folder."""
@@ -99,15 +97,16 @@ class SearchMethod(Method):
         result.basis = self.basis.in_short(self.run.settings.search.n_components)
 
 
+@dataclass(eq=False)
 class SearchPlan(Plan[SearchConfig]):
-    """The plan of a search: its basis is given, or fitted on stage 1's snapshots."""
+    """The plan of a search: its basis is given, or fitted on stage 1's snapshots.
+
+    Attributes:
+        basis: the basis, or the snapshots to fit it on; on rank 0 after ``check``, None elsewhere.
+    """
 
     vectors_in_state: ClassVar[int] = 1
-
-    def __init__(self, config: StageTwoConfig, section: SearchConfig) -> None:
-        super().__init__(config, section)
-        # The basis, or the snapshots to fit it on; on rank 0 after ``check``, None elsewhere.
-        self.basis: SubspaceBasis | CheckpointSeries | None = None
+    basis: SubspaceBasis | CheckpointSeries | None = None
 
     def next_commands(self, one: StageOneConfig, weights: Path, run_folder: Path) -> NextCommands | None:
         """Return a PCA command and its file as argument; None if there are too few snapshots.
