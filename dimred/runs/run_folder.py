@@ -61,15 +61,13 @@ _PACKAGES = ("mindspore", "numpy", "scikit-learn", "h5py")
 
 def write_versions(folder: Path) -> None:
     """Write ``versions.json``: the package, Python and operating system versions, and the number of processors."""
-    versions = (
-        {"dimred": __version__}
-        | {name: _version(name) for name in _PACKAGES}
-        | {
-            "python": platform.python_version(),
-            "system": f"{platform.system()} {platform.release()} {platform.machine()}",
-            "processors": str(os.cpu_count()),
-        }
-    )
+    versions = {
+        "dimred": __version__,
+        **{name: _version(name) for name in _PACKAGES},
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "processors": str(os.cpu_count()),
+    }
     atomic_write(folder / VERSIONS, json.dumps(versions, indent=2) + "\n")
 
 
