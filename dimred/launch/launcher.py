@@ -224,10 +224,13 @@ class _Watch:
         if status == 0 or self._stopped_by is not None or self._failure is not None or rank in self._refusals:
             return
         self._failure_deadline = time.monotonic() + _SECONDS_AFTER_A_FAILURE
+        self._failure = self._failure_of(rank, status)
+
+    def _failure_of(self, rank: int, status: int) -> RankFailedError:
         others = "; the other ranks were ended" if self._job.devices > 1 else ""
         others += self._elsewhere()
         go_on = "" if status in _OWN_WORDS else f" {_GO_ON}"
-        self._failure = RankFailedError(
+        return RankFailedError(
             f"rank {rank} of {self._job.devices} {_how(status)}{others}.{go_on} {self._end_of_log(rank)}",
             status if status > 0 else 128 - status,
         )
