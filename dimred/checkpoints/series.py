@@ -51,6 +51,7 @@ def check_series_options(keep: Any, prefix: Any, format: Any) -> None:
     check_choice("format", format, [suffix[1:] for suffix in SUFFIXES])
 
 
+@dataclass(eq=False, repr=False)
 class CheckpointSeries:
     """The snapshots of a network's trainable weights in a folder, ordered by step.
 
@@ -62,10 +63,9 @@ class CheckpointSeries:
         entries: the snapshots, oldest first.
     """
 
-    def __init__(self, directory: Path, layout: WeightLayout | None, entries: tuple[SnapshotEntry, ...]) -> None:
-        self.directory = directory
-        self.layout = layout
-        self.entries = entries
+    directory: Path
+    layout: WeightLayout | None
+    entries: tuple[SnapshotEntry, ...]
 
     @classmethod
     def open(cls, directory: str | os.PathLike[str], *, argument: str = "directory") -> "CheckpointSeries":
