@@ -17,6 +17,11 @@ from dimred.subspace.metadata import Source, metadata_path, read_metadata
 
 _log = logging.getLogger(__name__)
 
+_REMEDY = (
+    "Use the basis of this network's own snapshots: dimred pca --ckpt-dir DIR. If only the order differs, as in "
+    "MindSpore's .safetensors files, add --names-from with a .ckpt file of the network."
+)
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SubspaceBasis:
@@ -127,16 +132,12 @@ class SubspaceBasis:
         """
         check_type("layout", layout, WeightLayout, "a dimred.WeightLayout")
         where = self.path or "The basis"
-        remedy = (
-            "Use the basis of this network's own snapshots: dimred pca --ckpt-dir DIR. If only the order differs, as "
-            "in MindSpore's .safetensors files, add --names-from with a .ckpt file of the network."
-        )
         if self.layout is not None and self.layout != layout:
             difference = self.layout.first_difference(layout)
-            raise BasisMismatchError(f"{where} (here) was made for another network (there): {difference}. {remedy}")
+            raise BasisMismatchError(f"{where} (here) was made for another network (there): {difference}. {_REMEDY}")
         if self.n_weights != layout.size:
             raise BasisMismatchError(
-                f"{where} has {self.n_weights:,} columns; the network has {layout.size:,} trainable weights. {remedy}"
+                f"{where} has {self.n_weights:,} columns; the network has {layout.size:,} trainable weights. {_REMEDY}"
             )
         if self.path is None and self.digest is None:
             check_orthonormal(self.components, where)
