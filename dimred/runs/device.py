@@ -4,6 +4,7 @@ import gc
 import logging
 import os
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Literal
 
 os.environ.setdefault("GLOG_v", "3")  # errors only; MindSpore reads it when it loads
@@ -31,6 +32,7 @@ _HAS_EFFECT_ON: dict[str, tuple[Target, ...]] = {
     "deterministic": ("Ascend", "GPU"),
     "all_reduce_split": ("Ascend",),
 }
+_DEFAULTS = StageConfig()
 
 
 def set_up(
@@ -125,13 +127,7 @@ def set_precision(settings: StageConfig) -> None:
         allowed = False if settings.needs_exact_float32 else getattr(precision, _SHORT_TYPES[target])
         if allowed is not None:
             _allow_short_type(target, allowed)
-    is_set = {
-        "precision.jit_level": precision.jit_level is not None,
-        "precision.hf32": precision.hf32 is not None,
-        "precision.tf32": precision.tf32,
-        "deterministic": settings.deterministic,
-        "all_reduce_split": bool(settings.all_reduce_split),
-    }
+    is_set = {key: attrgetter(key)(settings) != attrgetter(key)(_DEFAULTS) for key in _HAS_EFFECT_ON}
     keys = [key for key, devices in _HAS_EFFECT_ON.items() if is_set[key] and target not in devices]
     if keys:
         _log.info(f"without effect on {target}: {', '.join(keys)}")
