@@ -41,19 +41,14 @@ def make_operations(
         flip: whether ``pad_crop`` also flips half of the images, left to right.
     """
     to_network = [vision.Normalize(list(mean), list(std)), vision.HWC2CHW()]
-    plain = [*to_pixels, *to_network]
     half_flipped = vision.RandomHorizontalFlip(0.5)
-    training = {
-        "random_resized_crop": [crop_and_resize, half_flipped, *to_network],
-        "pad_crop": [
-            *to_pixels,
-            vision.RandomCrop(image_size, [pad] * 4),
-            *([half_flipped] if flip else []),
-            *to_network,
-        ],
-        "none": plain,
+    pad_crop = [*to_pixels, vision.RandomCrop(image_size, [pad] * 4)]
+    augmented = {
+        "random_resized_crop": [crop_and_resize, half_flipped],
+        "pad_crop": [*pad_crop, half_flipped] if flip else pad_crop,
+        "none": to_pixels,
     }
-    return ImageOperations(training[augmentation], plain)
+    return ImageOperations([*augmented[augmentation], *to_network], [*to_pixels, *to_network])
 
 
 class ImageBatches(Batches):
