@@ -44,7 +44,11 @@ def boot_id() -> str | None:
     """Return an identifier of this start of the machine, the same in all its containers; None if it has none."""
     with contextlib.suppress(OSError):
         return _short(_BOOT_ID.read_bytes())
-    with contextlib.suppress(AttributeError):  # not macOS either
+    return _boot_id_of_macos()
+
+
+def _boot_id_of_macos() -> str | None:
+    with contextlib.suppress(AttributeError):  # another system lacks the function
         text = ctypes.create_string_buffer(64)
         size = ctypes.c_size_t(64)
         if ctypes.CDLL(None).sysctlbyname(_BOOT_ID_OF_MACOS, text, ctypes.byref(size), None, ctypes.c_size_t(0)) == 0:
@@ -106,6 +110,20 @@ def anonymous_file() -> IO[bytes]:
     return tempfile.TemporaryFile()
 
 
+_FULL_FLUSH = getattr(fcntl, "F_FULLFSYNC", None)  # of macOS, where fsync does not reach the disk
+
+
+def _flush_fully(descriptor: int, command: int) -> bool:
+    """Flush an open file or folder by this command of ``fcntl``; return False if its file system lacks the command."""
+    try:
+        fcntl.fcntl(descriptor, command)
+    except OSError as error:
+        if error.errno not in {errno.ENOTTY, *WITHOUT_SUPPORT}:
+            raise
+        return False
+    return True
+
+
 def flush(descriptor: int, *, is_growing: bool = False) -> None:
     """Flush an open file or folder to the disk itself, past the disk's own memory.
 
@@ -117,15 +135,8 @@ def flush(descriptor: int, *, is_growing: bool = False) -> None:
     Raises:
         OSError: the disk fails or is full, or its file system can't flush; that is an error of ``WITHOUT_SUPPORT``.
     """
-    full_flush = getattr(fcntl, "F_FULLFSYNC", None)  # of macOS, where fsync does not reach the disk
-    if full_flush is not None:
-        try:
-            fcntl.fcntl(descriptor, full_flush)
-        except OSError as error:
-            if error.errno not in {errno.ENOTTY, *WITHOUT_SUPPORT}:
-                raise
-        else:
-            return
+    if _FULL_FLUSH is not None and _flush_fully(descriptor, _FULL_FLUSH):
+        return
     if is_growing and hasattr(os, "fdatasync"):
         os.fdatasync(descriptor)
     else:
