@@ -53,15 +53,15 @@ class PointFiles:
         def write() -> None:
             make_folder(self.folder)
             retry(lambda: write_checkpoint(self.path(point), arrays))
-            if isinstance(point, int):
-                self._remove_before(point)
+            if isinstance(point, int) and self._keep is not None:
+                self._remove_until(point - self._keep)
 
         self._ranks.run_on_rank_zero(write)
 
-    def _remove_before(self, newest: int) -> None:
-        """Remove all epochs' checkpoints except the ``keep`` newest and the held ones."""
+    def _remove_until(self, last: int) -> None:
+        """Remove the checkpoints of the epochs up to ``last`` except the held ones."""
         for epoch, path in full_checkpoints(self.folder).items():
-            if self._keep is not None and epoch <= newest - self._keep and path.name not in self._held:
+            if epoch <= last and path.name not in self._held:
                 with suppress(OSError):  # training matters more, and the next epoch tries again
                     path.unlink(missing_ok=True)
 

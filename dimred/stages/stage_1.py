@@ -96,7 +96,8 @@ class StageOne:
         if stop is not None and self.has_ended:
             on = "to train on, repeat the command with --resume --set stop=null"
             _log.info(f"stage 1 ends after epoch {run.finished_epochs}: {stop.reason}; {on}")
-        run.figures.log_ema()
+        if self.step.ema is not None:
+            run.figures.log_ema()
         is_averaged = has_averaged_point(self.step.optimizer)
         network = self._save_averaged() if is_averaged else self._last_checkpoint
         run.figures.log_end(network, is_averaged and run.figures.reestimates, run.is_kept)

@@ -92,17 +92,21 @@ class StageTwo(Observer):
 
     def _train(self) -> None:
         """Train the remaining epochs; end early if the step says that there is nothing more to gain."""
+        loop = self.run.loop("stage 2", self.step, self._n_epochs, STAGE_2_EPOCHS_FROM)
+        try:
+            loop.run(self.run.progress, self)
+        except NothingToGainError as stop:
+            self._end_early(str(stop))
+
+    def _end_early(self, why: str) -> None:
         run = self.run
         progress = self.run.progress
-        try:
-            run.loop("stage 2", self.step, self._n_epochs, STAGE_2_EPOCHS_FROM).run(progress, self)
-        except NothingToGainError as stop:
-            self.result.stopped = str(stop)
-            self.result.epochs = run.n_steps / run.task.steps_per_epoch
-            _log.info(f"the {run.settings.method_name} stops in epoch {progress.epoch}: {stop}")
-            if progress.done:  # the steps since the last epoch count as an epoch
-                run.arrays_of(self.step)
-                self.after_epoch(progress)
+        self.result.stopped = why
+        self.result.epochs = run.n_steps / run.task.steps_per_epoch
+        _log.info(f"the {run.settings.method_name} stops in epoch {progress.epoch}: {why}")
+        if progress.done:  # the steps since the last epoch count as an epoch
+            run.arrays_of(self.step)
+            self.after_epoch(progress)
 
     def reads_after(self, done: int) -> bool:
         """Return whether the method reads step ``done`` before the next one starts."""
