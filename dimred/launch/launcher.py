@@ -184,7 +184,8 @@ class _Watch:
                 status = rank.status(wait_seconds=1.0)  # it is about to end
             if status is not None:
                 self._ended(number, status)
-        self._pass_signals_on()
+        if self._signals:
+            self._pass_signals_on()
         self._logs[self._first].show()
         self._failure = self._failure or self._look_for_a_failure()
 
@@ -250,7 +251,7 @@ class _Watch:
         """Make the ranks save at the first stop signal; end them at the second."""
         if len(self._signals) > 1:
             self._stop_deadline = 0.0
-        if not self._signals or self._stopped_by is not None or self._failure is not None:
+        if self._stopped_by is not None or self._failure is not None:
             return
         self._stopped_by = self._signals[0]
         self._stop_deadline = min(self._stop_deadline, time.monotonic() + _SECONDS_TO_SAVE)
