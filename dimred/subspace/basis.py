@@ -155,14 +155,17 @@ def check_out(path: Path, *, overwrite: bool) -> None:
         raise ConfigError(
             f"out is {str(path)!r}, but there is no folder {str(path.parent)!r}; make it first.", argument="out"
         )
-    beside = metadata_path(path)
-    there = next((file for file in (path, beside) if file.exists()), None)
-    if there is None or overwrite:
-        return
-    if there == beside:
+    there = next((file for file in (path, metadata_path(path)) if file.exists()), None)
+    if there is not None and not overwrite:
+        _check_replaced(path, there)
+
+
+def _check_replaced(path: Path, there: Path) -> None:
+    """Raise ConfigError unless what is ``there`` is metadata without rows, which a killed run left."""
+    if there != path:
         with suppress(BasisMismatchError):
-            read_metadata(beside)
-            return  # metadata of a basis, which a killed run left without rows
+            read_metadata(there)
+            return
     raise ConfigError(
         f"out is {str(path)!r}, but {str(there)!r} exists already; give another name, or overwrite=True to replace it",
         argument="out",
