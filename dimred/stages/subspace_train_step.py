@@ -63,14 +63,7 @@ class SubspaceTrainStep(SearchStep):
             )
         of_step = {name: options.pop(name) for name in _OF_STEP if name in options}
         search = SearchOptions.checked(options, exact=True, other_keys=_OF_STEP)
-        if isinstance(basis, str | os.PathLike):
-            basis = load_basis(basis, network=network)
-        if not isinstance(basis, SubspaceBasis):
-            raise ConfigError(
-                f"basis is {type(basis).__name__}; give the result of dimred.fit_basis or load_basis, or its path",
-                argument="basis",
-            )
-        basis.check(WeightLayout.from_network(network))
+        basis = _fitting_basis(basis, network)
         k = basis.n_components
         n_components = search.n_components
         if n_components is not None and n_components > k:
@@ -82,6 +75,19 @@ class SubspaceTrainStep(SearchStep):
         outside: MoveOutside | None = ResidualMomentum(search.gamma, search.alpha) if search.alpha > 0 else None
         of_step["max_rejected_steps"] = search.max_rejected_steps
         super().__init__(network, rows, direction, line_search, outside, **of_step)
+
+
+def _fitting_basis(basis: SubspaceBasis | str | os.PathLike[str], network: nn.Cell) -> SubspaceBasis:
+    """Load the basis if a path is given, and check that it fits the network."""
+    if isinstance(basis, str | os.PathLike):
+        return load_basis(basis, network=network)
+    if not isinstance(basis, SubspaceBasis):
+        raise ConfigError(
+            f"basis is {type(basis).__name__}; give the result of dimred.fit_basis or load_basis, or its path",
+            argument="basis",
+        )
+    basis.check(WeightLayout.from_network(network))
+    return basis
 
 
 def build_rule(options: SearchOptions, n_components: int) -> tuple[Direction, LineSearch]:
