@@ -31,15 +31,16 @@ def run_verdict(run: StageTwoRecord, split: str) -> list[str]:
     others = {f"{start_in_words(run)} (": main.at(START)}
     if AVERAGE in main.by_point:
         others[f"{in_words(AVERAGE)} ({result.choices[AVERAGE].name}, "] = main.at(AVERAGE)
+    has_gains = metric.is_fraction and None not in (ours, *others.values())
     gains = [
-        f"{gain_text(ours - other) if metric.is_fraction else 'against'} {what}{metric.text(other)})"
+        f"{gain_text(ours - other) if has_gains else 'against'} {what}{metric.text(other)})"
         for what, other in others.items()
     ]
     name = "" if metric.is_fraction else f"{metric.name} "
     of_stage_1 = f" after the {run.stage_1_epochs} of stage 1" if run.stage_1_epochs else ""
     statements = [
         f"Use {run.final_weights}: {name}{metric.text(ours)} on {split}{statistics}.",
-        f"{'That is' if metric.is_fraction else 'It stands'} {' and '.join(gains)}.",
+        f"{'That is' if has_gains else 'It stands'} {' and '.join(gains)}.",
         f"Stage 2 cost {result.passes:.1f} passes{of_stage_1}, and {duration(result.seconds)}.",
     ]
     if result.kept in (START, AVERAGE):

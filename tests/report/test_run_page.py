@@ -15,6 +15,7 @@ from dimred.report.cooldown_report import CooldownReport
 from dimred.report.page import Page, details, figure, table
 from dimred.report.run_page import make_report_folder, write_report, write_stage_1_report
 from dimred.report.run_record import on_equal_terms, read_stage_1, read_stage_2
+from dimred.report.words import run_verdict
 from dimred.run_files.metric import ACCURACY, AS_TRAINED, TOP5
 from dimred.run_files.stage_two_result import MetricResult
 from tests.helpers.planted import write_series
@@ -55,6 +56,16 @@ def test_a_running_stage_1_may_be_in_the_middle_of_a_line_and_before_its_first_s
     assert "<b>50</b><span>epochs done</span>" in page.read_text()
     assert "<b>0</b><span>snapshots kept</span>" in page.read_text()
     assert "snapshots were taken" not in described(page)[0]
+
+
+@pytest.mark.parametrize("point", ["start", "final"])
+def test_an_accuracy_that_is_not_finite_has_no_gain(run: RunFiles, point: str) -> None:
+    record = read_stage_2(run.stage_2)
+    record.result.main.by_point[point] = {AS_TRAINED: None}  # as result.json has NaN
+    use, gains, _ = run_verdict(record, "test")
+    assert ("nan on test" in use) == (point == "final")
+    assert gains.startswith("It stands against stage 1 after epoch 50 (")
+    assert ("50 (nan)" in gains) == (point == "start")
 
 
 def test_snapshots_that_are_equal_have_no_spectrum(run: RunFiles, tmp_path: Path) -> None:
