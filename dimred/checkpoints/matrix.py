@@ -59,13 +59,12 @@ class WeightMatrix:
         self._skip_bad = skip_bad
         self._rows: list[_Row] = []
         rows: list[_Row] = []
-        no_snapshot = SeriesError(f"None of the {len(series)} snapshots in {series.directory} can be used.")
         for entry, path in zip(series.entries, series.paths, strict=True):
             with self._leaving_out(len(rows)):
                 # If no manifest has the digest of the weights, a file is compared with its own checksum, if it has one.
                 rows.append(_Row(entry, Checkpoint.open(path, verify=not entry.digest)))
         if not rows:
-            raise no_snapshot
+            raise _no_snapshot(series)
         misfits = [] if layout is None else [row.checkpoint.misfit(layout) for row in rows]
         if misfits and all(misfits):
             raise CheckpointError(
@@ -81,7 +80,7 @@ class WeightMatrix:
                 digest = row.entry.digest if layout == series.layout else ""
                 self._rows.append(replace(row, entry=replace(row.entry, digest=digest)))
         if not self._rows:
-            raise no_snapshot
+            raise _no_snapshot(series)
         self.layout = layout
 
     @contextmanager
@@ -197,3 +196,7 @@ def _layout_of_weights(checkpoints: Sequence[Checkpoint]) -> WeightLayout:
         first = ", ".join(map(repr, left_out[:2]))
         _log.info(f"{len(left_out)} entries of each snapshot are not weights and are left out, such as {first}")
     return layout
+
+
+def _no_snapshot(series: CheckpointSeries) -> SeriesError:
+    return SeriesError(f"None of the {len(series)} snapshots in {series.directory} can be used.")
