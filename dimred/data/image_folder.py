@@ -104,11 +104,7 @@ class ImageFolder(ImageBatches):
             DataError: an image has a different size, and would reach the network as it is.
         """
         if self.passed_over:
-            _log.warning(
-                f"{str(self.folder)!r}: {count_in_words(self.passed_over)} passed over; only images in the class "
-                f"folders themselves are read, and only {', '.join(IMAGE_SUFFIXES)}: convert or move them, if they "
-                "belong to the data"
-            )
+            self._warn_of_passed_over()
         if self._resize:
             return
         for width, height in self.sizes():
@@ -119,6 +115,13 @@ class ImageFolder(ImageBatches):
                     f"data.image_size is {self._image_size}: unless augmented, they would reach the network as they "
                     f"are; --set data.resize=true{remedy}"
                 )
+
+    def _warn_of_passed_over(self) -> None:
+        _log.warning(
+            f"{str(self.folder)!r}: {count_in_words(self.passed_over)} passed over; only images in the class "
+            f"folders themselves are read, and only {', '.join(IMAGE_SUFFIXES)}: convert or move them, if they "
+            "belong to the data"
+        )
 
     def digest(self) -> str:
         """Return a digest of every image's class, name and size in bytes, in hexadecimal."""
