@@ -1,6 +1,7 @@
 """Measure a network on the splits of its data: metric, loss, and BatchNorm statistics that belong to its weights."""
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -23,20 +24,20 @@ from dimred.vectors.parameters import from_arrays
 _CACHE_BYTES = 1 << 28  # the most memory that one cache of batches may take
 
 
+@dataclass(eq=False)
 class _BatchCache:
     """Batches that are the same each time; small ones are read once and kept in memory."""
 
-    def __init__(self, read: Callable[[], Iterator[tuple[Tensor, ...]]], at_batch: Callable[[], object]):
-        self._read = read
-        self._at_batch = at_batch
-        self._batches: list[tuple[Tensor, ...]] | None = None
+    read: Callable[[], Iterator[tuple[Tensor, ...]]]
+    at_batch: Callable[[], object]
+    _batches: list[tuple[Tensor, ...]] | None = field(default=None, init=False)
 
     def create_tuple_iterator(self, num_epochs: int = 1) -> Iterator[tuple[Tensor, ...]]:
         """Yield copies of the batches, as MindSpore datasets do."""
         batches = []
         n_bytes = 0
-        for batch in self._read() if self._batches is None else self._batches:
-            self._at_batch()
+        for batch in self.read() if self._batches is None else self._batches:
+            self.at_batch()
             yield copies(batch)
             n_bytes += sum(tensor.nbytes for tensor in batch)
             if n_bytes <= _CACHE_BYTES:

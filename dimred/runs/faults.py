@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from dimred.checkpoints.states import RunStates
 from dimred.errors import DataError, DimredError, DivergedError, FaultError, StoppedError
@@ -67,22 +68,19 @@ _WINDOW = 10  # losses judged together, because a dynamic loss scale begins with
 _EXPLOSION = 100.0  # times the size of the first loss, or times 1 if that is larger
 
 
+@dataclass(eq=False)
 class DivergenceDetector:
     """A detector that raises an error when training diverges, before it has cost days.
 
     It judges ten losses at a time. Training diverges if none of them is finite, or if each finite one exceeds
     100 max(1, |first loss of the run|). The losses are means over all ranks, so all ranks agree.
 
-    Args:
-        first_loss: the first finite loss, if the run is resumed; None for a new run.
-
     Attributes:
         first_loss: the run's first finite loss; None until there is one.
     """
 
-    def __init__(self, first_loss: float | None = None):
-        self.first_loss = first_loss
-        self._recent: list[float] = []
+    first_loss: float | None = None
+    _recent: list[float] = field(default_factory=list, init=False)
 
     def check(self, loss: float, step: int) -> None:
         """Check the loss of a step, the same on all ranks, together with those before it.

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from mindspore import Parameter
@@ -15,32 +16,34 @@ from dimred.train_step.protocol import Step, parameters_to_save
 from dimred.vectors.parameters import to_arrays
 
 
+@dataclass(eq=False)
 class PointFiles:
     """Stage 2's checkpoints, one for each point: ``start``, ``average``, an epoch's number, or ``final``.
 
     A file is named ``{prefix}-{point}.ckpt``, or ``{prefix}-{epoch}_{steps_per_epoch}.ckpt`` for an epoch.
 
-    Args:
+    Attributes:
         folder: folder of the checkpoints; made if missing.
         prefix, steps_per_epoch: parts of the files' names.
         keep: how many of the newest epochs stay, in addition to the held ones; None keeps all.
         ranks: all of them call ``save``; rank 0 writes.
     """
 
-    def __init__(self, folder: Path, prefix: str, steps_per_epoch: int, keep: int | None, ranks: Ranks) -> None:
-        self.folder = folder
-        self._keep = keep
-        self._held: set[str] = set()
-        self._prefix = prefix
-        self._steps_per_epoch = steps_per_epoch
-        self._ranks = ranks
-        if ranks.is_rank_zero and folder.is_dir():
-            remove_leftovers(folder, is_only_writer=True)
+    folder: Path
+    prefix: str
+    steps_per_epoch: int
+    keep: int | None
+    ranks: Ranks
+    _held: set[str] = field(default_factory=set, init=False)
+
+    def __post_init__(self) -> None:
+        if self.ranks.is_rank_zero and self.folder.is_dir():
+            remove_leftovers(self.folder, is_only_writer=True)
 
     def path(self, point: str | int) -> Path:
         """Return the path of a point's checkpoint."""
-        name = f"{point}_{self._steps_per_epoch}" if isinstance(point, int) else point
-        return self.folder / f"{self._prefix}-{name}.ckpt"
+        name = f"{point}_{self.steps_per_epoch}" if isinstance(point, int) else point
+        return self.folder / f"{self.prefix}-{name}.ckpt"
 
     def hold(self, path: Path) -> None:
         """Keep a checkpoint however old it gets, because its network may be chosen."""
@@ -53,10 +56,10 @@ class PointFiles:
         def write() -> None:
             make_folder(self.folder)
             retry(lambda: write_checkpoint(self.path(point), arrays))
-            if isinstance(point, int) and self._keep is not None:
-                self._remove_until(point - self._keep)
+            if isinstance(point, int) and self.keep is not None:
+                self._remove_until(point - self.keep)
 
-        self._ranks.run_on_rank_zero(write)
+        self.ranks.run_on_rank_zero(write)
 
     def _remove_until(self, last: int) -> None:
         """Remove the checkpoints of the epochs up to ``last`` except the held ones."""
