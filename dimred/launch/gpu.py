@@ -4,10 +4,10 @@ import logging
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from dimred.errors import ConfigError, MissingPackageError, number_of
-from dimred.launch.device import CheckResult, Device, Found, Target, refuse_wrong
+from dimred.launch.device import CheckResult, Device, Found, Target
 from dimred.launch.nvidia import (
     VISIBLE_DEVICES,
     CudaCode,
@@ -57,7 +57,7 @@ class NvidiaGpu(Device):
         return _checks(ask_driver())
 
     def check(self, asked: str, otherwise: str) -> None:
-        refuse_wrong(self.checks(), asked, otherwise)
+        _refuse_wrong(self.checks(), asked, otherwise)
 
     def check_ranks(self, n_ranks: int, *, joins: bool) -> None:
         driver = ask_driver()
@@ -74,9 +74,16 @@ class NvidiaGpu(Device):
     def make_ready(self, asked: str, otherwise: str) -> None:
         if "mindspore" not in sys.modules:  # otherwise the last line here may raise that it is too late
             driver = ask_driver()
-            refuse_wrong(_checks(driver), asked, otherwise)
+            _refuse_wrong(_checks(driver), asked, otherwise)
             _log_compilation(driver)
         load_cuda_backend()
+
+
+def _refuse_wrong(results: Iterable[CheckResult], asked: str, otherwise: str) -> None:
+    """Raise a ConfigError for the first result that says what is wrong; arguments as in ``Device.check``."""
+    for result in results:
+        if result.remedy:
+            raise ConfigError(f"{asked}, but {result.text}; {result.remedy}, or {otherwise}")
 
 
 def _checks(driver: Driver | None) -> Iterator[CheckResult]:
