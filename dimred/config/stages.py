@@ -298,8 +298,7 @@ class StageTwoConfig(StageConfig):
     @property
     def method_config(self) -> MethodConfig:
         """Return the section of the method."""
-        section: MethodConfig = getattr(self, self.method_name)
-        return section
+        return getattr(self, self.method_name)
 
     @property
     def uses_val(self) -> bool:

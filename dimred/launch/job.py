@@ -77,9 +77,8 @@ class Job:
     def environment(self) -> dict[str, str]:
         """Return the variables that every process of the job gets in addition to the launcher's environment."""
         outer = os.environ
-        path = f"{Path(sys.executable).parent}{os.pathsep}{outer.get('PATH', '')}"
         mine = {
-            "PATH": path,
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{outer.get('PATH', '')}",
             COMMAND: shlex.join(words_of_dimred()),
             "PYTHONUNBUFFERED": "1",
             "GLOG_v": outer.get("GLOG_v", "3"),

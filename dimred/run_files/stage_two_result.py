@@ -144,8 +144,7 @@ class StageTwoResult:
 
     def as_json(self) -> dict[str, Any]:
         """Return the result as plain JSON values, for ``from_json``; numbers that are not finite become None."""
-        values: dict[str, Any] = finite(asdict(self))
-        return values
+        return finite(asdict(self))
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:

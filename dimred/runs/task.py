@@ -57,8 +57,7 @@ class Task(Generic[Settings]):
     @property
     def input_shape(self) -> tuple[int, ...] | None:
         """Return the shape of a sample's input; None if only reading a sample would tell, or without ``images``."""
-        shapes = [part.input_shape for part in self.images.values()]
-        return shapes[0] if shapes else None
+        return next((part.input_shape for part in self.images.values()), None)
 
     @property
     def steps_per_epoch(self) -> int:

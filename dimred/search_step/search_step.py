@@ -159,8 +159,7 @@ class SearchStep(TypedCell):
     @property
     def ema(self) -> EMA | None:
         """Return the moving average of the network; None without one."""
-        average: EMA | None = average_of(self.parts)
-        return average
+        return average_of(self.parts)
 
     def state(self) -> dict[str, np.ndarray]:
         """Return every parameter except the learning rates, and the search's memory, by name."""

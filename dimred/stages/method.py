@@ -203,5 +203,4 @@ def plan_of(config: StageTwoConfig) -> Plan[Any]:
         make = load_factory(section.plan, f"the plan of method {config.method}")
     else:
         make = resolve_name(section.plan)
-    plan: Plan[Any] = make(config, section)
-    return plan
+    return make(config, section)

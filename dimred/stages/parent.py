@@ -68,8 +68,7 @@ class StageOneRun:
             CheckpointError, ConfigError: from ``open``, on rank 0; the other ranks raise a DimredError.
             DimredError: a rank can't read the file, or has a different one under that path.
         """
-        run: StageOneRun = ranks.share(ranks.run_on_rank_zero(lambda: cls.open(weights)), cls.open)
-        return run
+        return ranks.share(ranks.run_on_rank_zero(lambda: cls.open(weights)), cls.open)
 
     @property
     def n_updates(self) -> int | None:

@@ -148,8 +148,7 @@ class TrainStep(VisitedOnce, TypedCell):
     @property
     def ema(self) -> EMA | None:
         """Return the moving average of the network; None without one."""
-        average: EMA | None = average_of(self.parts)
-        return average
+        return average_of(self.parts)
 
     def state(self) -> dict[str, np.ndarray]:
         """Return every parameter except the learning rates, by name."""
