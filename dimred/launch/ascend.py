@@ -47,12 +47,10 @@ class Ascend(Device):
         yield _device()
         yield _cann()
 
-    def check(self, asked: str, otherwise: str) -> None:
+    def check(self, asked: str, otherwise: str, n_ranks: int = 1, *, joins: bool = False) -> None:
         device = _device()  # without CANN's variables, MindSpore itself says what it lacks
         if device.remedy:
             raise ConfigError(f"{asked}, but {device.text}; {device.remedy}, or {otherwise}")
-
-    def check_ranks(self, n_ranks: int, *, joins: bool) -> None:
         if joins and find_spec("hccl") is None:
             raise ConfigError(
                 f"--devices asks for several Ascend devices, but {sys.executable} has no module 'hccl', with which "

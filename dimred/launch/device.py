@@ -55,22 +55,17 @@ class Device:
         """Return how many devices per host a job takes by default."""
         return found.n_devices or _USUAL_DEVICES
 
-    def check(self, asked: str, otherwise: str) -> None:
-        """Check that this process can use the device; by default it can.
+    def check(self, asked: str, otherwise: str, n_ranks: int = 1, *, joins: bool = False) -> None:
+        """Check that ranks on this host can use the device; by default they can.
 
         Args:
             asked: how the user asked for it, such as "--device-target is GPU".
             otherwise: what to do without it.
+            n_ranks: number of ranks on this host.
+            joins: whether there are several ranks on all hosts together.
 
         Raises:
-            ConfigError: something that it needs is missing.
-        """
-
-    def check_ranks(self, n_ranks: int, *, joins: bool) -> None:
-        """Check that this host can run ``n_ranks`` ranks; ``joins`` says whether there are several on all hosts.
-
-        Raises:
-            ConfigError: there are too few devices, or what joins them is missing.
+            ConfigError: something that it needs is missing, there are too few devices, or what joins them is missing.
         """
 
     def rank_environment(self, number: int, *, is_alone: bool) -> dict[str, str]:

@@ -56,11 +56,9 @@ class NvidiaGpu(Device):
     def checks(self) -> Iterator[CheckResult]:
         return _checks(ask_driver())
 
-    def check(self, asked: str, otherwise: str) -> None:
-        _refuse_wrong(self.checks(), asked, otherwise)
-
-    def check_ranks(self, n_ranks: int, *, joins: bool) -> None:
+    def check(self, asked: str, otherwise: str, n_ranks: int = 1, *, joins: bool = False) -> None:
         driver = ask_driver()
+        _refuse_wrong(_checks(driver), asked, otherwise)
         count = 0 if driver is None else len(driver.gpus)
         if n_ranks > count:
             raise ConfigError(

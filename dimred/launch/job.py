@@ -136,9 +136,8 @@ class Job:
                 f"--devices is {self.devices}, but MindSpore for macOS can't join ranks; give --devices 1, or train on "
                 "Linux"
             )
-        device = DEVICES[self.device_target]
-        device.check(f"--device-target is {self.device_target}", _WITHOUT_DEVICE)
-        device.check_ranks(len(self.local_ranks), joins=self.joins_ranks)
+        asked = f"--device-target is {self.device_target}"
+        DEVICES[self.device_target].check(asked, _WITHOUT_DEVICE, len(self.local_ranks), joins=self.joins_ranks)
         if self.has_scheduler:
             _check_port(self.master_addr, self.master_port)
         for folder in map(self.folder, self.local_ranks):
