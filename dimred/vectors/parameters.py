@@ -58,13 +58,7 @@ def check_arrays(parameters: Iterable[Parameter], arrays: Mapping[str, np.ndarra
 def _misfit(parameter: Parameter, array: np.ndarray | None) -> str | None:
     """Say why a file's entry does not fit the parameter; None if it fits."""
     if array is None:
-        remedy = "it belongs to another network or is another kind of checkpoint"
-        if not parameter.requires_grad:
-            remedy += (
-                ", such as snapshots or their merge, which have the trained weights alone; dimred merge --rest takes "
-                "the others from a full checkpoint"
-            )
-        return f"no {parameter.name!r}; {remedy}"
+        return _absence(parameter)
     if tuple(array.shape) != tuple(parameter.shape):
         return f"{parameter.name!r} with the shape {tuple(array.shape)}, but the network has {tuple(parameter.shape)}"
     if parameter.dtype in FLOATS and array.dtype.kind in "biuc":
@@ -73,6 +67,16 @@ def _misfit(parameter: Parameter, array: np.ndarray | None) -> str | None:
             "floats, from before they were quantised"
         )
     return None
+
+
+def _absence(parameter: Parameter) -> str:
+    remedy = "it belongs to another network or is another kind of checkpoint"
+    if not parameter.requires_grad:
+        remedy += (
+            ", such as snapshots or their merge, which have the trained weights alone; dimred merge --rest takes "
+            "the others from a full checkpoint"
+        )
+    return f"no {parameter.name!r}; {remedy}"
 
 
 def first_not_finite(parameters: Iterable[Parameter]) -> str | None:
