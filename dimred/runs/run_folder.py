@@ -47,12 +47,17 @@ def check_run_folder(out: Path, *, resume: bool) -> None:
         return
     if not out.is_dir():
         raise ConfigError(f"--out is {str(out)!r}, which is not a folder; name another one")
-    if results_in(out) and not resume:
+    if results_in(out):
+        _check_results(out, resume=resume)
+
+
+def _check_results(out: Path, *, resume: bool) -> None:
+    if not resume:
         raise ConfigError(
             f"--out is {str(out)!r}, which holds earlier results; continue them with --resume, name another "
             "folder, or move them away"
         )
-    if results_in(out) and not any((out / name).exists() for name in _BEGINNINGS):
+    if not any((out / name).exists() for name in _BEGINNINGS):
         raise ConfigError(f"--out is {str(out)!r}, which holds something other than a run; name another folder")
 
 
