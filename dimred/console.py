@@ -241,8 +241,8 @@ def _status_after(error: Exception | SystemExit, tell_refusal: Callable[[str], b
         return _status_of_pipe(error.__context__, output)
     if isinstance(error, SystemExit):  # no command of ours raises it
         _log.error(
-            f"your own code called sys.exit({error.code!r}), perhaps in a script that is imported for its network; call "
-            "it only below: if __name__ == '__main__'"
+            f"your own code called sys.exit({error.code!r}), perhaps in a script that is imported for its network; "
+            "call it only below: if __name__ == '__main__'"
         )
         return 1
     return _status_of(error, tell_refusal)
