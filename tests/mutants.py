@@ -120,6 +120,7 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "recorders[0] -> recorders[-1]": "a network that is a BatchNorm has one",
         "layers[0] -> layers[-1]": "a network that is a BatchNorm has one",
     },
+    "train_step/mean_loss.py": {"numbers[0] -> numbers[-1]": "there is one number"},
     "train_step/weighted_loss.py": {
         "numbers[0] -> numbers[-1]": "there is one number",
         "self.n_items + 0.0 -> self.n_items - 0.0": _NEUTRAL,
@@ -134,6 +135,7 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "min(4, n_processors()) -> min(3, n_processors())": "the number of threads changes no sum",
         "terms[-1] -> terms[-0]": "the tensor is the same in all checkpoints",
         "checkpoints[0] -> checkpoints[-1]": "all checkpoints have the same shapes",
+        "range(0, tensor.n_bytes, BLOCK) -> range(-1, tensor.n_bytes, BLOCK)": "no byte before a tensor is read",
         "checkpoints[1:] -> checkpoints[0:]": "the first checkpoint equals itself",
         "coefficient == 1 -> coefficient == 0": "it saves the product with 1",
         "divisor != 1 -> divisor != 0": "it saves the division by 1",

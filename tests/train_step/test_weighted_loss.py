@@ -9,7 +9,7 @@ from mindspore import Tensor, nn
 
 from dimred.errors import ConfigError
 from dimred.train_step.mean_loss import MeanLoss
-from dimred.train_step.weighted_loss import WeightedLoss
+from dimred.train_step.weighted_loss import MeanOfBatches, WeightedLoss
 from tests.oracles.train_step import cross_entropy
 
 IGNORED = -100
@@ -116,6 +116,14 @@ def test_probabilities_count_once_for_all_classes(shape: tuple[int, ...], n_item
 def test_a_whole_batch_weighs_1(dtype: Any, pynative: None) -> None:
     assert values(MeanLoss(MEAN), X) == [5.5, 5.5, 1]
     assert values(MeanLoss(counted(3, dtype)), X) == [22, 22, 1]
+
+
+def test_the_mean_of_batches_divides_by_the_weight_and_passes_the_votes_on(pynative: None) -> None:
+    gradients, votes = (Tensor([1.0, 2.0]), Tensor([4.0])), (Tensor(5.0), Tensor(6.0))
+    loss, divided, passed = MeanOfBatches(None)(Tensor(3.0), gradients, Tensor(0.5), votes)
+    assert float(loss.asnumpy()) == 6
+    assert [each.asnumpy().tolist() for each in divided] == [[2, 4], [8]]
+    assert [float(each.asnumpy()) for each in passed] == [5, 6]
 
 
 NUMBER, COUNT = Tensor(1.0), Tensor(2, ms.int32)
