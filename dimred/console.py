@@ -226,26 +226,21 @@ def _status(command: Any, tell_refusal: Callable[[str], bool], output: _Output, 
         status = command(standalone_mode=False)
         if not to_stdout:
             sys.stdout.flush()  # log lines may be lost, but not the result that a command prints
-    except KeyboardInterrupt:  # raised before Typer, which returns the same status for it, has begun the command
+    except KeyboardInterrupt:  # ctrl-C before Typer has begun the command; Typer itself returns the same status
         return 128 + signal.SIGINT
-    except (Exception, SystemExit) as error:
-        return _status_after(error, tell_refusal, output)
-    return status if isinstance(status, int) else 0
-
-
-def _status_after(error: Exception | SystemExit, tell_refusal: Callable[[str], bool], output: _Output) -> int:
-    """Log the error that a command ended with, unless its reader has gone, and return the exit status."""
-    if isinstance(error, BrokenPipeError):
+    except BrokenPipeError as error:
         return _status_of_pipe(error, output)
-    if isinstance(error.__context__, BrokenPipeError) and isinstance(error, SystemExit):  # as Typer and Rich raise it
-        return _status_of_pipe(error.__context__, output)
-    if isinstance(error, SystemExit):  # no command of ours raises it
+    except SystemExit as end:  # no command of ours raises it
+        if isinstance(end.__context__, BrokenPipeError):  # Typer and Rich raise SystemExit in its place
+            return _status_of_pipe(end.__context__, output)
         _log.error(
-            f"your own code called sys.exit({error.code!r}), perhaps in a script that is imported for its network; "
+            f"your own code called sys.exit({end.code!r}), perhaps in a script that is imported for its network; "
             "call it only below: if __name__ == '__main__'"
         )
         return 1
-    return _status_of(error, tell_refusal)
+    except Exception as error:
+        return _status_of(error, tell_refusal)
+    return status if isinstance(status, int) else 0
 
 
 def _status_of_pipe(error: BrokenPipeError, output: _Output) -> int:

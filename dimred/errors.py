@@ -22,6 +22,7 @@ class DimredError(Exception):
     Args:
         message: what is wrong, and what to do. The middle of a message longer than ``LONGEST`` characters is left out,
             because it may quote a file.
+        remedy: what to do, where it is also shown apart from what is wrong; the message then ends with it.
         argument: the name of the argument that is wrong, if there is one; the message begins with it.
         settings: other arguments in the message, each as it is written there, such as ``overwrite=True``.
     """
@@ -29,7 +30,13 @@ class DimredError(Exception):
     LONGEST = 4_000
     exit_status = 2  # of a program whose input is wrong
 
-    def __init__(self, message: str = "", *, argument: str = "", settings: Sequence[str] = ()) -> None:
+    def __init__(
+        self, message: str = "", *, remedy: str = "", argument: str = "", settings: Sequence[str] = ()
+    ) -> None:
+        self.problem = message
+        self.remedy = remedy
+        if remedy:
+            message = f"{message}; {remedy}"
         if len(message) > self.LONGEST:
             half = self.LONGEST // 2
             message = f"{message[:half]} [... {len(message) - 2 * half:,} characters ...] {message[-half:]}"
@@ -127,8 +134,8 @@ class MissingPackageError(DimredError, ImportError):
 
     def __init__(self, package: str):
         super().__init__(
-            f"this needs the Python package {package}, which is not installed; install what training needs with "
-            f"python -m pip install '{DISTRIBUTION}[train]'"
+            f"this needs the Python package {package}, which is not installed",
+            remedy=f"install what training needs with python -m pip install '{DISTRIBUTION}[train]'",
         )
 
 

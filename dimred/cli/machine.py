@@ -119,10 +119,7 @@ def _versions() -> list[CheckResult]:
             continue
     results = [CheckResult("versions", ", ".join(f"{name} {version}" for name, version in versions.items()))]
     if "mindspore" not in versions:
-        return [
-            *results,
-            CheckResult("mindspore", "not installed", str(MissingPackageError("mindspore")).split("; ")[1]),
-        ]
+        return [*results, CheckResult("mindspore", "not installed", MissingPackageError("mindspore").remedy)]
     for name in ("mindspore", "numpy"):
         specifiers = _specifiers(name)
         if versions[name] not in specifiers:

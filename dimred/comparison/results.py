@@ -80,7 +80,7 @@ def metrics_in(summary: dict[str, Any]) -> list[Metric]:
 
 
 def rows_at(summary: dict[str, Any], at: int) -> list[Row]:
-    """Return a summary's rows, see ``collect``, in which stage 1 is treated as ended at epoch ``at``."""
+    """Return a summary's rows for a stage 1 that ends at epoch ``at``, see ``collect``."""
     return [row for row in summary["rows"] if row["at"] == at]
 
 

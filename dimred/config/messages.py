@@ -85,7 +85,7 @@ def lines_of_unknown(unknown: str, value: Any, keys: Sequence[str], new_keys: Ma
 
 
 def _similar_keys(unknown: str, keys: Sequence[str]) -> list[str]:
-    """Return the key of the same section that is most like an unknown one, or else the like keys of other sections."""
+    """Return the key of the same section that is most like an unknown one, or else similar keys of other sections."""
     section, _, last = unknown[:80].rpartition(".")
     places: dict[str, list[str]] = {}  # the last part of a key -> the sections that have it
     for key in keys:

@@ -135,7 +135,11 @@ class MixingConfig(Strict):
         return self.mixup is not None or self.cutmix is not None
 
 
-class PrecisionConfig(Strict):
+class PartConfig(Strict):
+    """The section of a part of the step, such as clipping; a comparison gives stage 1's parts to a cooldown."""
+
+
+class PrecisionConfig(PartConfig):
     """Mixed precision, see ``dimred.train_step.precision``."""
 
     level: Literal["O0", "O1", "O2", "O3"] = "O0"
@@ -169,7 +173,7 @@ class ProfileConfig(Strict):
     """Number of recorded steps; each takes megabytes of disk on a device."""
 
 
-class LossScaleConfig(Strict):
+class LossScaleConfig(PartConfig):
     """Loss scaling for mixed precision, see ``dimred.train_step.loss_scale``."""
 
     name: Literal["none", "static", "dynamic"] = "none"
@@ -199,14 +203,14 @@ class LossScaleConfig(Strict):
         return self
 
 
-class ClippingConfig(Strict):
+class ClippingConfig(PartConfig):
     """A bound on the gradient's norm, see ``dimred.train_step.clipping``."""
 
     norm: Positive | None = None
     """Largest global norm; longer gradients are scaled down to it. null for no bound."""
 
 
-class EmaConfig(Strict):
+class EmaConfig(PartConfig):
     """An average of weights and BatchNorm statistics, evaluated beside the raw ones, see ``dimred.train_step.ema``."""
 
     decay: Fraction | None = None

@@ -110,6 +110,6 @@ class SearchConfig(SearchOptions, MethodConfig):
 
     @property
     def fixed_keys(self) -> frozenset[str]:
-        """Return ``epochs`` if the rate of sgd falls to 0 by its end: with more epochs it would rise again."""
+        """Return ``epochs`` if the rate of sgd falls to 0 by the last one: with more epochs it would rise again."""
         falls_to_zero = self.rule == "sgd" and self.learning_rate_schedule == "linear"
         return frozenset({"epochs"}) if falls_to_zero else frozenset()

@@ -31,6 +31,7 @@ from dimred.config.parts import (
     MixingConfig,
     ModelConfig,
     OptimizerConfig,
+    PartConfig,
     PointConfig,
     PrecisionConfig,
     ProfileConfig,
@@ -40,8 +41,6 @@ from dimred.config.parts import (
 )
 from dimred.config.search import BOOST_OPTIONS, SearchConfig
 from dimred.errors import ConfigError
-
-PARTS_OF_STEP = ("accumulation", "precision", "loss_scale", "clipping", "ema")
 
 
 def lay_over(shared: Mapping[str, Any], section: Mapping[str, Any]) -> dict[str, Any]:
@@ -163,6 +162,11 @@ class StageConfig(Strict):
                 "data.sink needs batches of one shape, but accumulation can end with a smaller one; set only one"
             )
         return self
+
+
+_SECTIONS_OF_PARTS = (key for key, field in StageConfig.model_fields.items() if isinstance(field.default, PartConfig))
+PARTS_OF_STEP = ("accumulation", *_SECTIONS_OF_PARTS)
+"""Keys of what a step is made of beside its optimizer."""
 
 
 class StageOneConfig(StageConfig):

@@ -233,8 +233,8 @@ def check_classes(root: Path, classes: Mapping[str, Sequence[str]], n_classes: i
         if differences := sorted(set(classes[first]) ^ set(classes[split])):
             with_it, without = (first, split) if differences[0] in classes[first] else (split, first)
             raise DataError(
-                f"{with_it!r} in {str(root)!r} has a class {_in_code_points(differences[0])}, and {without!r} has "
-                f"none (classes that differ: {len(differences)}); give every split the same class folders"
+                f"{with_it!r} in {str(root)!r} has a class {_in_code_points(differences[0])}, and {without!r} does "
+                f"not (classes that differ: {len(differences)}); give every split the same class folders"
             )
     n_here = len(classes[first])
     if n_here > n_classes:

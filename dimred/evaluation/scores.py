@@ -179,7 +179,7 @@ def misfit(shape: tuple[int, ...], outputs: Any, labels: Tensor) -> str | None:
     parts = [*(outputs if isinstance(outputs, tuple | list) else [outputs]), labels]
     if math.prod(shape) > max(math.prod(part.shape) for part in parts):
         return (
-            f"the shape {shape}, more numbers than there are outputs or labels, because these have the shapes "
+            f"the shape {shape}, which is more numbers than there are outputs or labels: their shapes are "
             f"{' and '.join(str(tuple(part.shape)) for part in parts)}; give them the same shape"
         )
     return None

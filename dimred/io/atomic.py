@@ -334,35 +334,26 @@ def retry(action: Callable[[], _Result]) -> _Result:
     Raises:
         OSError: an error that will not pass, or the error of the last attempt.
     """
-    try:
-        return action()
-    except OSError as error:
-        return _try_again(action, error)
-
-
-def _try_again(action: Callable[[], _Result], error: OSError) -> _Result:
-    """Call an action that has just failed until it succeeds or fails for good; see ``retry``."""
     pauses = iter(WAITS_SECONDS)
     since_line = _SECONDS_BETWEEN_LINES
     while True:
-        is_full = error.errno in _FULL
-        pause = None
-        if is_full:
-            pause = SECONDS_UNTIL_ROOM
-        elif error.errno in _TRANSIENT:
-            pause = next(pauses, None)
-        if pause is None or (is_full and stop_waiting.is_set()):
-            raise error
-        if not is_full or since_line >= _SECONDS_BETWEEN_LINES:
-            then = "waiting until there is room" if is_full else f"trying again in {pause:.0f} s"
-            _log.warning(f"{describe_os_error(error)}; {then}")
-            since_line = 0.0
-        (stop_waiting.wait if is_full else time.sleep)(pause)
-        since_line += pause
         try:
             return action()
-        except OSError as next_error:
-            error = next_error
+        except OSError as error:
+            is_full = error.errno in _FULL
+            pause = None
+            if is_full:
+                pause = SECONDS_UNTIL_ROOM
+            elif error.errno in _TRANSIENT:
+                pause = next(pauses, None)
+            if pause is None or (is_full and stop_waiting.is_set()):
+                raise
+            if not is_full or since_line >= _SECONDS_BETWEEN_LINES:
+                then = "waiting until there is room" if is_full else f"trying again in {pause:.0f} s"
+                _log.warning(f"{describe_os_error(error)}; {then}")
+                since_line = 0.0
+        (stop_waiting.wait if is_full else time.sleep)(pause)
+        since_line += pause
 
 
 def describe_os_error(error: OSError) -> str:

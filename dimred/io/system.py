@@ -41,7 +41,7 @@ def peak_memory_bytes() -> int:
 
 
 def boot_id() -> str | None:
-    """Return an identifier of this start of the machine, the same in all its containers; None if it has none."""
+    """Return an identifier of this boot of the machine, the same in all its containers; None if it has none."""
     with contextlib.suppress(OSError):
         return _short(_BOOT_ID.read_bytes())
     return _boot_id_of_macos()

@@ -95,8 +95,7 @@ def _checks(driver: Driver | None) -> Iterator[CheckResult]:
     except MissingPackageError:  # MindSpore itself is missing
         return
     except ConfigError as error:
-        text, _, remedy = str(error).partition("; ")
-        yield CheckResult("backend", text, remedy)
+        yield CheckResult("backend", error.problem, error.remedy)
         return
     yield from _cuda()
     code = cuda_code(cuda_kernels())
@@ -129,8 +128,7 @@ def _cuda() -> Iterator[CheckResult]:
     try:
         libraries = cuda_libraries()
     except ConfigError as error:
-        text, _, remedy = str(error).partition("; ")
-        yield CheckResult("CUDA", text, remedy)
+        yield CheckResult("CUDA", error.problem, error.remedy)
         return
     for what, name in (("CUDA", "libcudart.so.11.0"), ("cuDNN", "libcudnn.so.8")):
         yield CheckResult(what, f"{library_version(name)}, in {libraries[name].parent}")

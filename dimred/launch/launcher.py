@@ -149,7 +149,7 @@ class _Watch:
         self._bar.start()
 
     def _end(self) -> None:
-        with suppress(OSError):  # of a terminal that is gone
+        with suppress(OSError):  # the terminal may be gone
             self._bar.stop()
         children = [*self._ranks.values(), *([] if self._scheduler is None else [self._scheduler])]
         for child in children:
@@ -197,7 +197,7 @@ class _Watch:
             case ["alive"]:
                 self._stalls.alive()
             case ["bar", *progress] if rank == self._first:
-                with suppress(OSError):  # of a terminal that is gone
+                with suppress(OSError):  # the terminal may be gone
                     self._bar.show(*progress)
             case ["refused", why]:
                 self._refusals[rank] = why

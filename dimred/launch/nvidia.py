@@ -144,7 +144,7 @@ def visible_device(number: int) -> str:
 
 
 def cuda_code(library: Path) -> CudaCode:
-    """Read from a library's first container which GPUs it has code for; all of MindSpore's hold the same kinds."""
+    """Read which GPUs a library has code for, from its first container: in MindSpore's libraries all are alike."""
     with open_regular(library) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         first = next(containers(data), Container(0, 0, []))
     kinds = {(entry.kind, entry.arch) for entry in first.entries}

@@ -76,7 +76,7 @@ def checkpoints_in(folder: Path, order: str, argument: str) -> list[Path]:
 
 
 def _checkpoints_or_pickles(folder: Path) -> list[Path]:
-    """List what is in a folder and has weights, sorted by name, without results of merges and converted pickles."""
+    """List a folder's files and folders with weights, by name, except merges' results and converted pickles."""
     found = []
     for path in sorted(folder.iterdir()):
         if path.name.startswith(".") or path.suffix == MERGE_FOLDER or has_record(path) or not _has_weights(path):
@@ -136,8 +136,8 @@ def _stems(paths: Iterable[Path]) -> list[str]:
 def distinct(paths: Iterable[Path]) -> list[Path]:
     """Leave out other names of a file or folder that is listed already, and log them: it would count twice.
 
-    A checkpoint is its name with its step, so a link with another step stays: a store of files keeps two
-    checkpoints with equal bytes once, and links to that.
+    A link whose name has another step counts as another checkpoint: a store of files keeps two checkpoints with equal
+    bytes once, and links to that file.
 
     Raises:
         CheckpointError: one of them does not exist, or can't be read.

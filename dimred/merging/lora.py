@@ -51,7 +51,7 @@ _SAME = (
     "trainable_token_indices",
     "alora_invocation_tokens",
 )
-_SETS = ("target_modules", "exclude_modules", "modules_to_save", "layers_to_transform")  # in which order means nothing
+_SETS = ("target_modules", "exclude_modules", "modules_to_save", "layers_to_transform")  # their order means nothing
 # With these, an adapter adds something other than s B A, or B and A mean something else than their shapes say.
 _NOT_A_PRODUCT = (
     "use_dora",

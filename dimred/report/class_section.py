@@ -67,7 +67,7 @@ def _picture(view: ClassView) -> Picture:
         "classes",
         plot_classes(view),
         f"Table of true and predicted classes. {words}",
-        f"How many samples of each class (rows) are taken for which class (columns). {words}",
+        f"How many samples of each class (rows) were predicted as which class (columns). {words}",
     )
 
 

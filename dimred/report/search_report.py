@@ -81,8 +81,8 @@ class SearchReport(MethodReport):
         movement = Picture(
             "movement",
             search_plots.plot_movement(steps),
-            f"Distances that the steps moved: {inside:.3g} in all inside the subspace, which led {away:.3g} away from "
-            f"the start, and {outside:.3g} outside it.",
+            f"The steps moved {inside:.3g} in total inside the subspace, and ended {away:.3g} away from the start; "
+            f"outside it they moved {outside:.3g}.",
             f"Distance that each step moved, and path so far. {words}",
         )
         coordinates = Picture(

@@ -162,7 +162,7 @@ class SearchStep(TypedCell):
         return average_of(self.parts)
 
     def state(self) -> dict[str, np.ndarray]:
-        """Return every parameter except the learning rates, and the search's memory, by name."""
+        """Return, by name, the search's memory and every parameter except the learning rates."""
         memory = {_SEARCH + name: value for name, value in memory_arrays(self.memory).items()}
         return to_arrays(parameters_to_save(self)) | memory
 

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -11,7 +10,6 @@ from mindspore import nn
 
 from dimred.checkpoints.states import RunState
 from dimred.config import MethodConfig, StageOneConfig, StageTwoConfig
-from dimred.config.base import is_own
 from dimred.errors import ConfigError
 from dimred.factories import load_factory
 from dimred.run_files.stage_two_result import StageTwoResult
@@ -199,8 +197,5 @@ def plan_of(config: StageTwoConfig) -> Plan[Any]:
         ConfigError: a user's own plan can't be imported.
     """
     section = config.method_config
-    if is_own(config.method):
-        make = load_factory(section.plan, f"the plan of method {config.method}")
-    else:
-        make = resolve_name(section.plan)
-    return make(config, section)
+    plan: Plan[Any] = load_factory(section.plan, f"the plan of method {config.method}")(config, section)
+    return plan

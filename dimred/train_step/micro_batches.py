@@ -81,7 +81,7 @@ class GroupGradient(VectorGradient):
                 statistics.put((1.0, before))
             loss = _plus(loss, batch_loss, fraction)
             vector = _plus(vector, batch_vector, fraction)
-            weight = _plus(weight, batch_weight, len(part[0]))  # whole numbers: n weights of 1 are exactly n
+            weight = _plus(weight, batch_weight, len(part[0]))  # counts, not fractions: n weights of 1 add up to n
         if statistics is not None:
             statistics.put((1.0, after))
         return loss, vector, weight / len(inputs[0])

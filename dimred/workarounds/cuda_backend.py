@@ -78,7 +78,8 @@ def cuda_backend() -> Path:
     if not backend.exists():
         raise ConfigError(
             f"MindSpore {importlib.metadata.version('mindspore')} has no backend for GPUs here ({_BACKEND} is missing "
-            "in its package); the package of Linux on x86-64 has one, so use --device-target CPU on this system"
+            "in its package)",
+            remedy="the package of Linux on x86-64 has one, so use --device-target CPU on this system",
         )
     return backend
 
@@ -101,13 +102,13 @@ def cuda_libraries() -> dict[str, Path]:
     missing = [name for name, paths in found.items() if not paths]
     if missing and CUDA_FOLDERS in os.environ:
         raise ConfigError(
-            f"{CUDA_FOLDERS} is {os.environ[CUDA_FOLDERS]!r}, where {', '.join(missing)} can't be found; name folders "
-            "with all of CUDA 11's libraries, or unset it"
+            f"{CUDA_FOLDERS} is {os.environ[CUDA_FOLDERS]!r}, where {', '.join(missing)} can't be found",
+            remedy="name folders with all of CUDA 11's libraries, or unset it",
         )
     if missing:
         wheels = dict.fromkeys(_WHEELS[name] for name in missing)
         lacking = "are not installed" if len(missing) == len(_WHEELS) else f"are not complete ({', '.join(wheels)})"
-        raise ConfigError(f"CUDA 11's libraries {lacking}; install them, 2.9 GB, with {INSTALL_CUDA}")
+        raise ConfigError(f"CUDA 11's libraries {lacking}", remedy=f"install them, 2.9 GB, with {INSTALL_CUDA}")
     return {name: paths[0] for name, paths in found.items()}
 
 

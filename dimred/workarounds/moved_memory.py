@@ -26,7 +26,9 @@ class KnownMemory:
         for parameter in self._parameters:
             if not parameter.is_contiguous():
                 parameter.set_data(Tensor(parameter.asnumpy().copy(), parameter.dtype))
-        self._get_addresses = [parameter.data_ptr for parameter in self._parameters]  # look-ups cost as much as a call
+        self._get_addresses = [
+            parameter.data_ptr for parameter in self._parameters
+        ]  # looking one up costs as much as calling it
         self._addresses = list[int]()
         self._note()
 

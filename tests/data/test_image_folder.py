@@ -242,7 +242,7 @@ def test_classes_that_do_not_fit_are_named(root):
     )
     with pytest.raises(DataError, match=said):
         check_classes(root, {"train": ["cat", "dog", "emu"]}, 2)
-    with pytest.raises(DataError, match=r"'train' in .* has a class 'cat', and 'val' has none .classes that differ: 2"):
+    with pytest.raises(DataError, match=r"'train' in .* has a class 'cat', and 'val' does not .classes that differ: 2"):
         check_classes(root, {"train": ["cat"], "val": ["dog"]}, 3)
 
 
@@ -252,7 +252,7 @@ def test_class_folders_that_look_alike_are_told_apart_by_their_code_points(tmp_p
     for name in (one, other):
         (tmp_path / "train" / name).mkdir(parents=True)
         Image.new("L", (8, 8)).save(tmp_path / "train" / name / "1.png")
-    said = r"has a class 'cafe\u0301' \('cafe\\u0301'\), and 'val' has none"
+    said = r"has a class 'cafe\u0301' \('cafe\\u0301'\), and 'val' does not"
     with pytest.raises(DataError, match=said):
         check_classes(tmp_path, {"train": [other], "val": [one]}, 1)
     said = r"in two Unicode forms, 'cafe\\u0301' and 'caf\\xe9'; move the images"

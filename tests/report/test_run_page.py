@@ -159,7 +159,10 @@ def test_the_page_says_what_to_use_why_at_which_cost_and_what_the_search_did(run
     assert "snapshots were taken in epochs 21 to 50" in described(path)[0]
     says = " ".join(described(path))
     assert "Gain of each step, 0.1 on average at first and 0.1 at the end; 2 of 2 steps were accepted, with 4" in says
-    assert "0.447 in all inside the subspace, which led 0.447 away from the start, and 0.002 outside it." in says
+    assert (
+        "The steps moved 0.447 in total inside the subspace, and ended 0.447 away from the start; outside it they"
+        in says
+    )
     assert "Movement along each of the 2 directions; the farthest is direction 2, 0.4." in says
     assert "Training loss over epochs: stage 1 from 2 to 0.04; stage 2 from 1 to 1." in says
 

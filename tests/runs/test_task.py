@@ -64,7 +64,7 @@ def test_a_loss_may_leave_labels_out() -> None:
         ({"metric": f"{HERE}:number"}, "which returned int; it must return a function or a cell"),
         ({"loss": f"{HERE}:NeverMean"}, "gives the shape (6, 2) with reduction='mean'; it must be one number, ()"),
         ({"loss": f"{HERE}:AlwaysMean"}, f"{MEASURED} gives a single number for a batch; it must give one for each"),
-        ({"metric": f"{HERE}:pairs"}, "gives the shape (6, 6), more numbers than there are outputs or labels"),
+        ({"metric": f"{HERE}:pairs"}, "gives the shape (6, 6), which is more numbers than there are outputs or labels"),
         ({"metric": f"{HERE}:broken_metric"}, f"metric is '{HERE}:broken_metric', which fails {MEASURED}: ValueError"),
         ({"metric": None}, "the labels are Float32 of the shape (6, 2), but only whole numbers can be counted as"),
     ],
