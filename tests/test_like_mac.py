@@ -1,7 +1,7 @@
 """The commands run where macOS's Python would lack a call that Linux has; see ``helpers/like_mac``.
 
-One process runs them all, one after the other, and starts the ranks and the metric. It can't be seen here how macOS
-itself behaves.
+One process runs them all, one after the other, and starts the ranks and the metric. They run in PyNative, because what
+a graph computes does not depend on the system, and compiling takes long. How macOS itself behaves can't be seen here.
 """
 
 import json
@@ -54,7 +54,9 @@ print(json.dumps(done))
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("like_mac")
-    (folder / "both.yaml").write_text(yaml.safe_dump(TASK | {"stage_1": STAGE_1, "stage_2": SEARCH}))
+    (folder / "both.yaml").write_text(
+        yaml.safe_dump(TASK | {"mode": "pynative", "stage_1": STAGE_1, "stage_2": SEARCH})
+    )
     (folder / "metric.py").write_text(METRIC)
     return folder
 

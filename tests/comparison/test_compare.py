@@ -35,6 +35,7 @@ from tests.helpers.tiny_run import stage_1_run
 from tests.helpers.tiny_task import TASK
 
 
+@pytest.mark.slow
 def test_methods_from_one_stage_1(folder: Path, compared: dict[str, Any]) -> None:
     rows = {row["method"]: row for row in compared["rows"]}
     assert list(rows) == ["last", "average", "stage_2"]  # whatever was typed
@@ -52,6 +53,7 @@ def test_methods_from_one_stage_1(folder: Path, compared: dict[str, Any]) -> Non
     assert compared == json.loads((folder / "out" / "compare.json").read_text())
 
 
+@pytest.mark.slow
 def test_the_figures_are_those_of_the_runs(folder: Path, compared: dict[str, Any]) -> None:
     """Both stages report on val by default."""
     rows, place = {run["method"]: run for run in compared["runs"]}, folder / "out" / "seed_3" / f"at_{AT}"
@@ -63,6 +65,7 @@ def test_the_figures_are_those_of_the_runs(folder: Path, compared: dict[str, Any
     assert rows["stage_2"]["val_loss"] == pytest.approx(measured[result.kept], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_finished_methods_are_not_run_again(
     folder: Path, compared: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:

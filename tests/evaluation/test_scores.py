@@ -136,7 +136,7 @@ def test_what_is_not_counted_is_left_out_and_what_is_not_a_number_is_not_hidden(
         (
             lambda outputs, labels: abs(outputs - labels),
             OUTPUTS[:, :1],
-            r"the shape \(3, 3\), more numbers than .* \(3, 1\) and \(3,\); give them the same",
+            r"the shape \(3, 3\), which is more numbers than .* \(3, 1\) and \(3,\); give them the same",
         ),
         (lambda outputs, labels: outputs.reshape(-1), OUTPUTS, "its first axis must be the 3 samples"),
     ],

@@ -49,6 +49,7 @@ def checkpoint(run: Path, epoch: int = EPOCHS) -> Path:
     return run / "one" / "checkpoint_stage_1" / f"network-{epoch}_{STEPS}.ckpt"
 
 
+@pytest.mark.slow
 def test_stage_1_reports_what_its_parts_did(run: Path) -> None:
     records = read_metrics(run / "one" / "metrics.jsonl")
     assert [record["step"] for record in records] == [epoch * STEPS for epoch in range(1, EPOCHS + 1)]

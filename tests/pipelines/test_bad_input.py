@@ -29,6 +29,7 @@ def files_below(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
+@pytest.mark.slow
 def test_a_program_started_directly_refuses_bad_input(tmp_path: Path) -> None:
     done = program("stage_1", "nowhere", "--config", DIGITS, "--out", "out", cwd=tmp_path)
     assert_said_once(done, "nowhere", "not a folder")

@@ -8,6 +8,7 @@ import pytest
 from tests.helpers.commands import REPOSITORY
 
 
+@pytest.mark.slow
 def test_five_lines_run_a_stage(few_digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "digits").symlink_to(few_digits)
     monkeypatch.chdir(tmp_path)

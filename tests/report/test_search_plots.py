@@ -145,6 +145,7 @@ def test_thinning_keeps_both_ends() -> None:
     assert len(places_to_draw(6001)) == MOST_POINTS
 
 
+@pytest.mark.slow
 def test_a_long_search_has_a_band_and_pictures_of_bounded_size(tmp_path: Path) -> None:
     assert trend_in_words(60) == "Points: each step; line: mean of 5 steps."
     assert trend_in_words(6000) == "Band: the middle 80 % of neighbouring steps; line: mean of 401 steps."

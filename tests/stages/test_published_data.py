@@ -34,6 +34,7 @@ def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_a_killed_run_is_resumed_to_equal_bytes_with_unpacked_files(data: Path, run: Path, tmp_path: Path) -> None:
     """What is in the files counts, not whether they are gzipped."""
     with dying(Run, "log_epoch"):

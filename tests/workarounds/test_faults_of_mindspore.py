@@ -136,6 +136,7 @@ def ran(code: str, folder: Path, **variables: str) -> subprocess.CompletedProces
     )
 
 
+@pytest.mark.slow
 def test_the_faults_of_steps_are_still_there(tmp_path: Path) -> None:
     """A failed gradient spoils what follows, so it comes last."""
     pynative = "ms.set_context(mode=ms.PYNATIVE_MODE)\n"
@@ -167,6 +168,7 @@ def test_the_state_of_a_failed_gradient_is_cleared_or_a_warning_says_that_it_is_
     assert ("start a new process before you compute another one" in caplog.text) == warned
 
 
+@pytest.mark.slow
 def test_the_faults_of_processes_are_still_there(tmp_path: Path) -> None:
     """Native code prints past Python, and the end leaves a folder and words."""
     done = ran(START + NATIVE_MESSAGES + LITTER, tmp_path)
