@@ -151,6 +151,7 @@ def test_rows_of_another_configuration_do_not_mix(folder: Path, tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("compared")
+@pytest.mark.slow
 def test_rows_of_other_weights_or_data_do_not_mix(folder: Path, tmp_path: Path) -> None:
     """The digest in a row is made another one; a run that has only moved goes on."""
     row = folder / "out" / "seed_3" / f"at_{AT}" / "average.json"

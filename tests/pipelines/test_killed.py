@@ -135,6 +135,7 @@ def test_a_killed_run_is_resumed_to_the_same_bytes(name: str, tmp_path: Path, re
     survive(request.getfixturevalue(name)[0], KILLS, SEED, tmp_path, print)
 
 
+@pytest.mark.slow
 def test_sigterm_saves_the_step_and_ends_with_its_own_status(tmp_path: Path) -> None:
     (tmp_path / "one.yaml").write_text(yaml.safe_dump(TASK))
     (tmp_path / "run").mkdir()

@@ -81,6 +81,7 @@ def test_a_script_of_mindspores_tutorial_keeps_its_stage_1_and_gets_another_stag
     assert (tmp_path / "pca_mat.npy").exists()
 
 
+@pytest.mark.slow
 def test_a_folder_of_checkpoints_becomes_one_better_network(tmp_path: Path) -> None:
     assert write_files(MERGE, tmp_path) == ["train.py", "score.py", "adapters.py"]
     done = run_commands(MERGE, tmp_path)
