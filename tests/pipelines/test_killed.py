@@ -2,7 +2,7 @@
 
 DIMRED_KILLS (default 30) is the number of kills in each phase, and DIMRED_KILL_SEED (default 1) chooses the moments; up
 to three kills hit one run. All of this is slow; by default ``tests/stages/test_every_write_event.py`` lets runs die in
-this process and compares what they resume to, and here one real process gets SIGTERM.
+this process and compares what they resume to, and ``tests/launch`` sends signals to real processes.
 """
 
 import os
