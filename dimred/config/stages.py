@@ -164,8 +164,10 @@ class StageConfig(Strict):
         return self
 
 
-_SECTIONS_OF_PARTS = (key for key, field in StageConfig.model_fields.items() if isinstance(field.default, PartConfig))
-PARTS_OF_STEP = ("accumulation", *_SECTIONS_OF_PARTS)
+PARTS_OF_STEP = (
+    "accumulation",
+    *(key for key, field in StageConfig.model_fields.items() if isinstance(field.default, PartConfig)),
+)
 """Keys of what a step is made of beside its optimizer."""
 
 

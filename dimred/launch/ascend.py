@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dimred.errors import ConfigError, number_of
 from dimred.io.regular_file import read_regular
-from dimred.launch.device import CheckResult, Device, Found, Target
+from dimred.launch.device import CheckResult, Device, Found, Target, refuse_wrong
 from dimred.launch.environment import without_cluster
 
 ASCEND_DEVICE = Path("/dev/davinci_manager")
@@ -48,9 +48,7 @@ class Ascend(Device):
         yield _cann()
 
     def check(self, asked: str, otherwise: str, n_ranks: int = 1, *, joins: bool = False) -> None:
-        device = _device()  # without CANN's variables, MindSpore itself says what it lacks
-        if device.remedy:
-            raise ConfigError(f"{asked}, but {device.text}; {device.remedy}, or {otherwise}")
+        refuse_wrong([_device()], asked, otherwise)  # without CANN's variables, MindSpore itself says what it lacks
         if joins and find_spec("hccl") is None:
             raise ConfigError(
                 f"--devices asks for several Ascend devices, but {sys.executable} has no module 'hccl', with which "

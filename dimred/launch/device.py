@@ -1,9 +1,10 @@
 """The questions that each kind of device answers: how many there are, how ranks get theirs, and what is wrong."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple
 
+from dimred.errors import ConfigError
 from dimred.io.system import n_processors
 
 Target = Literal["Ascend", "GPU", "CPU"]
@@ -24,6 +25,13 @@ class Found(NamedTuple):
 
     n_devices: int
     words: str
+
+
+def refuse_wrong(results: Iterable[CheckResult], asked: str, otherwise: str) -> None:
+    """Raise a ConfigError for the first result that says what is wrong; arguments as in ``Device.check``."""
+    for result in results:
+        if result.remedy:
+            raise ConfigError(f"{asked}, but {result.text}; {result.remedy}, or {otherwise}")
 
 
 class Device:

@@ -4,10 +4,10 @@ import logging
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from dimred.errors import ConfigError, MissingPackageError, number_of
-from dimred.launch.device import CheckResult, Device, Found, Target
+from dimred.launch.device import CheckResult, Device, Found, Target, refuse_wrong
 from dimred.launch.nvidia import (
     VISIBLE_DEVICES,
     CudaCode,
@@ -58,7 +58,7 @@ class NvidiaGpu(Device):
 
     def check(self, asked: str, otherwise: str, n_ranks: int = 1, *, joins: bool = False) -> None:
         driver = ask_driver()
-        _refuse_wrong(_checks(driver), asked, otherwise)
+        refuse_wrong(_checks(driver), asked, otherwise)
         count = 0 if driver is None else len(driver.gpus)
         if n_ranks > count:
             raise ConfigError(
@@ -72,16 +72,9 @@ class NvidiaGpu(Device):
     def make_ready(self, asked: str, otherwise: str) -> None:
         if "mindspore" not in sys.modules:  # otherwise the last line here may raise that it is too late
             driver = ask_driver()
-            _refuse_wrong(_checks(driver), asked, otherwise)
+            refuse_wrong(_checks(driver), asked, otherwise)
             _log_compilation(driver)
         load_cuda_backend()
-
-
-def _refuse_wrong(results: Iterable[CheckResult], asked: str, otherwise: str) -> None:
-    """Raise a ConfigError for the first result that says what is wrong; arguments as in ``Device.check``."""
-    for result in results:
-        if result.remedy:
-            raise ConfigError(f"{asked}, but {result.text}; {result.remedy}, or {otherwise}")
 
 
 def _checks(driver: Driver | None) -> Iterator[CheckResult]:

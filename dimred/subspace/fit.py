@@ -97,19 +97,14 @@ def fit_basis(
                 basis = load_basis(target, layout=matrix.layout, verify=False)
                 return replace(basis, path=None) if out is None else basis  # the mappings keep its files alive
             except BadSnapshotError as bad:
-                _leave_out(bad, matrix if skip_bad else None)
+                if matrix is None or not skip_bad:
+                    raise CheckpointError(
+                        f"{bad} Restore it, or leave it out with skip_bad=True.", settings=["skip_bad=True"]
+                    ) from None
+                _log.warning(f"left out: {bad}")
+                matrix.leave_out(bad.row)
             except OSError as error:
                 raise DimredError(f"Writing {target} failed: {error.strerror or error}.") from error
-
-
-def _leave_out(bad: BadSnapshotError, matrix: WeightMatrix | None) -> None:
-    """Leave a bad snapshot out of the matrix, or raise CheckpointError without one."""
-    if matrix is None:
-        raise CheckpointError(
-            f"{bad} Restore it, or leave it out with skip_bad=True.", settings=["skip_bad=True"]
-        ) from None
-    _log.warning(f"left out: {bad}")
-    matrix.leave_out(bad.row)
 
 
 def _make(target: Path, matrix: WeightMatrix, kind: str, n_components: int, *, overwrite: bool) -> None:
