@@ -83,8 +83,8 @@ class Run(Generic[Settings]):
         self._constants = {name for name, value in frozen.items() if not np.isfinite(value).all()}
         images = {split: task.images[split] for split in self.settings.splits}
         self.pins = self.ranks.run_on_rank_zero(lambda: pins_of_data(task.data, images)) or {}
-        # With another number of threads MindSpore draws other crops and flips. The pin is named like a split's, so a run
-        # that began without it can be resumed.
+        # With another number of threads MindSpore draws other crops and flips. The pin has a name like a split's, so a
+        # run that began without it can be resumed.
         self.pins["DATA/train, threads"] = Pin(str(task.training_batches.workers))
         self.pins["devices"] = Pin(str(self.ranks.group_size))
 
