@@ -10,7 +10,7 @@ from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
 from dimred.comparison.comparison import STAGE_2, Comparison, MethodResult
 from dimred.comparison.rows import read_row
 from dimred.comparison.runs import DivergedRunError
-from dimred.config import PARTS_OF_STEP, OptimizerConfig, StageOneConfig, StageTwoConfig
+from dimred.config import OptimizerConfig, PartsOfStep, StageOneConfig, StageTwoConfig
 from dimred.evaluation.averages import SnapshotAverages, choose_average
 from dimred.io.atomic import make_folder
 from dimred.run_files.stage_two_result import FORWARD
@@ -155,7 +155,7 @@ class CooldownInstead(ComparedMethod):
             "epochs": math.ceil(replaced.training_passes(replaced.epochs) - 1e-9),
             "data": two.data.model_copy(update={"batch_size": one.data.batch_size}),
         }
-        changes |= {key: getattr(one, key) for key in PARTS_OF_STEP}
+        changes |= {key: getattr(one, key) for key in PartsOfStep.model_fields}
         return comparison.run_stage_2(self.name, two.model_copy(update=changes))
 
 

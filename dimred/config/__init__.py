@@ -13,6 +13,7 @@ from dimred.config.parts import EmaConfig as EmaConfig
 from dimred.config.parts import LossScaleConfig as LossScaleConfig
 from dimred.config.parts import ModelConfig as ModelConfig
 from dimred.config.parts import OptimizerConfig as OptimizerConfig
+from dimred.config.parts import PartsOfStep as PartsOfStep
 from dimred.config.parts import PrecisionConfig as PrecisionConfig
 from dimred.config.parts import ScheduleConfig as ScheduleConfig
 from dimred.config.parts import StopConfig as StopConfig
@@ -20,7 +21,6 @@ from dimred.config.search import N_COMPONENTS as N_COMPONENTS
 from dimred.config.search import N_COMPONENTS_NAMES as N_COMPONENTS_NAMES
 from dimred.config.search import SearchConfig as SearchConfig
 from dimred.config.search import SearchOptions as SearchOptions
-from dimred.config.stages import PARTS_OF_STEP as PARTS_OF_STEP
 from dimred.config.stages import StageConfig as StageConfig
 from dimred.config.stages import StageOneConfig as StageOneConfig
 from dimred.config.stages import StageTwoConfig as StageTwoConfig

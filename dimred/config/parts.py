@@ -135,11 +135,7 @@ class MixingConfig(Strict):
         return self.mixup is not None or self.cutmix is not None
 
 
-class PartConfig(Strict):
-    """The section of a part of the step, such as clipping; a comparison gives stage 1's parts to a cooldown."""
-
-
-class PrecisionConfig(PartConfig):
+class PrecisionConfig(Strict):
     """Mixed precision, see ``dimred.train_step.precision``."""
 
     level: Literal["O0", "O1", "O2", "O3"] = "O0"
@@ -173,7 +169,7 @@ class ProfileConfig(Strict):
     """Number of recorded steps; each takes megabytes of disk on a device."""
 
 
-class LossScaleConfig(PartConfig):
+class LossScaleConfig(Strict):
     """Loss scaling for mixed precision, see ``dimred.train_step.loss_scale``."""
 
     name: Literal["none", "static", "dynamic"] = "none"
@@ -203,14 +199,14 @@ class LossScaleConfig(PartConfig):
         return self
 
 
-class ClippingConfig(PartConfig):
+class ClippingConfig(Strict):
     """A bound on the gradient's norm, see ``dimred.train_step.clipping``."""
 
     norm: Positive | None = None
     """Largest global norm; longer gradients are scaled down to it. null for no bound."""
 
 
-class EmaConfig(PartConfig):
+class EmaConfig(Strict):
     """An average of weights and BatchNorm statistics, evaluated beside the raw ones, see ``dimred.train_step.ema``."""
 
     decay: Fraction | None = None
@@ -232,6 +228,17 @@ class EmaConfig(PartConfig):
         if self.decay is not None and self.half_life is not None:
             raise ValueError(f"ema.half_life is {self.half_life}, and ema.decay is {self.decay}; give one of them")
         return self
+
+
+class PartsOfStep(Strict):
+    """What a step consists of, apart from its optimizer; a comparison gives stage 1's parts to a cooldown."""
+
+    accumulation: Count = 1
+    """Micro-batches of data.batch_size in each step; the last step of an epoch may have fewer."""
+    precision: PrecisionConfig = PrecisionConfig()
+    loss_scale: LossScaleConfig = LossScaleConfig()
+    clipping: ClippingConfig = ClippingConfig()
+    ema: EmaConfig = EmaConfig()
 
 
 class ScheduleConfig(Strict):

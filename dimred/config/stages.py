@@ -24,16 +24,12 @@ from dimred.config.cooldown import CooldownConfig
 from dimred.config.methods import MethodConfig, own_method, section_name
 from dimred.config.parts import (
     CheckpointConfig,
-    ClippingConfig,
     DataConfig,
-    EmaConfig,
-    LossScaleConfig,
     MixingConfig,
     ModelConfig,
     OptimizerConfig,
-    PartConfig,
+    PartsOfStep,
     PointConfig,
-    PrecisionConfig,
     ProfileConfig,
     ScheduleConfig,
     SnapshotConfig,
@@ -52,21 +48,8 @@ def lay_over(shared: Mapping[str, Any], section: Mapping[str, Any]) -> dict[str,
     return values
 
 
-class StageConfig(Strict):
-    """The keys that both stages have."""
-
-    NEW_KEYS: ClassVar[dict[str, str]] = {
-        **{f"dim_reduce.{name}": f"set search.{name} of stage_2" for name in BOOST_OPTIONS},
-        "pca_mat_path": "give the argument PCA_MAT of dimred train stage-2",
-        "weight_load_dir": "give it to dimred pca --ckpt-dir",
-        "timeout": "use dimred train --stall-timeout",
-        "boost_level": "leave it out; stage_2.method says what stage 2 does",
-        "boost": "leave it out; stage_2.method says what stage 2 does",
-        "device_num": "use dimred train --devices",
-        "device_number": "use dimred train --devices",
-        **dict.fromkeys(("lr", "learning_rate"), "set schedule.peak, or in a cooldown cooldown.factor"),
-    }
-    """A dotted key, or its last parts, of mindspore.boost or of the other stage -> what to do instead."""
+class _TaskConfig(Strict):
+    """What both stages compute, and how a run reads and saves."""
 
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 1
     """Seed of the initial weights, and of the order of the samples and their augmentation."""
@@ -93,8 +76,6 @@ class StageConfig(Strict):
     deterministic: bool = False
     """Ascend: use slower kernels and collectives that give the same bits in every run; not run on a device yet."""
     profile: ProfileConfig | None = None
-    accumulation: Count = 1
-    """Micro-batches of data.batch_size in each step; the last step of an epoch may have fewer."""
     save_every_steps: Count | None = None
     """Steps between the states that are saved for --resume within an epoch. A state is also saved at the end of each
     epoch; null saves only these."""
@@ -102,10 +83,24 @@ class StageConfig(Strict):
     """Steps between reads of the losses, and of the votes of several ranks, from the device: after a fault or a signal
     on one rank, all ranks save the state from before it within this many steps. The launcher waits 60 s after a signal,
     so read more often if steps take seconds. A search reads in each step."""
-    precision: PrecisionConfig = PrecisionConfig()
-    loss_scale: LossScaleConfig = LossScaleConfig()
-    clipping: ClippingConfig = ClippingConfig()
-    ema: EmaConfig = EmaConfig()
+
+
+class StageConfig(PartsOfStep, _TaskConfig):
+    """The keys that both stages have: the task's, those of the step's parts, and how BatchNorm is measured."""
+
+    NEW_KEYS: ClassVar[dict[str, str]] = {
+        **{f"dim_reduce.{name}": f"set search.{name} of stage_2" for name in BOOST_OPTIONS},
+        "pca_mat_path": "give the argument PCA_MAT of dimred train stage-2",
+        "weight_load_dir": "give it to dimred pca --ckpt-dir",
+        "timeout": "use dimred train --stall-timeout",
+        "boost_level": "leave it out; stage_2.method says what stage 2 does",
+        "boost": "leave it out; stage_2.method says what stage 2 does",
+        "device_num": "use dimred train --devices",
+        "device_number": "use dimred train --devices",
+        **dict.fromkeys(("lr", "learning_rate"), "set schedule.peak, or in a cooldown cooldown.factor"),
+    }
+    """A dotted key, or its last parts, of mindspore.boost or of the other stage -> what to do instead."""
+
     reestimate_batch_norm: bool = True
     """Measure with re-estimated BatchNorm statistics too, at each evaluation; training does not change. It costs a
     second pass over data.eval_split and the forward passes of reestimate_batches; without BatchNorm, nothing."""
@@ -162,13 +157,6 @@ class StageConfig(Strict):
                 "data.sink needs batches of one shape, but accumulation can end with a smaller one; set only one"
             )
         return self
-
-
-PARTS_OF_STEP = (
-    "accumulation",
-    *(key for key, field in StageConfig.model_fields.items() if isinstance(field.default, PartConfig)),
-)
-"""Keys of what a step is made of beside its optimizer."""
 
 
 class StageOneConfig(StageConfig):
