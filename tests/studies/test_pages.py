@@ -18,6 +18,7 @@ HERE = Path(__file__).parent
         ("published_claim.md", "published_claim", "claims/published --again claims/again/published", 1),
         ("published_claim.md", "published_claim", "claims/constant --again claims/again/constant", 1),
         ("choice.md", "choice_rules", "choices", 4),
+        ("after_adamw.md", "after_adamw", "", 6),
         ("../../README.md", "readme_table", "", 1),
     ],
 )
