@@ -17,7 +17,7 @@ DISTRIBUTION = "dimred-mindspore"
 class DimredError(Exception):
     """Base of all errors that dimred raises on purpose; programs print them without a traceback.
 
-    A message is written for a Python program. From the fields the command line knows which of its words to replace.
+    A message is written for a Python program. The fields tell the command line which of its words to replace.
 
     Args:
         message: what is wrong, and what to do. The middle of a message longer than ``LONGEST`` characters is left out,
@@ -105,7 +105,7 @@ class StoppedError(DimredError):
     Args:
         number: n.
         saved: what is kept.
-        by_launcher: whether n is the launcher's, which sends SIGTERM whatever signal it got, and has told which.
+        by_launcher: whether the launcher sent n. It sends SIGTERM whatever signal it received, which it has logged.
         settings: as for ``DimredError``.
     """
 
@@ -186,9 +186,9 @@ def shown(value: Any, longest: int = 80) -> str:
         return "a number of thousands of digits"
 
 
-def number_of(n: int, what: str) -> str:
-    """Return a number with the noun ``what`` that it counts: 1 epoch, 2 epochs."""
-    return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"
+def number_of(n: int, noun: str) -> str:
+    """Return a number and what it counts: 1 epoch, 2 epochs."""
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 
 def check_number(
@@ -248,9 +248,9 @@ def checked_list(name: str, value: Any, kind: type | tuple[type, ...], wanted: s
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
         raise ConfigError(f"{name} is {shown(value)}; it must be {wanted}", argument=name)
     values = list(value)
-    for one in values:
-        if not isinstance(one, kind):
-            raise ConfigError(f"{name} has {shown(one)}; it must be {wanted}", argument=name)
+    for item in values:
+        if not isinstance(item, kind):
+            raise ConfigError(f"{name} has {shown(item)}; it must be {wanted}", argument=name)
     return values
 
 

@@ -21,7 +21,7 @@ from dimred.launch.devices import DEVICES, make_ready
 
 def bench(
     data: Data,
-    config: Annotated[Path, typer.Option(help="YAML file, see pipelines/configs.")],
+    config_file: Annotated[Path, typer.Option("--config", help="YAML file, see pipelines/configs.")],
     out: Annotated[Path, typer.Option(help="New folder for logs; nothing in it is worth keeping.")],
     device_target: DeviceTarget = "CPU",
     overrides: Overrides = None,
@@ -38,28 +38,28 @@ def bench(
     from dimred.runs.timing import time_steps
     from dimred.stages.checks import check_stage_1
 
-    settings = load_config(StageOneConfig, config, overrides or [])
-    ranks = set_up(settings.seed, device_target, settings.all_reduce_split, settings.deterministic, settings.mode)
-    set_precision(settings)
-    task = build_task(settings, data, ranks, is_checked=False)
+    config = load_config(StageOneConfig, config_file, overrides or [])
+    ranks = set_up(config.seed, device_target, config.all_reduce_split, config.deterministic, config.mode)
+    set_precision(config)
+    task = build_task(config, data, ranks, is_checked=False)
     check_stage_1(task, out)
-    step = build_train_step(settings, task.network, task.steps_per_epoch, ranks)
+    step = build_train_step(config, task.network, task.steps_per_epoch, ranks)
     with open_run(out, task) as run:
         times = time_steps(run, task, step)
     peak = peak_memory_bytes()  # for the process
     if device_target != "CPU":
         peak = int(ms.runtime.max_memory_allocated())  # for tensors on the device
-    precision = settings.precision
-    size = dataset_of(settings.data).describe(settings.data.image_size)
+    precision = config.precision
+    size = dataset_of(config.data).describe(config.data.image_size)
     half = "" if precision.level == "O0" else f" {precision.dtype}"
     row = {
-        "network": ", ".join(part for part in (settings.model.name, size) if part),
+        "network": ", ".join(part for part in (config.model.name, size) if part),
         "MindSpore": ms.__version__,
         "device": DEVICES[device_target].describe(),
         "ranks": ranks.group_size,
         "batch": task.training_batches.rows_of_step(1),
         "precision": precision.level + half,
-        "mode": settings.mode,
+        "mode": config.mode,
         "jit level": precision.jit_level or "default",
         "compile, s": f"{times.first:.1f}",
         "ms a step": f"{1000 * times.seconds / times.n_steps:.1f}",

@@ -62,13 +62,13 @@ def report(folder: Path, out: Path, grid: int, n_batches: int, device_target: Ta
     run = read_stage_2(folder)
     if not run.checkpoints:
         run = replace(run, missing_sources=(*run.missing_sources, "checkpoints of stage 2"))
-    settings = run.config
+    config = run.config
     make_report_folder(out, command)
     task = None
     if "data" not in run.missing_sources:
-        set_up(settings.seed, device_target, mode=settings.mode)
-        splits = {"train", settings.data.eval_split}
-        task = build_task(settings, Path(str(run.result.sources["data"])), splits=splits)
+        set_up(config.seed, device_target, mode=config.mode)
+        splits = {"train", config.data.eval_split}
+        task = build_task(config, Path(str(run.result.sources["data"])), splits=splits)
         then = run.result.digests
         now = pins_of_data(task.data, task.images)
         if any(then.get(name, pin.digest) != pin.digest for name, pin in now.items()):
@@ -84,8 +84,8 @@ def report(folder: Path, out: Path, grid: int, n_batches: int, device_target: Ta
 
 def _classes(run: StageTwoRecord, task: Task[StageTwoConfig]) -> ClassView | None:
     """Count how often the network to use is right on each class; None if the user brings a loss or metric."""
-    config = task.settings
-    split = task.settings.data.eval_split
+    config = task.config
+    split = config.data.eval_split
     if config.loss is not None or config.metric is not None:
         return None
     path = run.final_weights
@@ -101,7 +101,7 @@ def _view(
     run: StageTwoRecord, series: CheckpointSeries, task: Task[StageTwoConfig], grid: int, n_batches: int
 ) -> PlaneView | None:
     """Choose the plane, locate both stages in it, and evaluate the loss on a grid; None if its points form a line."""
-    settings = task.settings
+    config = task.config
     network = task.network
     layout = WeightLayout.from_network(network)
 
@@ -127,9 +127,9 @@ def _view(
     snapshots = points(series.paths)
     between = points(epochs[:-1])
     of_corners = np.array([plane_point(origin, directions, corner)[0] for corner in corners])
-    train = task.images["train"].training_epoch(settings.seed, 0)
+    train = task.images["train"].training_epoch(config.seed, 0)
     batches: list[tuple[Tensor, ...]] = list(islice(train.create_tuple_iterator(num_epochs=1), n_batches))
-    loss = loss_in_plane(build_loss(settings, network), batches, origin, directions)
+    loss = loss_in_plane(build_loss(config, network), batches, origin, directions)
     first, second = grid_around(np.concatenate([of_corners, snapshots.along, between.along]), grid)
     surface = np.array([[loss(x, y) for x in first] for y in second])
     n_images = sum(len(batch[0]) for batch in batches)

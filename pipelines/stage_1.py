@@ -18,7 +18,9 @@ From = Annotated[Path | None, typer.Option("--from", help="Begin a new run with 
 
 def stage_1(
     data: Data,
-    config: Annotated[Path | None, typer.Option(help="YAML file, or a recipe; by default imagenet.")] = None,
+    config_file: Annotated[
+        Path | None, typer.Option("--config", help="YAML file or recipe; by default imagenet.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="New folder for checkpoints and metrics.")] = Path("device0_stage_1"),
     go_on_from: From = None,
     resume: Resume = False,
@@ -36,13 +38,13 @@ def stage_1(
     from dimred.stages.checks import check_stage_1
     from dimred.stages.stage_1 import StageOne
 
-    begun = Begun.open(out, StageOneConfig, config, overrides or []) if resume else None
-    settings = begun.config if begun else load_config(StageOneConfig, config or Path("imagenet"), overrides or [])
-    ranks = set_up(settings.seed, device_target, settings.all_reduce_split, settings.deterministic, settings.mode)
-    set_precision(settings)
-    task = build_task(settings, data, ranks, is_checked=False)
+    begun = Begun.open(out, StageOneConfig, config_file, overrides or []) if resume else None
+    config = begun.config if begun else load_config(StageOneConfig, config_file or Path("imagenet"), overrides or [])
+    ranks = set_up(config.seed, device_target, config.all_reduce_split, config.deterministic, config.mode)
+    set_precision(config)
+    task = build_task(config, data, ranks, is_checked=False)
     first, weights = check_stage_1(task, out, go_on_from, begun, resume=resume)
-    step = build_train_step(settings, task.network, task.steps_per_epoch, ranks)
+    step = build_train_step(config, task.network, task.steps_per_epoch, ranks)
     with open_run(out, task, begun, fast_dev_run) as run:
         StageOne(run, step, weights).go(first)
 

@@ -18,7 +18,9 @@ def stage_2(
     data: Data,
     weights: Weights,
     pca_mat: Annotated[Path | None, typer.Argument(metavar="[PCA_MAT]", help="Basis of a search; else fitted.")] = None,
-    config: Annotated[Path | None, typer.Option(help="YAML file, or a recipe; by default that of stage 1.")] = None,
+    config_file: Annotated[
+        Path | None, typer.Option("--config", help="YAML file or recipe; by default stage 1's.")
+    ] = None,
     resume: Resume = False,
     overrides: Overrides = None,
     out: Annotated[Path, typer.Option(help="New folder for checkpoints and metrics.")] = Path("device0_stage_2"),
@@ -35,13 +37,15 @@ def stage_2(
     from dimred.stages.parent import StageOneRun, config_beside
     from dimred.stages.stage_2 import build_stage_2
 
-    begun = Begun.open(out, StageTwoConfig, config, overrides or []) if resume else None
-    settings = begun.config if begun else load_config(StageTwoConfig, config or config_beside(weights), overrides or [])
-    ranks = set_up(settings.seed, device_target, settings.all_reduce_split, settings.deterministic, settings.mode)
+    begun = Begun.open(out, StageTwoConfig, config_file, overrides or []) if resume else None
+    config = (
+        begun.config if begun else load_config(StageTwoConfig, config_file or config_beside(weights), overrides or [])
+    )
+    ranks = set_up(config.seed, device_target, config.all_reduce_split, config.deterministic, config.mode)
     parent = StageOneRun.open_on_all(weights, ranks)
-    settings = settings.with_epochs_after(parent.epoch)
-    set_precision(settings)
-    task = build_task(settings, data, ranks, is_checked=False)
+    config = config.with_epochs_after(parent.epoch)
+    set_precision(config)
+    task = build_task(config, data, ranks, is_checked=False)
     plan = check_stage_2(task, parent, pca_mat, out, begun, resume=resume)
     with open_run(out, task, begun, fast_dev_run) as run:
         build_stage_2(run, task, parent, plan).go()

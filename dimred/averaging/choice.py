@@ -96,14 +96,14 @@ def choose(candidates: Sequence[Candidate]) -> Candidate:
     lowest = min(candidates, key=lambda candidate: candidate.loss)
     if not math.isfinite(lowest.loss):
         raise FaultError("no candidate has a finite loss on the held-out samples; check the samples and the weights")
-    equal = [one for one in candidates if behind(one, lowest).loss < rounding(one, lowest)]
+    equal = [candidate for candidate in candidates if behind(candidate, lowest).loss < rounding(candidate, lowest)]
     return max(equal, key=lambda candidate: candidate.effective_size)
 
 
 def rounding(candidate: Candidate, other: Candidate) -> float:
-    """Return the mean distance of neighbouring numbers of the losses' type; NaN if a loss is not finite.
+    """Return the mean gap between a loss and the next floating-point number; NaN if a loss is not finite.
 
-    At each sample it is taken at the smaller of the two losses, so that losses that differ are at least as far apart.
+    Each sample's gap is taken at the smaller of its two losses, so losses that differ are at least that far apart.
     """
     distances = np.minimum(np.spacing(np.abs(candidate.losses)), np.spacing(np.abs(other.losses)))
     return float(distances.mean(dtype=np.float64))
@@ -179,34 +179,42 @@ class Choice:
         """
         best = choose(self.candidates)
         records = [
-            {"name": one.name, "effective_size": one.effective_size, "loss": one.loss, "metric": one.metric}
-            | dict(zip(("behind", "standard_error"), behind(one, best), strict=True))
-            for one in self.candidates
+            {
+                "name": candidate.name,
+                "effective_size": candidate.effective_size,
+                "loss": candidate.loss,
+                "metric": candidate.metric,
+            }
+            | dict(zip(("behind", "standard_error"), behind(candidate, best), strict=True))
+            for candidate in self.candidates
         ]
         return ChoiceResult(best.name, best.effective_size, records, self.n_measured, self.forward_passes, self.seconds)
 
-    def log_choice(self, what: str) -> None:
+    def log_choice(self, title: str) -> None:
         """Log which candidate is chosen, and by how much it is better than the next.
 
         The next counts as equally good if it is behind by less than two standard errors.
 
         Args:
-            what: a name for the chosen network, with which the line begins.
+            title: what the line calls the chosen network; the line begins with it.
 
         Raises:
             FaultError: no loss is finite.
         """
         best = choose(self.candidates)
-        finite = [one for one in self.candidates if math.isfinite(one.loss)]
-        text = f"{what}: {in_words(best.name)}, with the lowest loss on 'val', {best.loss:.4f}{self._in_brackets(best)}"
-        if others := [one for one in finite if one is not best]:
-            following = min(others, key=lambda one: one.loss)
+        finite = [candidate for candidate in self.candidates if math.isfinite(candidate.loss)]
+        lost = [in_words(candidate.name) for candidate in self.candidates if not math.isfinite(candidate.loss)]
+        text = (
+            f"{title}: {in_words(best.name)}, with the lowest loss on 'val', {best.loss:.4f}{self._in_brackets(best)}"
+        )
+        if others := [candidate for candidate in finite if candidate is not best]:
+            following = min(others, key=lambda candidate: candidate.loss)
             gap = behind(following, best)
             verdict = "" if gap.loss > 2 * gap.standard_error else ", too little to tell the two apart"
             text += f"; the next of {len(finite)}, {in_words(following.name)}, has {gap.loss:.4f} more"
             text += f"{self._in_brackets(following)}{verdict}"
         _log.info(text)
-        if lost := [in_words(one.name) for one in self.candidates if not math.isfinite(one.loss)]:
+        if lost:
             _log.warning(f"of {len(self.candidates)} networks, {len(lost)} have no finite loss: {', '.join(lost)}")
 
     def _in_brackets(self, candidate: Candidate) -> str:

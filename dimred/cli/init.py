@@ -79,8 +79,8 @@ def init(
         atomic_write(out, json.dumps(configuration_schema(), indent=2) + "\n")
         print(f"{out}: the JSON Schema of a configuration file")
         return
-    one = load_config(StageOneConfig, config)
-    atomic_write(out, commented_configuration(one, every=every))
+    loaded = load_config(StageOneConfig, config)
+    atomic_write(out, commented_configuration(loaded, every=every))
     keys = "every key" if every else "the keys to set first (--all writes every key)"
     print(f"{out}: {keys}, with their meanings; use it with dimred train stage-1 DATA --config {out}")
 
@@ -104,26 +104,30 @@ def configuration_schema() -> dict[str, Any]:
     return schema
 
 
-def commented_configuration(one: Any, *, every: bool = False) -> str:
+def commented_configuration(config_1: Any, *, every: bool = False) -> str:
     """Return YAML text with a comment above each key; it reads back as the same configuration for both stages.
 
     Args:
-        one: stage 1's configuration, with the section ``stage_2``.
+        config_1: stage 1's configuration, with the section ``stage_2``.
         every: whether to write every key, and not only those to set first and those that differ from their default.
     """
     from dimred.config import StageConfig, flatten
 
-    two = one.following
+    config_2 = config_1.following
     lines = list[str]()
-    of_shared = {key: value for key, value in one.stage_2.items() if key in StageConfig.model_fields}
+    of_shared = {key: value for key, value in config_1.stage_2.items() if key in StageConfig.model_fields}
     first = dict(_FIRST)
-    first["stage_2"] = [*first["stage_2"], *(f"{two.method_name}.{key}" for key in two.method_config.first_keys)]
-    default_two = type(two)(method=two.method)
-    parts = (("", one, type(one)()), ("stage_1", one, type(one)()), ("stage_2", two, default_two))
+    first["stage_2"] = [
+        *first["stage_2"],
+        *(f"{config_2.method_name}.{key}" for key in config_2.method_config.first_keys),
+    ]
+    default_1 = type(config_1)()
+    default_2 = type(config_2)(method=config_2.method)
+    parts = (("", config_1, default_1), ("stage_1", config_1, default_1), ("stage_2", config_2, default_2))
     for section, config, default in parts:
         values, defaults = (part.model_dump(mode="json", exclude={"stage_2"}) for part in (config, default))
-        if config is two:
-            values |= dict.fromkeys(two.methods().keys() - {two.method_name})
+        if config is config_2:
+            values |= dict.fromkeys(config_2.methods().keys() - {config_2.method_name})
         flat = flatten(values)
         flat_defaults = flatten(defaults)
         chosen = {
@@ -132,7 +136,7 @@ def commented_configuration(one: Any, *, every: bool = False) -> str:
             if (key.partition(".")[0] in StageConfig.model_fields) == (section == "")
             and (every or key in first[section] or value != flat_defaults.get(key))
         }
-        if config is two:
+        if config is config_2:
             chosen |= flatten(of_shared).keys()
         schema = type(config).model_json_schema()
         lines += ["", f"{section}:"] if section else []
@@ -152,7 +156,7 @@ def _lines(
     """Yield a section's lines, for the dotted keys in ``chosen``."""
     for name, field in schema["properties"].items():
         key = prefix + name
-        if not any(one == key or one.startswith(f"{key}.") for one in chosen):
+        if not any(chosen_key == key or chosen_key.startswith(f"{key}.") for chosen_key in chosen):
             continue
         types = field.get("anyOf", [field])
         section = next((sections[part["$ref"].rsplit("/", 1)[1]] for part in types if "$ref" in part), None)

@@ -85,7 +85,7 @@ def evaluate(
             "the YAML file, or the recipe, that they were trained with"
         )
     of_images = ["data.damaged=stop"] if predictions is not None else []  # or a prediction would go to another image
-    settings = load_config(StageConfig, config, [*(overrides or []), *of_images])
+    stage_config = load_config(StageConfig, config, [*(overrides or []), *of_images])
     device_target = choose_device(device_target)
     make_ready(device_target)  # before MindSpore is imported
     from dimred.checkpoints.checkpoint_io import check_ending
@@ -94,7 +94,7 @@ def evaluate(
 
     if save is not None:
         check_ending(save, "--save")
-    found = measure(settings, data, weights, device_target, save=save, predictions=predictions)
+    found = measure(stage_config, data, weights, device_target, save=save, predictions=predictions)
     warning = choice_warning(run, found.split) if run else None
     if as_json:
         print(json_text(found.record() | ({} if warning is None else {"warning": warning})))

@@ -100,19 +100,21 @@ def compare(
     if not runs:
         raise ConfigError("no RUN is given; give folders of finished stage 1 runs, one for each seed")
     first, *_ = [_config_of(Path(run)) for run in runs]
-    two = load_config(StageTwoConfig, Path(config or first), overrides)
-    two = two.model_copy(update={"seed": 1})  # each run replaces it with its own seed
+    config_2 = load_config(StageTwoConfig, Path(config or first), overrides)
+    config_2 = config_2.model_copy(update={"seed": 1})  # each run replaces it with its own seed
     folder = Path(out)
-    _check_folder(folder, two, resume=resume)
+    _check_folder(folder, config_2, resume=resume)
     seeds = dict[int, Path]()
     jobs = [
-        job for run in runs for job in _jobs(str(data), Path(run), two, epochs, folder, methods, seeds, device_target)
+        job
+        for run in runs
+        for job in _jobs(str(data), Path(run), config_2, epochs, folder, methods, seeds, device_target)
     ]
     if not (folder / CONFIG).exists():
         with writable("--out", folder):
             make_folder(folder)
             remove_leftovers(folder)
-            atomic_write(folder / CONFIG, config_text(two))
+            atomic_write(folder / CONFIG, config_text(config_2))
     for job in jobs:
         job()
     summary = collect(folder)
@@ -124,16 +126,17 @@ def compare(
 
 def _config_of(run: Path) -> Path:
     """Return the path of a stage 1's configuration; ConfigError if ``run`` is not a stage 1 folder."""
-    if (run / STAGE_2_CHECKPOINTS).is_dir() or not (run / CONFIG).is_file():
-        what = "a run of stage 2" if (run / STAGE_2_CHECKPOINTS).is_dir() else f"a folder without a {CONFIG}"
-        raise ConfigError(f"RUN is {str(run)!r}, which is {what}; give the folder of a finished stage 1")
+    if (run / STAGE_2_CHECKPOINTS).is_dir():
+        raise ConfigError(f"RUN is {str(run)!r}, which is a stage 2 run; give the folder of a finished stage 1")
+    if not (run / CONFIG).is_file():
+        raise ConfigError(f"RUN is {str(run)!r}, which has no {CONFIG}; give the folder of a finished stage 1")
     return own_config(run)
 
 
 def _jobs(
     data: str,
     run: Path,
-    two: StageTwoConfig,
+    config_2: StageTwoConfig,
     epochs: Sequence[int],
     out: Path,
     methods: Sequence[str] | None,
@@ -141,42 +144,44 @@ def _jobs(
     device_target: Target,
 ) -> Iterator[Callable[[], None]]:
     """Check a stage 1, and yield a job for each epoch at which it is treated as ended and a row is missing."""
-    one = load_config(StageOneConfig, own_config(run))
-    if one.optimizer.name == "schedule_free":
+    config_1 = load_config(StageOneConfig, own_config(run))
+    if config_1.optimizer.name == "schedule_free":
         raise ConfigError(
             f"RUN is {str(run)!r}, trained with schedule_free, so stage 2 has nothing to do; give a run with "
             "another optimizer: schedule-free SGD is a row that compare trains itself"
         )
-    other = seeds.setdefault(one.seed, run)
+    other = seeds.setdefault(config_1.seed, run)
     if other is not run:
         raise ConfigError(
-            f"RUN is {str(run)!r}, which has the same seed {one.seed} as {str(other)!r}; give one run per seed"
+            f"RUN is {str(run)!r}, which has the same seed {config_1.seed} as {str(other)!r}; give one run per seed"
         )
-    last_epoch = max(full_checkpoints(run / STAGE_1_CHECKPOINTS), default=0) if one.stop else one.epochs
+    last_epoch = max(full_checkpoints(run / STAGE_1_CHECKPOINTS), default=0) if config_1.stop else config_1.epochs
     for at in epochs or [last_epoch]:
-        images = Path(data.replace("{seed}", str(one.seed)))
-        folder = out / f"seed_{one.seed}" / f"at_{at}"
-        chosen = _chosen(methods, one, two, at)
+        images = Path(data.replace("{seed}", str(config_1.seed)))
+        folder = out / f"seed_{config_1.seed}" / f"at_{at}"
+        chosen = _chosen(methods, config_1, config_2, at)
         missing = [method for method in chosen if not (folder / f"{method.name}.json").exists()]
-        digests = _check_comparable(images, run, one, two, at, missing)
+        digests = _check_comparable(images, run, config_1, config_2, at, missing)
         _check_digests(folder, digests)
         n_ranks = _check_begun(run, images, digests)
         if missing:
-            begin = partial(Comparison, images, run, one, two, at, folder, n_ranks, device_target)
-            yield partial(_run, begin, missing, one.seed, digests, device_target, two.mode)
+            begin = partial(Comparison, images, run, config_1, config_2, at, folder, n_ranks, device_target)
+            yield partial(_run, begin, missing, config_1.seed, digests, device_target, config_2.mode)
 
 
-def _chosen(names: Sequence[str] | None, one: StageOneConfig, two: StageTwoConfig, at: int) -> list[ComparedMethod]:
+def _chosen(
+    names: Sequence[str] | None, config_1: StageOneConfig, config_2: StageTwoConfig, at: int
+) -> list[ComparedMethod]:
     """Return the methods to run, in order: the named ones, or all that apply; and stage 2 if any of them needs it.
 
     Raises:
         ConfigError: a named method does not apply to this stage 1.
     """
-    left_out = {name: why for name, method in METHODS.items() if (why := method.why_left_out(one, two, at))}
+    reasons = {name: method.why_left_out(config_1, config_2, at) for name, method in METHODS.items()}
     for name in names or ():
-        if name in left_out:
-            raise ConfigError(f"--methods has {name!r}, which {left_out[name]}; leave it out")
-    chosen = {*(names or METHODS)} - left_out.keys()
+        if reasons[name] is not None:
+            raise ConfigError(f"--methods has {name!r}, which does not apply here: {reasons[name]}; leave it out")
+    chosen = {name for name in names or METHODS if reasons[name] is None}
     if any(METHODS[name].needs_stage_2 for name in chosen):
         chosen.add(STAGE_2)
     return [method for name, method in METHODS.items() if name in chosen]
@@ -197,7 +202,7 @@ def _run(
         _log.info(f"seed {seed}: {method.name}")
         record = {
             "method": method.name,
-            "title": method.title_with(comparison.two),
+            "title": method.title_with(comparison.config_2),
             "seed": seed,
             "at": comparison.at,
             "data": str(comparison.data.resolve()),
@@ -219,7 +224,12 @@ def _run(
 
 
 def _check_comparable(
-    data: Path, run: Path, one: StageOneConfig, two: StageTwoConfig, at: int, methods: Iterable[ComparedMethod]
+    data: Path,
+    run: Path,
+    config_1: StageOneConfig,
+    config_2: StageTwoConfig,
+    at: int,
+    methods: Iterable[ComparedMethod],
 ) -> dict[str, str]:
     """Check that stage 1 kept what the methods need at epoch ``at``, and that stage 2 continues the same task.
 
@@ -230,24 +240,24 @@ def _check_comparable(
         ConfigError, DataError, SeriesError: something is missing, or does not match.
     """
     checkpoint = checkpoint_of(run, at)
-    first = one.snapshots.first_epoch
+    first = config_1.snapshots.first_epoch
     if at < first:
         raise ConfigError(
             f"RUN is {str(run)!r}, which keeps snapshots from epoch {first} on, but is to be compared at epoch {at}; "
             "name later epochs with --at, or train it with an earlier snapshots.first_epoch"
         )
-    images = build_splits(one, data, SPLITS, val_chooses=True)
+    images = build_splits(config_1, data, SPLITS, val_chooses=True)
     parent = StageOneRun.open(checkpoint)
-    parent.check_continued_by(two)
+    parent.check_continued_by(config_2)
     n_snapshots = len(parent.snapshots())
-    would_have = snapshots_in_the_end(one.model_copy(update={"epochs": at}), parent.steps_per_epoch)
+    would_have = snapshots_in_the_end(config_1.model_copy(update={"epochs": at}), parent.steps_per_epoch)
     if n_snapshots < would_have:
         _log.warning(
             f"{run} has {n_snapshots} of the {would_have} snapshots that it would have if it had ended at epoch {at}; "
             "later ones replaced the others. Train it with a larger snapshots.keep for a fair comparison"
         )
     for method in methods:
-        method.check(parent, two)
+        method.check(parent, config_2)
     return {"RUN": parent.digest} | {name: pin.digest for name, pin in pins_of_data(data, images).items()}
 
 
@@ -276,7 +286,7 @@ def _check_digests(folder: Path, digests: Mapping[str, str]) -> None:
                 )
 
 
-def _check_folder(out: Path, two: StageTwoConfig, *, resume: bool) -> None:
+def _check_folder(out: Path, config_2: StageTwoConfig, *, resume: bool) -> None:
     """Check that a folder is new, or that it holds a comparison with the same stage 2 and ``resume`` is set."""
     if not (out / CONFIG).exists() or (out / PINS).exists():  # only a run has pins
         if out.exists() and (not out.is_dir() or results_in(out)):
@@ -288,7 +298,7 @@ def _check_folder(out: Path, two: StageTwoConfig, *, resume: bool) -> None:
             f"--out is {str(out)!r}, which holds an earlier comparison of {n_rows} rows; continue it with "
             "--resume, or name another folder"
         )
-    if load_config(StageTwoConfig, out / CONFIG) != two:
+    if load_config(StageTwoConfig, out / CONFIG) != config_2:
         raise ConfigError(
             f"--out is {str(out)!r}, which holds a comparison with another configuration of stage 2; name another "
             "folder"

@@ -55,8 +55,8 @@ class Comparison:
     Args:
         data: folder with train/, val/ and test/.
         run: the stage 1 folder.
-        one: stage 1's configuration.
-        two: stage 2's configuration; its network and loss must be stage 1's, and its seed is replaced by stage 1's.
+        config_1: stage 1's configuration.
+        config_2: stage 2's configuration; its network and loss must be stage 1's. Stage 1's seed replaces its seed.
         at: the epoch.
         folder: folder for the rows and runs.
         n_ranks: how many ranks trained stage 1.
@@ -76,8 +76,8 @@ class Comparison:
         self,
         data: Path,
         run: Path,
-        one: StageOneConfig,
-        two: StageTwoConfig,
+        config_1: StageOneConfig,
+        config_2: StageTwoConfig,
         at: int,
         folder: Path,
         n_ranks: int,
@@ -90,13 +90,13 @@ class Comparison:
         self._device_target = device_target
         self.passes_of_stage_1 = at + read_stage_1(run / STAGE_1_CHECKPOINTS).stopping_passes(at)
         self.checkpoint = checkpoint_of(run, at)
-        options = {"data": two.data, "metric": two.metric, "reestimate_batches": two.reestimate_batches}
-        task = build_task(one.model_copy(update=options), data, splits=SPLITS)
+        options = {"data": config_2.data, "metric": config_2.metric, "reestimate_batches": config_2.reestimate_batches}
+        task = build_task(config_1.model_copy(update=options), data, splits=SPLITS)
         if n_ranks > 1:
             _log.info(f"{run} was trained on {n_ranks} devices; here one process takes their batches one after another")
-        self.one = one.model_copy(update=on_one_process(one, n_ranks))
-        two = two.with_epochs_after(at).model_copy(update={"seed": one.seed})
-        self.two = two.model_copy(update=on_one_process(two, n_ranks))
+        self.config_1 = config_1.model_copy(update=on_one_process(config_1, n_ranks))
+        config_2 = config_2.with_epochs_after(at).model_copy(update={"seed": config_1.seed})
+        self.config_2 = config_2.model_copy(update=on_one_process(config_2, n_ranks))
         self.network = task.network
         self.evaluator = task.evaluator
         self.metrics = task.metrics
@@ -118,8 +118,8 @@ class Comparison:
     def run_stage_1(self, name: str, changes: dict[str, Any], total: int, options: Sequence[str] = ()) -> MethodResult:
         """Train to epoch ``total`` with changed options, without snapshots, and without evaluation before the end."""
         updates = changes | {"epochs": total, "stop": None, "evaluate_every_epochs": total}
-        updates["snapshots"] = self.one.snapshots.model_copy(update={"first_epoch": total + 1})
-        self._run("stage_1", name, self.one.model_copy(update=updates), options)
+        updates["snapshots"] = self.config_1.snapshots.model_copy(update={"first_epoch": total + 1})
+        self._run("stage_1", name, self.config_1.model_copy(update=updates), options)
         checkpoints = self.folder / name / STAGE_1_CHECKPOINTS
         seconds = read_stage_1(checkpoints).seconds_until(total)
         return MethodResult(str(checkpoint_of(checkpoints.parent, total)), total, seconds)
@@ -133,7 +133,7 @@ class Comparison:
         return MethodResult(str(network), passes, result.seconds, kept_in_words(result))
 
     def _run(self, program: str, name: str, config: StageOneConfig | StageTwoConfig, options: Sequence[str]) -> None:
-        title = f"seed {self.one.seed}, epoch {self.at}: {name}"
+        title = f"seed {self.config_1.seed}, epoch {self.at}: {name}"
         options = [*options, f"--device-target={self._device_target}"]
         run_stage(program, self.data, self.folder / name, config, options, title)
 

@@ -39,15 +39,15 @@ class ComparedMethod:
     needs_stage_2: ClassVar[bool] = False
     is_needed: ClassVar[bool] = False
 
-    def title_with(self, two: StageTwoConfig) -> str:
+    def title_with(self, config_2: StageTwoConfig) -> str:
         """Return the title in a comparison with this stage 2."""
         return self.title
 
-    def why_left_out(self, one: StageOneConfig, two: StageTwoConfig, at: int) -> str | None:
-        """Return why it does not apply to this stage 1 at epoch ``at``, as the end of a sentence; None if it does."""
+    def why_left_out(self, config_1: StageOneConfig, config_2: StageTwoConfig, at: int) -> str | None:
+        """Return a sentence that says why it does not apply to this stage 1 at epoch ``at``; None if it does."""
         return None
 
-    def check(self, parent: StageOneRun, two: StageTwoConfig) -> None:
+    def check(self, parent: StageOneRun, config_2: StageTwoConfig) -> None:
         """Refuse a stage 1 that has not kept what the method needs.
 
         Raises:
@@ -106,17 +106,17 @@ class StageTwoAsConfigured(ComparedMethod):
     title = "stage 2"
     is_needed = True
 
-    def title_with(self, two: StageTwoConfig) -> str:
+    def title_with(self, config_2: StageTwoConfig) -> str:
         """Return the title with the name of stage 2's own method."""
-        return f"{self.title}: {two.method_name}"
+        return f"{self.title}: {config_2.method_name}"
 
-    def check(self, parent: StageOneRun, two: StageTwoConfig) -> None:
+    def check(self, parent: StageOneRun, config_2: StageTwoConfig) -> None:
         """Check what stage 2's own method needs."""
-        plan_of(two).check_parent(parent)
+        plan_of(config_2).check_parent(parent)
 
     def make(self, comparison: Comparison) -> MethodResult:
         """Run stage 2."""
-        return comparison.run_stage_2(self.name, comparison.two)
+        return comparison.run_stage_2(self.name, comparison.config_2)
 
 
 class CooldownInstead(ComparedMethod):
@@ -129,34 +129,34 @@ class CooldownInstead(ComparedMethod):
     title = "cooldown in place of stage 2's own method"
     needs_stage_2 = True
 
-    def title_with(self, two: StageTwoConfig) -> str:
+    def title_with(self, config_2: StageTwoConfig) -> str:
         """Return the title with the name of the method that it replaces."""
-        return f"cooldown in place of the {two.method_name}"
+        return f"cooldown in place of the {config_2.method_name}"
 
-    def why_left_out(self, one: StageOneConfig, two: StageTwoConfig, at: int) -> str | None:
+    def why_left_out(self, config_1: StageOneConfig, config_2: StageTwoConfig, at: int) -> str | None:
         """Leave it out if stage 2 is itself a cooldown, or trains nothing."""
-        if two.method == self.name:
-            return "takes the place of a search, but method is cooldown"
-        if two.epochs == 0:
-            return f"takes as many passes as stage 2's training, but method {two.method_name} trains nothing"
+        if config_2.method == self.name:
+            return "it takes the place of a search, but method is cooldown"
+        if config_2.epochs == 0:
+            return f"it takes as many passes as stage 2's training, but method {config_2.method_name} trains nothing"
         return None
 
-    def check(self, parent: StageOneRun, two: StageTwoConfig) -> None:
+    def check(self, parent: StageOneRun, config_2: StageTwoConfig) -> None:
         """Check that there is a rate to cool down."""
-        plan_of(two.model_copy(update={"method": self.name})).check_parent(parent)
+        plan_of(config_2.model_copy(update={"method": self.name})).check_parent(parent)
 
     def make(self, comparison: Comparison) -> MethodResult:
         """Run the cooldown."""
-        one = comparison.one
-        two = comparison.two
+        config_1 = comparison.config_1
+        config_2 = comparison.config_2
         replaced = comparison.result_of(STAGE_2)
         changes: dict[str, Any] = {
             "method": self.name,
             "epochs": math.ceil(replaced.training_passes(replaced.epochs) - 1e-9),
-            "data": two.data.model_copy(update={"batch_size": one.data.batch_size}),
+            "data": config_2.data.model_copy(update={"batch_size": config_1.data.batch_size}),
         }
-        changes |= {key: getattr(one, key) for key in PartsOfStep.model_fields}
-        return comparison.run_stage_2(self.name, two.model_copy(update=changes))
+        changes |= {key: getattr(config_1, key) for key in PartsOfStep.model_fields}
+        return comparison.run_stage_2(self.name, config_2.model_copy(update=changes))
 
 
 class TunedTraining(ComparedMethod):
@@ -172,7 +172,7 @@ class TunedTraining(ComparedMethod):
     what: ClassVar[str]
     needs_stage_2 = True
 
-    def middle(self, one: StageOneConfig) -> float:
+    def middle(self, config_1: StageOneConfig) -> float:
         """Return the rate around which to try rates."""
         raise NotImplementedError
 
@@ -193,7 +193,7 @@ class TunedTraining(ComparedMethod):
         folder = comparison.folder
         rows = map(read_row, sorted(folder.parent.parent.glob(f"seed_*/{folder.name}/{self.name}.json")))
         earlier, seed = next(((row["choice"], row["seed"]) for row in rows if row.get("choice")), (None, None))
-        rates = [factor * self.middle(comparison.one) for factor in PEAK_FACTORS]
+        rates = [factor * self.middle(comparison.config_1) for factor in PEAK_FACTORS]
         if earlier is not None:
             rates = [earlier, *(rate for rate in rates if rate != earlier)]
         failures = list[str]()
@@ -223,14 +223,14 @@ class PlainForTotal(TunedTraining):
     title = "plain training, schedule made for this total"
     what = "plain training"
 
-    def middle(self, one: StageOneConfig) -> float:
+    def middle(self, config_1: StageOneConfig) -> float:
         """Return stage 1's peak."""
-        return one.schedule.peak
+        return config_1.schedule.peak
 
     def train(self, comparison: Comparison, rate: float) -> MethodResult:
         """Train with a peak."""
         total = comparison.total_passes
-        schedule = comparison.one.schedule
+        schedule = comparison.config_1.schedule
         linear = {
             "name": "linear",
             "peak": rate,
@@ -248,24 +248,24 @@ class ScheduleFree(TunedTraining):
     title = "schedule-free SGD for this total"
     what = "schedule-free SGD"
 
-    def why_left_out(self, one: StageOneConfig, two: StageTwoConfig, at: int) -> str | None:
+    def why_left_out(self, config_1: StageOneConfig, config_2: StageTwoConfig, at: int) -> str | None:
         """Leave it out beside an optimizer that is not SGD."""
-        if one.optimizer.name in _MOMENTUM:
+        if config_1.optimizer.name in _MOMENTUM:
             return None
-        return f"is SGD, which is no counterpart of stage 1's optimizer, {one.optimizer.name}"
+        return f"it trains with SGD, but stage 1's optimizer is {config_1.optimizer.name}"
 
-    def middle(self, one: StageOneConfig) -> float:
+    def middle(self, config_1: StageOneConfig) -> float:
         """Return r / (1 - momentum) for stage 1's peak r: in the long run the weights move as far as in stage 1."""
-        momentum = one.optimizer.momentum
+        momentum = config_1.optimizer.momentum
         if momentum is None:
-            momentum = _MOMENTUM[one.optimizer.name]
-        return one.schedule.peak / (1 - momentum)
+            momentum = _MOMENTUM[config_1.optimizer.name]
+        return config_1.schedule.peak / (1 - momentum)
 
     def train(self, comparison: Comparison, rate: float) -> MethodResult:
         """Train at a constant rate."""
-        one = comparison.one
-        schedule = one.schedule.model_copy(update={"name": "constant", "peak": rate, "milestones": ()})
-        decay = one.optimizer.model_dump(include={"weight_decay", "no_decay"})
+        config_1 = comparison.config_1
+        schedule = config_1.schedule.model_copy(update={"name": "constant", "peak": rate, "milestones": ()})
+        decay = config_1.optimizer.model_dump(include={"weight_decay", "no_decay"})
         changes = {"schedule": schedule, "optimizer": OptimizerConfig(name="schedule_free", **decay)}
         result = comparison.run_stage_1(f"schedule_free_{rate:g}", changes, comparison.total_passes)
         return result._replace(network=str(next(Path(result.network).parent.glob("*-final.ckpt"))))
@@ -277,15 +277,15 @@ class PlainToTheEnd(ComparedMethod):
     name = "plain_to_the_end"
     title = "plain training to the end of its schedule"
 
-    def why_left_out(self, one: StageOneConfig, two: StageTwoConfig, at: int) -> str | None:
+    def why_left_out(self, config_1: StageOneConfig, config_2: StageTwoConfig, at: int) -> str | None:
         """Leave it out if the schedule has ended, or has no end."""
-        if at < (one.schedule.last_epoch or 0):
+        if at < (config_1.schedule.last_epoch or 0):
             return None
-        return f"continues stage 1's schedule, which does not go beyond epoch {at}"
+        return f"it continues stage 1's schedule, which does not go beyond epoch {at}"
 
     def make(self, comparison: Comparison) -> MethodResult:
         """Continue the training."""
-        total = comparison.one.schedule.last_epoch or comparison.at
+        total = comparison.config_1.schedule.last_epoch or comparison.at
         return comparison.run_stage_1(self.name, {}, total, [f"--from={comparison.checkpoint}"])
 
 

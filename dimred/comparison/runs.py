@@ -32,7 +32,7 @@ class DivergedRunError(DivergedError):
 
 
 def run_stage(
-    program: str, data: Path, out: Path, settings: StageOneConfig | StageTwoConfig, options: Sequence[str], title: str
+    program: str, data: Path, out: Path, config: StageOneConfig | StageTwoConfig, options: Sequence[str], title: str
 ) -> None:
     """Run a ``dimred.pipelines`` program in a folder, or resume it there, and write its log beside the folder.
 
@@ -40,7 +40,7 @@ def run_stage(
         program: ``stage_1`` or ``stage_2``.
         data: the program's DATA.
         out: its folder; ``out.yaml`` and ``out.log`` are its configuration and its log.
-        settings: its configuration.
+        config: its configuration.
         options: its other arguments.
         title: what the log and errors call the run.
 
@@ -48,12 +48,12 @@ def run_stage(
         DivergedRunError: its training diverged.
         FaultError: the program was ended, or failed in another way.
     """
-    config, log = (out.parent / f"{out.name}{ending}" for ending in (".yaml", ".log"))
+    config_file, log = (out.parent / f"{out.name}{ending}" for ending in (".yaml", ".log"))
     make_folder(out.parent)
-    atomic_write(config, config_text(settings))
+    atomic_write(config_file, config_text(config))
     _log.info(f"{title}, see {log}")
     _log.debug(title)
-    command = [sys.executable, "-P", "-m", f"dimred.pipelines.{program}", data, *options, f"--config={config}"]
+    command = [sys.executable, "-P", "-m", f"dimred.pipelines.{program}", data, *options, f"--config={config_file}"]
     started = time.perf_counter()
     with ExitStack() as stack:
         status = start(stack, [*command, f"--out={out}", "--resume"], log).wait()

@@ -85,12 +85,12 @@ def write_report(
     return page.write(f"Two-stage training: {run.folder.name}", _summary(run))
 
 
-def write_stage_1_report(out: Path, run: StageOneRecord, settings: StageOneConfig) -> Path:
+def write_stage_1_report(out: Path, run: StageOneRecord, config: StageOneConfig) -> Path:
     """Write ``report.html`` for a stage 1, finished or not, and each picture as PNG and SVG.
 
     Args:
         out, run: as for ``write_report``.
-        settings: the run's configuration.
+        config: the run's configuration.
 
     Returns:
         The page's path.
@@ -99,7 +99,7 @@ def write_stage_1_report(out: Path, run: StageOneRecord, settings: StageOneConfi
         CheckpointError, OSError: as for ``write_report``.
     """
     page = Page(out, PAGE)
-    metrics = metrics_of(settings.metric, settings.model.n_classes)
+    metrics = metrics_of(config.metric, config.model.n_classes)
     _add_curves(page, run, metrics[0], None)
     _add_spectrum(page, run.variance_fractions())
     _add_configuration(page, {}, {"stage 1": run.folder})
@@ -108,7 +108,7 @@ def write_stage_1_report(out: Path, run: StageOneRecord, settings: StageOneConfi
         values, _, statistics = on_equal_terms(run, None, metric)
         if values:
             epoch, value = list(values.items())[-1]
-            words = [f"{metric.name} on {settings.data.eval_split} after epoch {epoch}", statistics]
+            words = [f"{metric.name} on {config.data.eval_split} after epoch {epoch}", statistics]
             facts.insert(index, (metric.text(value), ", ".join(filter(None, words))))
     if records := run.average_records:
         loss, epoch, width = (records[-1][name] for name in ("averaged_loss", "epoch", "averaged_window"))
@@ -116,7 +116,7 @@ def write_stage_1_report(out: Path, run: StageOneRecord, settings: StageOneConfi
     verdict = [
         f"Stage 1 has done {run.last_epoch} epochs in {duration(run.seconds_until(run.last_epoch))}.",
         "Except after schedule-free training, dimred train stage-2 continues from its last full checkpoint.",
-        *filter(None, [settings.eval_split_warning()]),
+        *filter(None, [config.eval_split_warning()]),
     ]
     where = {"run": str(run.folder.resolve()), "last epoch": _when(run.folder / METRICS)}
     head = sentences(verdict, "verdict") + table((), where.items(), kind="names")

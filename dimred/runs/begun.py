@@ -13,7 +13,7 @@ from dimred.errors import ConfigError, RunError
 from dimred.io.checksums import read_checksummed, write_checksummed
 from dimred.io.file_format import PINNED
 from dimred.run_files.run_names import CONFIG, PINS, own_config
-from dimred.runs.task import Settings
+from dimred.runs.task import Config
 
 _log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ def pins_of_data(data: Path, images: Mapping[str, Batches]) -> dict[str, Pin]:
 
 
 @dataclass(frozen=True)
-class Begun(Generic[Settings]):
+class Begun(Generic[Config]):
     """A run that has begun, as described by ``config.yaml`` and ``pins.json`` in its folder.
 
     Attributes:
@@ -66,12 +66,12 @@ class Begun(Generic[Settings]):
         pins: what the run depends on outside its folder: ``devices``, ``DATA/train``, ``WEIGHTS`` and so on.
     """
 
-    config: Settings
+    config: Config
     pins: dict[str, Pin]
 
     @classmethod
     def open(
-        cls, out: Path, stage: type[Settings], config: Path | None = None, overrides: Sequence[str] = ()
+        cls, out: Path, stage: type[Config], config: Path | None = None, overrides: Sequence[str] = ()
     ) -> Self | None:
         """Read the configuration and the pins of the run in a folder, and set the free keys that are given.
 

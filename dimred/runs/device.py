@@ -116,24 +116,24 @@ def _join(target: Target, all_reduce_split: Sequence[int]) -> Ranks:
     return Group(communication.get_rank(), communication.get_group_size(), splits)
 
 
-def set_precision(settings: StageConfig) -> None:
+def set_precision(config: StageConfig) -> None:
     """Set whether a device may compute float32 products in a shorter type.
 
     A search computes float32 in float32, whatever ``precision`` says. Keys that are set without an effect are logged.
     """
-    precision = settings.precision
+    precision = config.precision
     target = ms.get_context("device_target")
     if target in _SHORT_TYPES:
-        allowed = False if settings.needs_exact_float32 else getattr(precision, _SHORT_TYPES[target])
+        allowed = False if config.needs_exact_float32 else getattr(precision, _SHORT_TYPES[target])
         if allowed is not None:
             _allow_short_type(target, allowed)
-    is_set = {key: attrgetter(key)(settings) != attrgetter(key)(_DEFAULTS) for key in _HAS_EFFECT_ON}
+    is_set = {key: attrgetter(key)(config) != attrgetter(key)(_DEFAULTS) for key in _HAS_EFFECT_ON}
     keys = [key for key, devices in _HAS_EFFECT_ON.items() if is_set[key] and target not in devices]
     if keys:
         _log.info(f"without effect on {target}: {', '.join(keys)}")
-    if settings.mode == "pynative" and (keys := [key for key in _COMPILED_ONLY if is_set[key]]):
+    if config.mode == "pynative" and (keys := [key for key in _COMPILED_ONLY if is_set[key]]):
         _log.info(f"without effect in PyNative: {', '.join(keys)}")
-    if settings.needs_exact_float32 and (precision.hf32 or precision.tf32):
+    if config.needs_exact_float32 and (precision.hf32 or precision.tf32):
         _log.info("precision.hf32 and precision.tf32 have no effect on a search, which computes float32 in float32")
 
 

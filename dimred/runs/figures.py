@@ -28,11 +28,11 @@ class RunFigures:
     """
 
     def __init__(self, task: Task[Any]) -> None:
-        settings = task.settings
+        config = task.config
         self._task = task
-        self._split = settings.data.eval_split
+        self._split = config.data.eval_split
         self.metrics = task.metrics
-        self.reestimates = settings.reestimate_batch_norm and task.evaluator.has_batch_norm
+        self.reestimates = config.reestimate_batch_norm and task.evaluator.has_batch_norm
         self.values: Figures = {}
 
     def measure(self, step: Step, choose: Callable[[], object] | None = None) -> None:
@@ -119,7 +119,7 @@ class RunFigures:
             ]
             if texts:
                 _log.info(f"{metric.name} on {self._split!r}: {', '.join(texts)}")
-        warning = self._task.settings.eval_split_warning()
+        warning = self._task.config.eval_split_warning()
         if warning is not None:
             _log.info(warning)
         if self._task.ranks.is_rank_zero:  # which has the file

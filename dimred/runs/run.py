@@ -29,7 +29,7 @@ from dimred.runs.loop import EpochLoop, Progress
 from dimred.runs.profiler import StepProfiler
 from dimred.runs.records import MetricsLog, Record, cut_metrics
 from dimred.runs.run_folder import run_folder, write_versions
-from dimred.runs.task import Settings, Task
+from dimred.runs.task import Config, Task
 from dimred.train_step.optimizer_state import last_rate
 from dimred.train_step.protocol import Result, Step
 from dimred.train_step.statistics import moving_statistics
@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
-class Run(Generic[Settings]):
+class Run(Generic[Config]):
     """A stage's run in its folder, locked by the caller; see ``open_run``.
 
     Attributes:
@@ -57,16 +57,16 @@ class Run(Generic[Settings]):
         records: the log of records, inside ``open_records``.
     """
 
-    task: Task[Settings]
+    task: Task[Config]
     folder: Path
     signals: StopSignals
     after_launch: Callable[[], object]
-    begun: Begun[Settings] | None = None
+    begun: Begun[Config] | None = None
     is_kept: bool = True
 
     def __post_init__(self) -> None:
         task = self.task
-        self.settings = task.settings
+        self.config = task.config
         self.ranks = task.ranks
         self.evaluator = task.evaluator
         self.states = RunStates(self.folder)
@@ -81,7 +81,7 @@ class Run(Generic[Settings]):
         frozen = to_arrays(one for one in task.network.get_parameters() if not one.requires_grad)
         # An attention mask can be -inf from the beginning; that does not mean that training diverged.
         self._constants = {name for name, value in frozen.items() if not np.isfinite(value).all()}
-        images = {split: task.images[split] for split in self.settings.splits}
+        images = {split: task.images[split] for split in self.config.splits}
         self.pins = self.ranks.run_on_rank_zero(lambda: pins_of_data(task.data, images)) or {}
         # With another number of threads MindSpore draws other crops and flips. The pin has a name like a split's, so a
         # run that began without it can be resumed.
@@ -99,18 +99,18 @@ class Run(Generic[Settings]):
         return self.progress.epoch if self.progress.done == self.task.steps_per_epoch else self.progress.epoch - 1
 
     def loop(self, name: str, step: Step, n_epochs: int, first_order: int = 0) -> EpochLoop:
-        """Make the loop over the epochs with the run's settings; see ``EpochLoop`` for the arguments."""
-        settings = self.settings
+        """Make the loop over the epochs with the run's configuration; see ``EpochLoop`` for the arguments."""
+        config = self.config
         self._first_order = first_order
         return EpochLoop(
             name,
             step,
             self.task.training_batches,
-            seed=settings.seed,
+            seed=config.seed,
             n_epochs=n_epochs,
             first_order=first_order,
-            save_every_steps=settings.save_every_steps,
-            read_every_steps=settings.read_every_steps,
+            save_every_steps=config.save_every_steps,
+            read_every_steps=config.read_every_steps,
             ranks=self.ranks,
             signals=self.signals,
             after_launch=self.after_launch,
@@ -214,7 +214,7 @@ class Run(Generic[Settings]):
         order = self._first_order + progress.epoch
         found = None
         try:
-            fault = batches.fault_of_step(self.settings.seed, order, progress.done)
+            fault = batches.fault_of_step(self.config.seed, order, progress.done)
             if fault is not None:
                 found = DataError(f"{fault}, so the loss of step {self.n_steps} is not finite; correct the sample")
         except DataError as error:
@@ -224,7 +224,7 @@ class Run(Generic[Settings]):
 
     def write_configuration(self) -> None:
         """Write ``config.yaml`` and ``versions.json``, each rank into its own folder."""
-        atomic_write(self.folder / CONFIG, CONFIGURATION.sealed(config_text(self.settings)))
+        atomic_write(self.folder / CONFIG, CONFIGURATION.sealed(config_text(self.config)))
         write_versions(self.folder)
 
     def write_pins(self) -> None:
@@ -238,18 +238,18 @@ class Run(Generic[Settings]):
         file = self.folder / METRICS
         if self._is_new:
             cut_metrics(file, None, self.ranks)
-        is_heard = self.settings.tensorboard or self.settings.callback is not None
+        is_heard = self.config.tensorboard or self.config.callback is not None
         listeners = self._listeners() if is_heard and self.ranks.is_rank_zero else ()
         with MetricsLog(file, listeners) as self.records:
             yield
 
     def _listeners(self) -> list[Callable[[Record], object]]:
         listeners = list[Callable[[Record], object]]()
-        if self.settings.tensorboard:
+        if self.config.tensorboard:
             last = next(iter(deque(each_record(self.folder / METRICS), maxlen=1)), None)
             listeners.append(TensorBoard(self.folder / TENSORBOARD, last))
-        if self.settings.callback is not None:
-            listeners.append(make_callback(self.settings.callback, self.folder))
+        if self.config.callback is not None:
+            listeners.append(make_callback(self.config.callback, self.folder))
         return listeners
 
     def measure(self, step: Step, choose: Callable[[], object] | None = None) -> None:
@@ -290,7 +290,7 @@ class Run(Generic[Settings]):
         if rate is not None:
             parts.append(f"lr {rate:.3g}")
         if text:
-            parts.append(f"{self.settings.data.eval_split} {text}")
+            parts.append(f"{self.config.data.eval_split} {text}")
         _log.info(f"epoch: {progress.epoch} step: {progress.done} loss is {'nan' if loss is None else loss}")
         _log.info("  ".join([*parts, f"{progress.seconds:.1f} s"]))
         return f"loss {shown}" + (f", {self.figures.metrics[0].name} {text}" if text else "")
@@ -298,8 +298,8 @@ class Run(Generic[Settings]):
 
 @contextmanager
 def open_run(
-    folder: Path, task: Task[Settings], begun: Begun[Settings] | None = None, fast_dev_run: bool = False
-) -> Iterator[Run[Settings]]:
+    folder: Path, task: Task[Config], begun: Begun[Config] | None = None, fast_dev_run: bool = False
+) -> Iterator[Run[Config]]:
     """Make or reopen a run's folder, hold its lock, and turn the run's faults into errors with a remedy.
 
     Args:
@@ -314,8 +314,8 @@ def open_run(
         FaultError, StoppedError: from the block, see ``translate_errors``.
     """
     if fast_dev_run:
-        task = task.shortened(one_step_of(task.settings))
-    profile = task.settings.profile
+        task = task.shortened(one_step_of(task.config))
+    profile = task.config.profile
     with (
         _marked_lines() if fast_dev_run else nullcontext(),
         run_folder(folder),
@@ -341,16 +341,16 @@ def _marked_lines() -> Iterator[None]:
             handler.setFormatter(None)
 
 
-def one_step_of(settings: Settings) -> Settings:
-    """Return the settings for a one-step run that goes through every phase of the whole run.
+def one_step_of(config: Config) -> Config:
+    """Return the configuration for a one-step run that goes through every phase of the whole run.
 
     With ``stop``, a stage 1 run makes two steps, because an average needs two snapshots. Build the step from the whole
-    run's settings, because a schedule can't be that short.
+    run's configuration, because a schedule can't be that short.
     """
-    changes: dict[str, Any] = {"epochs": min(1, settings.n_epochs), "reestimate_batches": 1}
-    if isinstance(settings, StageOneConfig):
-        snapshots = settings.snapshots.model_copy(update={"per_epoch": 1, "first_epoch": 1})
+    changes: dict[str, Any] = {"epochs": min(1, config.n_epochs), "reestimate_batches": 1}
+    if isinstance(config, StageOneConfig):
+        snapshots = config.snapshots.model_copy(update={"per_epoch": 1, "first_epoch": 1})
         changes |= {"snapshots": snapshots, "evaluate_every_epochs": 1}
-        if settings.stop is not None:
-            changes |= {"epochs": 2, "stop": settings.stop.model_copy(update={"every_epochs": 1})}
-    return settings.model_copy(update=changes)
+        if config.stop is not None:
+            changes |= {"epochs": 2, "stop": config.stop.model_copy(update={"every_epochs": 1})}
+    return config.model_copy(update=changes)

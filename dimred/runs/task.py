@@ -22,17 +22,17 @@ from dimred.runs.splits import build_splits
 from dimred.runs.steps import build_scores
 from dimred.train_step.precision import with_precision
 
-Settings = TypeVar("Settings", bound=StageConfig)
+Config = TypeVar("Config", bound=StageConfig)
 
 _OF_NETWORK = {"level", "dtype", "keep_batch_norm", "casts"}  # keys of ``precision``; the others are for the device
 
 
 @dataclass(frozen=True, eq=False)
-class Task(Generic[Settings]):
+class Task(Generic[Config]):
     """The network, data, loss and metrics that a stage works on; ``build_task`` makes it.
 
     Attributes:
-        settings: the configuration.
+        config: the configuration.
         data: DATA, as the user typed it.
         ranks: the ranks of the job.
         network: the network, in the configured precision.
@@ -41,7 +41,7 @@ class Task(Generic[Settings]):
         problems: the problems with it so far. A stage's checks add theirs, and then report all at once.
     """
 
-    settings: Settings
+    config: Config
     data: Path
     ranks: Ranks
     network: nn.Cell
@@ -67,7 +67,7 @@ class Task(Generic[Settings]):
     @property
     def metrics(self) -> tuple[Metric, ...]:
         """Return the metrics that are reported, the main one first."""
-        return metrics_of(self.settings.metric, self.settings.model.n_classes)
+        return metrics_of(self.config.metric, self.config.model.n_classes)
 
     @cached_property
     def evaluator(self) -> Evaluator:
@@ -76,8 +76,8 @@ class Task(Generic[Settings]):
             self.network,
             self.images,
             self.scores,
-            seed=self.settings.seed,
-            n_batches=self.settings.reestimate_batches,
+            seed=self.config.seed,
+            n_batches=self.config.reestimate_batches,
             ranks=self.ranks,
             at_batch=tell_alive,
         )
@@ -93,29 +93,29 @@ class Task(Generic[Settings]):
             DataError: the built-in loss or metric can't use the labels.
         """
         if "train" in self.images:
-            _check_ranks(self.ranks, self.settings, self.training_batches)
-        if self.settings.has_own_parts:
-            check_scores(self.settings, self.network, self.scores, self.images)
+            _check_ranks(self.ranks, self.config, self.training_batches)
+        if self.config.has_own_parts:
+            check_scores(self.config, self.network, self.scores, self.images)
         # A user's own network may draw its weights from another generator.
         self.ranks.broadcast(list(self.network.get_parameters()))
 
-    def shortened(self, settings: Settings) -> "Task[Settings]":
+    def shortened(self, config: Config) -> "Task[Config]":
         """Return the task for a run with ``one_step_of``: the same network, and one step in each split's epoch."""
-        return replace(self, settings=settings, images={split: one.shortened(1) for split, one in self.images.items()})
+        return replace(self, config=config, images={split: one.shortened(1) for split, one in self.images.items()})
 
 
 def build_task(
-    settings: Settings,
+    config: Config,
     data: Path,
     ranks: Ranks = ALONE,
     *,
     splits: Collection[str] | None = None,
     is_checked: bool = True,
-) -> Task[Settings]:
+) -> Task[Config]:
     """Build network, splits, loss and metric from a configuration, and check that they fit each other.
 
     Args:
-        settings: the configuration of either stage.
+        config: the configuration of either stage.
         data: DATA, as the user typed it.
         ranks: the ranks of the job.
         splits: names of the splits; by default the ones that a run of the stage reads.
@@ -128,21 +128,21 @@ def build_task(
     Raises:
         ConfigError, DataError: network, data, loss or metric can't be made, or don't fit; see ``build_splits``.
     """
-    names = sorted(splits or settings.splits)
-    val_chooses = splits is None and settings.uses_val
-    network = build_network(settings)
-    scores = build_scores(settings)
+    names = sorted(splits or config.splits)
+    val_chooses = splits is None and config.uses_val
+    network = build_network(config)
+    scores = build_scores(config)
     ranks.separate_masks(network)
 
     def splits_of_task() -> dict[str, Batches]:
-        images = build_splits(settings, data, names, ranks=ranks, val_chooses=val_chooses)
+        images = build_splits(config, data, names, ranks=ranks, val_chooses=val_chooses)
         for part in images.values():
-            _check_input(settings.model.name, part)
+            _check_input(config.model.name, part)
         return images
 
     problems = Problems()
     images = splits_of_task() if is_checked else problems.collect(splits_of_task) or {}
-    task = Task(settings, data, ranks, network, images, scores, problems)
+    task = Task(config, data, ranks, network, images, scores, problems)
     if is_checked:
         task.check()
     return task

@@ -55,7 +55,7 @@ class _Timer(Observer):
 
 def time_steps(run: Run[StageOneConfig], task: Task[StageOneConfig], step: Step) -> StepTimes:
     """Compile the step, make 50 more steps on the training batches, and time them from the tenth on."""
-    settings = task.settings
+    config = task.config
     runs = []
     start = time.perf_counter()
     for n_steps in (1, _STEPS):
@@ -65,12 +65,12 @@ def time_steps(run: Run[StageOneConfig], task: Task[StageOneConfig], step: Step)
             "stage 1",
             step,
             part,
-            seed=settings.seed,
+            seed=config.seed,
             n_epochs=math.ceil(n_steps / part.steps_per_epoch),
-            save_every_steps=settings.save_every_steps,
+            save_every_steps=config.save_every_steps,
             ranks=task.ranks,
             signals=run.signals,
-            read_every_steps=min(settings.read_every_steps, _STEPS // 2),
+            read_every_steps=min(config.read_every_steps, _STEPS // 2),
             after_launch=timer.count,
         )
         loop.run(Progress(), timer)

@@ -21,7 +21,7 @@ from dimred.runs.begun import Begun
 from dimred.runs.first_weights import FirstWeights, read_first_weights
 from dimred.runs.run_folder import check_run_folder
 from dimred.runs.steps import build_optimizer, warn_of_idle_patterns
-from dimred.runs.task import Settings, Task
+from dimred.runs.task import Config, Task
 from dimred.stages.disk import FLOAT, check_space, disk_of_stage_1, snapshots_in_the_end
 from dimred.stages.method import Plan, plan_of
 from dimred.stages.parent import StageOneRun
@@ -58,10 +58,10 @@ def check_stage_1(
         ConfigError: there is a problem; the message lists all of them.
         DimredError, DataError: from ``Task.check``, the last check.
     """
-    disk = disk_of_stage_1(task.settings, task.network)
+    disk = disk_of_stage_1(task.config, task.network)
     problems = task.problems
     _check_run(task, out, disk, resume=resume)
-    problems.collect(lambda: build_optimizer(task.settings.optimizer, task.network, [0.0]))
+    problems.collect(lambda: build_optimizer(task.config.optimizer, task.network, [0.0]))
     problems.collect(lambda: _check_names(task.network))
     weights = problems.collect(lambda: task.ranks.run_on_rank_zero(lambda: _first_weights(task)))
     if weights is not None:
@@ -74,19 +74,19 @@ def check_stage_1(
     if first is not None:
         task.ranks.check_same("--from", arrays_digest(first[0]).encode())
         _check_begin(task, *first)
-    warn_of_idle_patterns(task.settings.optimizer, task.network)
-    log_plan_of_stage_1(task.settings, task.steps_per_epoch, disk)
+    warn_of_idle_patterns(task.config.optimizer, task.network)
+    log_plan_of_stage_1(task.config, task.steps_per_epoch, disk)
     return first, weights
 
 
 def _first_weights(task: Task[StageOneConfig]) -> FirstWeights | None:
-    model = task.settings.model
+    model = task.config.model
     return None if model.weights is None else read_first_weights(Path(model.weights), model.new, task.network)
 
 
 def _check_begin(task: Task[StageOneConfig], arrays: Mapping[str, np.ndarray], epoch: int) -> None:
     """Refuse a full checkpoint that leaves nothing to do, or whose epochs had a different number of steps."""
-    epochs = task.settings.epochs
+    epochs = task.config.epochs
     per_epoch = task.steps_per_epoch
     if epoch >= epochs:
         raise ConfigError(f"--from is from epoch {epoch}, but epochs is {epochs}; --set epochs to more than {epoch}")
@@ -126,7 +126,7 @@ def check_stage_2(
         ConfigError: a check failed on this rank or on rank 0; the message lists all problems.
         DimredError, DataError: from ``Task.check``, the last check.
     """
-    config = task.settings
+    config = task.config
     network = task.network
     problems = task.problems
     if begun is not None and pca_mat is None and (pin := begun.pins.get("PCA_MAT")) is not None:
@@ -142,10 +142,10 @@ def check_stage_2(
     return plan
 
 
-def _check_weights(parent: StageOneRun, network: nn.Cell, settings: StageTwoConfig) -> None:
+def _check_weights(parent: StageOneRun, network: nn.Cell, config: StageTwoConfig) -> None:
     check_no_gradient_point(parent.arrays, parent.title)
     check_arrays(network.get_parameters(), parent.arrays, parent.title)
-    parent.check_continued_by(settings)
+    parent.check_continued_by(config)
 
 
 def _check_names(network: nn.Cell) -> None:
@@ -157,9 +157,9 @@ def _check_names(network: nn.Cell) -> None:
         )
 
 
-def _check_run(task: Task[Settings], out: Path, disk: int, *, resume: bool) -> None:
+def _check_run(task: Task[Config], out: Path, disk: int, *, resume: bool) -> None:
     """Collect problems with the folder, the callback, and the room for ``disk`` bytes."""
-    callback = task.settings.callback
+    callback = task.config.callback
     problems = task.problems
     problems.collect(lambda: check_run_folder(out, resume=resume))
     if task.ranks.is_rank_zero:  # other ranks save no checkpoints, and may lack the files of a resumed run
@@ -170,23 +170,23 @@ def _check_run(task: Task[Settings], out: Path, disk: int, *, resume: bool) -> N
         problems.collect(lambda: _check_memory(task))
 
 
-def _may_lack_memory(task: Task[Settings]) -> bool:
+def _may_lack_memory(task: Task[Config]) -> bool:
     """Return whether a built-in network, on inputs of known shape, may need more memory than a CPU has.
 
     These networks keep less than a thousand times their input, so small images need no estimate; an estimate costs a
     forward pass.
     """
     shape = task.input_shape
-    if ":" in task.settings.model.name or shape is None or get_context("device_target") != "CPU":
+    if ":" in task.config.model.name or shape is None or get_context("device_target") != "CPU":
         return False
-    n_bytes = 1000 * FLOAT * task.settings.data.batch_size * math.prod(shape)
+    n_bytes = 1000 * FLOAT * task.config.data.batch_size * math.prod(shape)
     return n_bytes >= psutil.virtual_memory().available
 
 
-def _check_memory(task: Task[Settings]) -> None:
+def _check_memory(task: Task[Config]) -> None:
     """Refuse a batch if a CPU has less than half the memory that a step is estimated to take."""
-    name = task.settings.model.name
-    data = task.settings.data
+    name = task.config.model.name
+    data = task.config.data
     available = psutil.virtual_memory().available
     n_bytes = memory_of_step(summarise(task.network, (1, *(task.input_shape or ()))), data.batch_size)
     if available < n_bytes / 2:

@@ -86,7 +86,7 @@ class Cooldown:
                 "for batches of another size; use stage 1's batch size, accumulation and devices, or set cooldown.rate"
             )
         constant = np.full(self.updates + 1, self.factor * self.rate)
-        rates = with_cooldown(constant, self.updates, task.settings.n_epochs * now, self.schedule)
+        rates = with_cooldown(constant, self.updates, task.config.n_epochs * now, self.schedule)
         optimizer = build_optimizer(self.optimizer, task.network, rates.tolist())
         self._take_over(state_parameters(optimizer))
         return optimizer
@@ -172,7 +172,7 @@ class ChoosingCooldown(CooldownMethod):
 
     def measure(self, point: str | int) -> None:
         """Measure the end, and add it to the candidates."""
-        if point == self.run.settings.n_epochs:
+        if point == self.run.config.n_epochs:
             self._files.hold(self._files.path(point))
             self._choice.measure(str(point), 1.0, self._evaluator.measure_val, self._files.path(point))
 
@@ -208,11 +208,11 @@ class CooldownPlan(Plan[CooldownConfig]):
 
     cooldown: Cooldown | None = None  # after ``check``
 
-    def next_commands(self, one: StageOneConfig, weights: Path, run_folder: Path) -> NextCommands | None:
+    def next_commands(self, config_1: StageOneConfig, weights: Path, run_folder: Path) -> NextCommands | None:
         """Return no further commands or arguments; None if the schedule has brought the rate to 0."""
-        if one.schedule.falls_to_zero and one.epochs >= one.schedule.total_epochs:
+        if config_1.schedule.falls_to_zero and config_1.epochs >= config_1.schedule.total_epochs:
             return None
-        return super().next_commands(one, weights, run_folder)
+        return super().next_commands(config_1, weights, run_folder)
 
     def check_parent(self, parent: StageOneRun) -> None:
         """Check that there is a rate to cool down."""
@@ -324,6 +324,6 @@ def build_cooldown_step(task: Task[StageTwoConfig], cooldown: Cooldown) -> Train
         f"{cooldown.schedule} to 0 ({cooldown.taken_from})"
     )
     warn_of_idle_patterns(cooldown.optimizer, task.network)
-    step = join_step(task.settings, task.network, cooldown.build_optimizer(task), task.ranks)
+    step = join_step(task.config, task.network, cooldown.build_optimizer(task), task.ranks)
     cooldown.take_over_parts(step)
     return step

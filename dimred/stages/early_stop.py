@@ -34,7 +34,7 @@ class EarlyStop:
     training are restored byte for byte.
 
     Args:
-        settings: the section ``stop``.
+        config: the section ``stop``.
         network: the network being trained.
         evaluator: measures the network, on ``val``.
         ranks: all of them call the methods.
@@ -45,8 +45,8 @@ class EarlyStop:
         n_without_gain: number of measurements since then.
     """
 
-    def __init__(self, settings: StopConfig, network: nn.Cell, evaluator: Evaluator, ranks: Ranks) -> None:
-        self._settings = settings
+    def __init__(self, config: StopConfig, network: nn.Cell, evaluator: Evaluator, ranks: Ranks) -> None:
+        self._config = config
         self._network = network
         self._evaluator = evaluator
         self._ranks = ranks
@@ -58,7 +58,7 @@ class EarlyStop:
     @property
     def reason(self) -> str | None:
         """Return why training should end; None while it should continue."""
-        if self.n_without_gain < self._settings.patience:
+        if self.n_without_gain < self._config.patience:
             return None
         return (
             f"in {self.n_without_gain} measurements in a row the averaged weights gained no more than a standard error "
@@ -67,7 +67,7 @@ class EarlyStop:
 
     def is_due(self, epoch: int) -> bool:
         """Return whether to measure after an epoch; never twice: a resumed run may have fewer snapshots left."""
-        return epoch % self._settings.every_epochs == 0 and epoch != self._measured_epoch
+        return epoch % self._config.every_epochs == 0 and epoch != self._measured_epoch
 
     def measure(self, epoch: int, step: int, snapshots: CheckpointSeries | None) -> None:
         """Measure the averaged weights, and log and record the outcome; do nothing with fewer than two snapshots.

@@ -132,11 +132,11 @@ class Plan(Generic[Section]):
     vectors_in_state: ClassVar[int] = 2
     """How many vectors as long as the weights a saved state holds beside the network; AdamW keeps two moments."""
 
-    def next_commands(self, one: StageOneConfig, weights: Path, run_folder: Path) -> NextCommands | None:
+    def next_commands(self, config_1: StageOneConfig, weights: Path, run_folder: Path) -> NextCommands | None:
         """Return the commands that follow stage 1; None if it has left nothing for the method to continue from.
 
         Args:
-            one: stage 1's configuration.
+            config_1: stage 1's configuration.
             weights: its last full checkpoint.
             run_folder: its folder.
         """

@@ -16,14 +16,13 @@ def commands_after_stage_1(task: Task[StageOneConfig], weights: Path, run_folder
     larger than the data.
     """
     folder = run_folder.absolute()
-    one = task.settings
-    two = one.following
-    following = plan_of(two).next_commands(one, weights, run_folder)
+    config_2 = task.config.following
+    following = plan_of(config_2).next_commands(task.config, weights, run_folder)
     if following is None:
         return [["report", str(folder)]]
     train = ["train", "stage-2", str(task.data.absolute()), str(weights.absolute()), *following.arguments]
     of_rank = task.training_batches.n_images // task.ranks.group_size
-    if two.data.batch_size > of_rank:
+    if config_2.data.batch_size > of_rank:
         train += ["--set", f"data.batch_size={of_rank}"]
     train += ["--out", str(folder.parent)]
     train += ["--device-target", get_context("device_target"), "--devices", str(task.ranks.group_size)]

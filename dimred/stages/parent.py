@@ -102,7 +102,7 @@ class StageOneRun:
         series = CheckpointSeries.open(self.path.parent / SNAPSHOTS)
         return series if self.epoch is None or not len(series) else series.select(until_epoch=self.epoch)
 
-    def check_continued_by(self, settings: StageTwoConfig) -> None:
+    def check_continued_by(self, config: StageTwoConfig) -> None:
         """Check that a stage 2 keeps stage 1's loss and normalisation, if the stage 1 run is known.
 
         The image size may differ, because a network without a fixed input size may be finished on larger images
@@ -111,13 +111,12 @@ class StageOneRun:
         Raises:
             ConfigError: the loss, the cross entropy's label smoothing, or a data key that must be kept differs.
         """
-        one = self.config
-        if one is None:
+        if self.config is None:
             return
-        keys = ["loss", *([] if settings.loss else ["label_smoothing"])]
-        keys += [f"data.{key}" for key in dataset_of(settings.data).kept_keys]
+        keys = ["loss", *([] if config.loss else ["label_smoothing"])]
+        keys += [f"data.{key}" for key in dataset_of(config.data).kept_keys]
         for key in keys:
-            value, of_stage_1 = (json.dumps(attrgetter(key)(stage)) for stage in (settings, one))
+            value, of_stage_1 = (json.dumps(attrgetter(key)(stage)) for stage in (config, self.config))
             if value != of_stage_1:
                 raise ConfigError(
                     f"{key} is {value}, but WEIGHTS {str(self.path)!r} were trained with another value; "

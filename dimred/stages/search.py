@@ -94,7 +94,7 @@ class SearchMethod(Method):
     def finish(self, result: StageTwoResult) -> None:
         """Note the totals over all steps, and a summary of the basis; the network stays as it is."""
         result.totals = totals(each_record(self.run.folder / METRICS))
-        result.basis = self.basis.in_short(self.run.settings.search.n_components)
+        result.basis = self.basis.in_short(self.run.config.search.n_components)
 
 
 @dataclass(eq=False)
@@ -108,7 +108,7 @@ class SearchPlan(Plan[SearchConfig]):
     vectors_in_state: ClassVar[int] = 1
     basis: SubspaceBasis | CheckpointSeries | None = None
 
-    def next_commands(self, one: StageOneConfig, weights: Path, run_folder: Path) -> NextCommands | None:
+    def next_commands(self, config_1: StageOneConfig, weights: Path, run_folder: Path) -> NextCommands | None:
         """Return a PCA command and its file as argument; None if there are too few snapshots.
 
         They ask for no more directions than the snapshots give.
@@ -233,7 +233,7 @@ def build_search_step(task: Task[StageTwoConfig], basis: SubspaceBasis) -> Subsp
         ConfigError: the loss can't be built, see ``build_loss``, or the search's options do not fit together.
         BasisMismatchError: the basis does not fit the network.
     """
-    config = task.settings
+    config = task.config
     network = task.network
     search = config.search
     options = search.model_dump(include={*SearchOptions.model_fields})

@@ -40,7 +40,7 @@ class StageOne:
     def __init__(self, run: Run[StageOneConfig], step: Step, weights: FirstWeights | None = None) -> None:
         self.run = run
         self.step = step
-        self._settings = run.settings
+        self._config = run.config
         self._task = run.task
         self._ranks = run.ranks
         self._progress = run.progress
@@ -49,12 +49,12 @@ class StageOne:
         if weights is not None:
             run.pins["model.weights"] = Pin(weights.digest, str(weights.path.resolve()))
         self._snapshots: SeriesWriter | None = None  # on rank 0
-        n_snapshots = self._settings.snapshots.per_epoch
+        n_snapshots = self._config.snapshots.per_epoch
         # The steps, from 1, after which a snapshot is taken in each epoch that has snapshots.
         self._snapshot_steps = {round(self._per_epoch * part / n_snapshots) for part in range(1, n_snapshots + 1)}
         self.stop = None
-        if self._settings.stop is not None:
-            self.stop = EarlyStop(self._settings.stop, self._task.network, run.evaluator, self._ranks)
+        if self._config.stop is not None:
+            self.stop = EarlyStop(self._config.stop, self._task.network, run.evaluator, self._ranks)
 
     def go(self, first: tuple[dict[str, np.ndarray], int] | None = None) -> None:
         """Begin or resume, train the remaining epochs, and log the result, the network's file and the next command.
@@ -75,12 +75,12 @@ class StageOne:
             self.run.write_pins()
             if self._is_to_measure(self._progress) or self._lacks_last_checkpoint():  # left undone by a stop
                 self.save(self._progress)
-            self.run.loop("stage 1", self.step, self._settings.epochs).run(self._progress, self)
+            self.run.loop("stage 1", self.step, self._config.epochs).run(self._progress, self)
         self._end()
 
     def _restore(self, first: tuple[dict[str, np.ndarray], int] | None) -> bool:
         """Restore the newest state, or begin a new run, with ``first`` if given; return whether the run is new."""
-        state = self.run.restore(self.step, self._settings.epochs)
+        state = self.run.restore(self.step, self._config.epochs)
         if state is not None and self.stop is not None:
             self.stop.restore(state)
         elif state is None and first is not None:
@@ -107,7 +107,7 @@ class StageOne:
 
     def _save_averaged(self) -> Path:
         """Save schedule-free training's averaged point with its own BatchNorm statistics; return the path."""
-        path = self._folder / f"{self._settings.model.file_prefix}-final.ckpt"
+        path = self._folder / f"{self._config.model.file_prefix}-final.ckpt"
         with weights_to_use(self.step.optimizer), preserved(moving_statistics(self._task.network)):
             if self.run.figures.reestimates:
                 self.run.evaluator.reestimate()
@@ -122,9 +122,9 @@ class StageOne:
 
     def _rewind(self) -> SeriesWriter:
         """Remove files written after the step that the run resumes from, and return the remaining snapshots."""
-        prefix = self._settings.model.file_prefix
-        options = self._settings.snapshots
-        self.checkpoints = FullCheckpoints(self._folder, prefix, self._settings.checkpoints.keep)
+        prefix = self._config.model.file_prefix
+        options = self._config.snapshots
+        self.checkpoints = FullCheckpoints(self._folder, prefix, self._config.checkpoints.keep)
         self.checkpoints.forget_after(self.run.finished_epochs)
         snapshots = CheckpointSeries.resume(
             self._folder / SNAPSHOTS, options.keep, prefix=prefix, format=options.format
@@ -135,7 +135,7 @@ class StageOne:
 
     def reads_after(self, done: int) -> bool:
         """Return whether a snapshot is due after step ``done`` of the epoch."""
-        return self._progress.epoch >= self._settings.snapshots.first_epoch and done in self._snapshot_steps
+        return self._progress.epoch >= self._config.snapshots.first_epoch and done in self._snapshot_steps
 
     def after_step(self, result: Result, progress: Progress) -> None:
         """Check the loss for divergence, and take a snapshot if one is due."""
@@ -158,7 +158,7 @@ class StageOne:
         if self.stop is not None and self._is_to_measure(progress):
             self._save_state(arrays)  # measuring may take longer than a signal leaves time for
             self.stop.measure(progress.epoch, self.run.n_steps, self._snapshots)
-        is_due = progress.epoch % self._settings.checkpoints.every_epochs == 0 or self._is_last(progress)
+        is_due = progress.epoch % self._config.checkpoints.every_epochs == 0 or self._is_last(progress)
         if progress.done == self._per_epoch and is_due:
             epoch = progress.epoch
             self._ranks.run_on_rank_zero(lambda: retry(lambda: self.checkpoints.save(epoch, self._per_epoch, arrays)))
@@ -175,22 +175,22 @@ class StageOne:
 
     @property
     def _last_checkpoint(self) -> Path:
-        return self._folder / f"{self._settings.model.file_prefix}-{self.run.finished_epochs}_{self._per_epoch}.ckpt"
+        return self._folder / f"{self._config.model.file_prefix}-{self.run.finished_epochs}_{self._per_epoch}.ckpt"
 
     def _save_state(self, arrays: Mapping[str, np.ndarray]) -> None:
         of_stop = {} if self.stop is None else self.stop.state_arrays()
         self.run.save({**arrays, **of_stop}, stop=self.stop and self.stop.progress())
 
     def _is_last(self, progress: Progress) -> bool:
-        return progress.epoch == self._settings.epochs or self.has_ended
+        return progress.epoch == self._config.epochs or self.has_ended
 
     def after_epoch(self, progress: Progress) -> str:
         """Evaluate if due, record the epoch, and return the status for the progress bar."""
         run = self.run
         start = time.perf_counter()
         run.figures.values = {}
-        if progress.epoch % self._settings.evaluate_every_epochs == 0 or self._is_last(progress):
+        if progress.epoch % self._config.evaluate_every_epochs == 0 or self._is_last(progress):
             run.measure(self.step)
         averaged = {} if self.stop is None else self.stop.record(progress.epoch)
         run.record_epoch(time.perf_counter() - start, **averaged)
-        return run.log_epoch(self.step, self._settings.epochs)
+        return run.log_epoch(self.step, self._config.epochs)

@@ -41,7 +41,7 @@ class StageTwo(Observer):
         self.method = method
         self.step = method.step
         self.files = files
-        self._n_epochs = run.settings.n_epochs
+        self._n_epochs = run.config.n_epochs
         run.progress.epoch = 0
         run.pins["WEIGHTS"] = Pin(parent.digest, str(parent.path.resolve()))
         run.pins |= method.pins()
@@ -103,7 +103,7 @@ class StageTwo(Observer):
         progress = self.run.progress
         self.result.stopped = why
         self.result.epochs = run.n_steps / run.task.steps_per_epoch
-        _log.info(f"the {run.settings.method_name} stops in epoch {progress.epoch}: {why}")
+        _log.info(f"the {run.config.method_name} stops in epoch {progress.epoch}: {why}")
         if progress.done:  # the steps since the last epoch count as an epoch
             run.arrays_of(self.step)
             self.after_epoch(progress)
@@ -146,7 +146,7 @@ class StageTwo(Observer):
         self.method.finish(result)
         run.figures.measure_final()
         result.put(FINAL, run.figures.values)
-        result.warning = run.settings.eval_split_warning()
+        result.warning = run.config.eval_split_warning()
         self.files.save(FINAL, list(run.task.network.get_parameters()))
         if run.ranks.is_rank_zero:
             retry(lambda: result.write(run.folder / RESULT))
@@ -168,8 +168,8 @@ def build_stage_2(run: Run[StageTwoConfig], task: Task[StageTwoConfig], parent: 
         CheckpointError: the arrays in WEIGHTS do not fit the network.
     """
     from_arrays(task.network.get_parameters(), parent.arrays, parent.title)
-    prefix = run.settings.model.file_prefix
+    prefix = run.config.model.file_prefix
     folder = run.folder / STAGE_2_CHECKPOINTS
-    keep = run.settings.checkpoints.keep
+    keep = run.config.checkpoints.keep
     files = PointFiles(folder, prefix, run.task.steps_per_epoch, keep, run.ranks)
     return StageTwo(run, plan.build(run, task, parent, files), parent, files)

@@ -114,7 +114,7 @@ def test_the_exit_statuses_are_documented() -> None:
         (("merge", "nowhere", "--out", "x", "--metric", "gone.py:f", "--minimize"), "nowhere"),
         (("show", "here.txt"), "FILE is 'here.txt', which is not a basis; give the pca_mat.npy"),
         (("report", "nowhere"), "RUN is 'nowhere'"),
-        (("compare", "nowhere", "run"), "RUN is 'run', which is a folder without a config.yaml"),
+        (("compare", "nowhere", "run"), "RUN is 'run', which has no config.yaml"),
         (("rank-table", "check", "gone.json"), "'TABLE': file 'gone.json' does not exist"),
         (("convert", "."), "'FILE': file '.' is a directory"),
         (("bench", "gone", "--config", "digits"), "error: DATA is 'gone', which does not exist"),

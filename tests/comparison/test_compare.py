@@ -112,9 +112,13 @@ def test_what_does_not_go_together_is_refused_before_anything_is_run(folder: Pat
     free = copied(folder / "run_3", tmp_path / "free", optimizer={"name": "schedule_free"}, schedule=constant)
     cases: list[tuple[dict[str, Any], type[Exception], str]] = [
         ({"runs": [folder / "run_3", again]}, ConfigError, r"has the same seed 3 as .*; give one run"),
-        ({"runs": [tmp_path / "stage_2"]}, ConfigError, "a run of stage 2; give the folder of a finished stage 1"),
+        ({"runs": [tmp_path / "stage_2"]}, ConfigError, "a stage 2 run; give the folder of a finished stage 1"),
         ({"runs": [free]}, ConfigError, "trained with schedule_free, so stage 2 has nothing to do"),
-        ({"methods": ["cooldown"]}, ConfigError, "--methods has 'cooldown', which takes the place of a search"),
+        (
+            {"methods": ["cooldown"]},
+            ConfigError,
+            "does not apply here: it takes the place of a search",
+        ),
         ({"runs": [ended], "methods": ["plain_to_the_end"]}, ConfigError, "does not go beyond epoch 4; leave it out"),
         ({"at": [3]}, ConfigError, r"no full checkpoint of epoch 3 \(it has these: 2, 4\); finish stage 1"),
         (

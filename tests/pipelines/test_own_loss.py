@@ -95,7 +95,7 @@ def test_a_run_ends_with_its_value_its_network_and_the_next_command(shown: Shown
 
 def test_stage_2_reads_in_the_folder_of_stage_1_what_its_file_says(shown: Shown, tmp_path: Path) -> None:
     weights = shown.folder / "one" / "checkpoint_stage_1" / "network-4_4.ckpt"
-    stage_2(shown.folder, weights, config=shown.folder / "one.yaml", out=tmp_path / "with")
+    stage_2(shown.folder, weights, config_file=shown.folder / "one.yaml", out=tmp_path / "with")
     assert len(read_metrics(tmp_path / "with" / "metrics.jsonl")) == 2
     assert not differences(results(tmp_path / "with"), results(shown.folder / "two"))
 

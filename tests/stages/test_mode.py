@@ -25,7 +25,7 @@ from dimred.pipelines.stage_2 import stage_2
 found = {}
 for mode in ("pynative", "graph"):
     out = Path(mode)
-    stage_1(Path(), config=Path("one.yaml"), out=out, overrides=[f"mode={mode}"])
+    stage_1(Path(), config_file=Path("one.yaml"), out=out, overrides=[f"mode={mode}"])
     modes = [ms.get_context("mode")]
     (weights,) = out.glob("checkpoint_stage_1/*-3_4.ckpt")
     ms.set_context(mode=ms.GRAPH_MODE if mode == "pynative" else ms.PYNATIVE_MODE)

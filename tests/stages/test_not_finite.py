@@ -88,7 +88,7 @@ def test_a_stage_2_names_it_too(config: Path, tmp_path: Path) -> None:
     weights = tmp_path / "one" / "checkpoint_stage_1" / "network-2_4.ckpt"
     said = rf"^sample 5 of the split 'train' has inf at \[2\] in input 1, so the loss of step {step_of(5, 1_000_001)}"
     with pytest.raises(FaultError, match=said):
-        stage_2(tmp_path, weights, config=config, out=tmp_path / "two", overrides=["reestimate_batch_norm=false"])
+        stage_2(tmp_path, weights, config_file=config, out=tmp_path / "two", overrides=["reestimate_batch_norm=false"])
 
 
 def test_a_measurement_with_it_is_refused(config: Path, tmp_path: Path) -> None:

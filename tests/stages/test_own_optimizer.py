@@ -144,7 +144,7 @@ def test_a_pattern_that_matches_no_weight_is_told_once(tmp_path: Path, caplog: p
         lambda: stage_2(
             tmp_path,
             tmp_path / "one/checkpoint_stage_1/network-1_4.ckpt",
-            config=tmp_path / "two.yaml",
+            config_file=tmp_path / "two.yaml",
             out=tmp_path / "two",
             fast_dev_run=True,
         ),

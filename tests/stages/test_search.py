@@ -92,7 +92,13 @@ def test_a_basis_that_a_killed_start_has_left_is_fitted_again_but_not_one_in_use
     out.mkdir()
     for name in ("pca_mat.npy", "pca_mat.h5"):
         shutil.copy(weights.parents[2] / name, out / name)
-    arguments: dict[str, Any] = {"data": tmp_path, "weights": weights, "config": config, "out": out, "resume": True}
+    arguments: dict[str, Any] = {
+        "data": tmp_path,
+        "weights": weights,
+        "config_file": config,
+        "out": out,
+        "resume": True,
+    }
     stage_2(**arguments, overrides=["search.n_components=1"])
     assert np.load(out / "pca_mat.npy").shape[0] == 1
     with pytest.raises(ConfigError, match=r"(?m)^  search\.n_components: 1 -> 2$"):
@@ -106,7 +112,7 @@ def test_a_matrix_with_fewer_rows_than_the_recipe_asks_for_is_named_with_both_re
     fit_basis(CheckpointSeries.open(weights.parent / "checkpoint_pca"), 1, out=tmp_path / "one.npy")
     config = tmp_path / "two.yaml"
     config.write_text(config_text(StageTwoConfig.model_validate(TASK | SEARCH)))
-    arguments: dict[str, Any] = {"data": tmp_path, "weights": weights, "config": config, "out": tmp_path / "two"}
+    arguments: dict[str, Any] = {"data": tmp_path, "weights": weights, "config_file": config, "out": tmp_path / "two"}
     with pytest.raises(ConfigError, match=rf"search\.n_components is 2, but .*one\.npy has 1; {SMALLER}"):
         stage_2(**arguments, pca_mat=tmp_path / "one.npy")
     assert not (tmp_path / "two" / "checkpoint_stage_2").exists()

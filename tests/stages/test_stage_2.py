@@ -188,9 +188,9 @@ def test_the_program_goes_on_with_its_own_configuration_and_without_the_snapshot
     weights, out, config = tmp_path / "one/checkpoint_stage_1/network-2_4.ckpt", tmp_path / "two", tmp_path / "c.yaml"
     config.write_text(config_text(settings(epochs=2)))
     arguments: dict[str, Any] = {"data": tmp_path, "weights": weights}
-    stage_2(**arguments, config=config, out=tmp_path / "whole")
+    stage_2(**arguments, config_file=config, out=tmp_path / "whole")
     with dying(ChoosingCooldown, "finish"):
-        stage_2(**arguments, config=config, out=out)
+        stage_2(**arguments, config_file=config, out=out)
     (out / "resume" / "state-8.ckpt").unlink()
     shutil.rmtree(weights.parent / "checkpoint_pca")
     with pytest.raises(ConfigError, match=r"(?m)^  epochs: 2 -> 3$"):
