@@ -278,9 +278,9 @@ def plain_help(command: Any) -> Any:
     """
     if command.help:
         command.help = "\n\n".join(" ".join(part.split()) for part in command.help.split("\n\n"))
-    for one in command.get_params(command.context_class(command)):  # --help among them
-        if getattr(one, "is_flag", False):
-            one.metavar = ""
+    for parameter in command.get_params(command.context_class(command)):  # --help among them
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
     return command
 
 

@@ -173,15 +173,22 @@ class WeightLayout:
                 return f"its parameter {name!r} has shape {tensors[name].shape} instead of {shape}"
         return None
 
-    def first_difference(self, other: "WeightLayout") -> str:
-        """Describe the first difference between this layout and ``other``, which must differ."""
-        pairs = [zip(one.names, one.shapes, strict=True) for one in (self, other)]
+    def first_difference(
+        self, other: "WeightLayout", title: str = "this layout", other_title: str = "the other layout"
+    ) -> str:
+        """Describe the first difference between this layout and ``other``, which must differ.
+
+        Args:
+            other: the other layout.
+            title, other_title: what the description calls the two.
+        """
+        pairs = [zip(layout.names, layout.shapes, strict=True) for layout in (self, other)]
         numbered = enumerate(zip_longest(*pairs))
-        number, (here, there) = next((number, pair) for number, pair in numbered if pair[0] != pair[1])
-        one, another = ("missing" if entry is None else f"{entry[0]!r} {entry[1]}" for entry in (here, there))
-        is_elsewhere = here and there and here[0] != there[0] and here[0] in other.names
-        note = " (the same parameter stands elsewhere: the order differs)" if is_elsewhere else ""
-        return f"parameter {number} is {one} here and {another} there{note}"
+        number, (own, others) = next((number, pair) for number, pair in numbered if pair[0] != pair[1])
+        text = f"parameter {number} {_entry_in(title, own)} and {_entry_in(other_title, others)}"
+        if own and others and own[0] != others[0] and own[0] in other.names:
+            text += f" ({other_title} has {own[0]!r} elsewhere: the order differs)"
+        return text
 
 
 def layout_of(network: Any, layout: WeightLayout | None) -> WeightLayout | None:
@@ -190,6 +197,10 @@ def layout_of(network: Any, layout: WeightLayout | None) -> WeightLayout | None:
     if layout is not None or network is None:
         return layout
     return WeightLayout.from_network(network)
+
+
+def _entry_in(title: str, entry: tuple[str, tuple[int, ...]] | None) -> str:
+    return f"is missing from {title}" if entry is None else f"is {entry[0]!r} {entry[1]} in {title}"
 
 
 def _plain(shape: Sequence[int]) -> tuple[int, ...]:

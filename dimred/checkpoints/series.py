@@ -246,8 +246,9 @@ class SeriesWriter(CheckpointSeries):
         layout = WeightLayout.from_weights(arrays)
         if self.layout is not None and self.layout != layout:
             raise SeriesError(
-                f"The weights no longer match the snapshots in {self.directory} (here): "
-                f"{self.layout.first_difference(layout)}. Use another folder for another network."
+                f"The weights no longer match the snapshots in {self.directory}: "
+                f"{self.layout.first_difference(layout, 'the snapshots', 'the weights')}. Use another folder for "
+                "another network."
             )
         path = self.directory / f"{self.prefix}-{epoch}_{place}{self._suffix}"
         if any(path.name == entry.file for entry in self.entries):

@@ -131,7 +131,8 @@ def _versions() -> list[CheckResult]:
 def _specifiers(package: str) -> SpecifierSet:
     """Return the versions of a package that satisfy all of dimred's requirements, extras included."""
     requirements = map(Requirement, _requirements())
-    return SpecifierSet(",".join(str(one.specifier) for one in requirements if one.name == package))
+    specifiers = [requirement.specifier for requirement in requirements if requirement.name == package]
+    return SpecifierSet(",".join(map(str, specifiers)))
 
 
 def _requirements() -> list[str]:
@@ -228,7 +229,7 @@ def _proved(target: Target, n_ranks: int, port: int | None) -> dict[str, _Answer
 def _answer(found: Any) -> _Answer:
     from dimred.proof.difference import Difference
 
-    return found if isinstance(found, str) else [Difference(*one) for one in found]
+    return found if isinstance(found, str) else [Difference(*difference) for difference in found]
 
 
 def _resumed(target: Target) -> _Answer:
@@ -245,10 +246,14 @@ def _resumed(target: Target) -> _Answer:
 def _judge(check: str, answer: _Answer) -> CheckResult:
     if isinstance(answer, str):
         return CheckResult(check, "failed", answer)
-    wrong = [f"{one.name}: {one.value:.2g} (the limit is {one.limit:.2g})" for one in answer if not one.is_right]
+    wrong = [
+        f"{difference.name}: {difference.value:.2g} (the limit is {difference.limit:.2g})"
+        for difference in answer
+        if not difference.is_right
+    ]
     if wrong:
         return CheckResult(check, ", ".join(wrong), "report it, with the file named below")
-    return CheckResult(check, ", ".join(f"{one.name} {one.value:.1g}" for one in answer))
+    return CheckResult(check, ", ".join(f"{difference.name} {difference.value:.1g}" for difference in answer))
 
 
 def _write_report(target: Target, results: Sequence[CheckResult], answers: Mapping[str, _Answer]) -> Path:
@@ -260,7 +265,7 @@ def _write_report(target: Target, results: Sequence[CheckResult], answers: Mappi
         "device target": target,
         "results": [result._asdict() for result in results],
         "numbers": {
-            check: answer if isinstance(answer, str) else [one._asdict() for one in answer]
+            check: answer if isinstance(answer, str) else [difference._asdict() for difference in answer]
             for check, answer in answers.items()
         },
     }

@@ -295,7 +295,7 @@ def summary(
     table = summarise(network, *of_network, count_functions=True)
     if as_json:
         layers = [layer._asdict() for layer in table.layers]
-        print(json.dumps(table._asdict() | {"layers": layers, "inputs": [one._asdict() for one in table.inputs]}))
+        print(json.dumps(table._asdict() | {"layers": layers, "inputs": [given._asdict() for given in table.inputs]}))
         return
     headings = ("layer", "kind", "input", "output", "parameters", "FLOPs")
     rows = [
@@ -312,7 +312,7 @@ def summary(
     if table.function_flops:
         rows.append(("functions", "products outside layers", "", "", "0", f"{table.function_flops:,}"))
     print_table(headings, rows)
-    of_inputs = " and ".join(_by(one.shape) for one in table.inputs)
+    of_inputs = " and ".join(_by(given.shape) for given in table.inputs)
     print(
         f"\n{table.n_parameters:,} parameters that train ({4 * table.n_parameters / 2**20:.1f} MiB in float32), "
         f"{table.n_other:,} others\n{_in_unit(table.flops, 'FLOPs')} for an input of {of_inputs} "

@@ -199,7 +199,7 @@ def write_comparison_page(out: Path, summary: dict[str, Any]) -> None:
     ]
     tables = {epochs: table(headings(metrics), table_rows(rows_at(summary, epochs), n_seeds, metrics)) for epochs in at}
     tables_html = sentences([f"Stage 1 to epoch {at[-1]}:"]) + tables.pop(at[-1])
-    tables_html += "".join(details(f"Stage 1 to epoch {epochs}", one) for epochs, one in tables.items())
+    tables_html += "".join(details(f"Stage 1 to epoch {epochs}", text) for epochs, text in tables.items())
     best = best_row(rows_at(summary, at[-1]), "test", metric)
     picture = Picture(
         "curve",
@@ -235,7 +235,7 @@ def comparison_verdict(summary: dict[str, Any]) -> list[str]:
         if metric.is_fraction:
             gains = [f"{_paired_gain(summary, choice, other)} {other['title']}" for other in others]
         else:
-            gains = [f"against {score_text(one[_SCORE], metric)} for {one['title']}" for one in others]
+            gains = [f"against {score_text(other[_SCORE], metric)} for {other['title']}" for other in others]
         lines.append(f"That is {', '.join(gains[:-1])}{' and ' if gains[1:] else ''}{gains[-1]}.")
     lines.append(f"It took {choice['passes']:.1f} passes in all, and {duration(choice['seconds'])} besides stage 1.")
     if best is not choice:
@@ -245,13 +245,13 @@ def comparison_verdict(summary: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _paired_gain(summary: dict[str, Any], one: Row, other: Row) -> str:
+def _paired_gain(summary: dict[str, Any], choice: Row, other: Row) -> str:
     """Say how far one method is above another: the mean and spread of the differences on the same seed."""
     scores = [
         {run["seed"]: run[_SCORE] for run in summary["runs"] if all(run[key] == row[key] for key in ("method", "at"))}
-        for row in (one, other)
+        for row in (choice, other)
     ]
     both = [scores[0][seed] - scores[1][seed] for seed in scores[0].keys() & scores[1].keys()]
     if len(both) > 1:
         return gain_text(float(np.mean(both)), float(np.std(both, ddof=1)))
-    return gain_text(one[_SCORE]["mean"] - other[_SCORE]["mean"])
+    return gain_text(choice[_SCORE]["mean"] - other[_SCORE]["mean"])

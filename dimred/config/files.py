@@ -100,13 +100,13 @@ def _values(stage: type[StageConfig], whole: Mapping[str, Any], overrides: Seque
 
 def _has_other_method(section: Mapping[str, Any], overrides: Sequence[str]) -> bool:
     """Return whether the overrides name a method other than the one the section is for."""
-    given = [_parse(one.partition("=")[2], "--set method") for one in overrides if one.partition("=")[0] == "method"]
+    typed = [value for key, _, value in (override.partition("=") for override in overrides) if key == "method"]
     default = StageTwoConfig.model_fields["method"].default
-    return bool(given) and given[-1] != section.get("method", default)
+    return bool(typed) and _parse(typed[-1], "--set method") != section.get("method", default)
 
 
 def _override(stage: type[StageConfig], values: dict[str, Any], overrides: Sequence[str]) -> None:
-    typed = {one.partition("=")[0] for one in overrides} & {f"search.{name}" for name in N_COMPONENTS_NAMES}
+    typed = {override.partition("=")[0] for override in overrides} & {f"search.{name}" for name in N_COMPONENTS_NAMES}
     if len(typed) > 1:
         raise ConfigError(f"--set has {' and '.join(sorted(typed))}, two names for one key; leave one out")
     for override in overrides:

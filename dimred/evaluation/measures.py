@@ -192,7 +192,7 @@ def _check_inputs(inputs: Sequence[Tensor], n_rows: int, name_of: Callable[[int]
 def on_hosts(outputs: Outputs) -> Outputs:
     """Convert a Tensor, or each of several, to a float32 array."""
     if isinstance(outputs, tuple | list):
-        return tuple(on_hosts(one) for one in outputs)
+        return tuple(on_hosts(output) for output in outputs)
     return on_host(outputs)
 
 

@@ -122,8 +122,8 @@ def rename(path: Path, target: Path) -> None:
         OSError: the disk fails or is full, or ``target`` is a folder that is not empty.
     """
     inside = path.rglob("*") if path.is_dir() else ()
-    for one in (*inside, path):
-        _flush(one)
+    for entry in (*inside, path):
+        _flush(entry)
     is_new = not target.exists()
     path.replace(target)
     try:

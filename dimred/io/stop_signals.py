@@ -14,7 +14,8 @@ def stop_signals() -> list[signal.Signals]:
     job.
     """
     others = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-    return [signal.SIGTERM, signal.SIGINT, *(one for one in others if signal.getsignal(one) is not signal.SIG_IGN)]
+    heeded = [number for number in others if signal.getsignal(number) is not signal.SIG_IGN]
+    return [signal.SIGTERM, signal.SIGINT, *heeded]
 
 
 def can_handle() -> bool:

@@ -24,8 +24,8 @@ def main(parent: str, lifeline: str, number: str, ignored: str, *command: str) -
         ignored: signals to ignore, separated by commas.
         command: the program and its arguments.
     """
-    for one in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and the program would inherit that
-        signal.signal(one, signal.SIG_DFL)
+    for ignored_by_python in (signal.SIGPIPE, signal.SIGXFSZ):  # the program would inherit that
+        signal.signal(ignored_by_python, signal.SIG_DFL)
     for text in filter(None, ignored.split(",")):
         signal.signal(int(text), signal.SIG_IGN)
     if int(lifeline) < 0:

@@ -174,7 +174,7 @@ class _Watch:
         """Handle the ranks' messages and exits, pass signals on, show the first rank's log, and look for a failure."""
         numbers = [number for number in self._ranks if number not in self._statuses]
         reports = [self._ranks[number].reports for number in numbers]
-        wait([one.fileno() for one in reports if one.is_open], _WAIT_SECONDS)
+        wait([report.fileno() for report in reports if report.is_open], _WAIT_SECONDS)
         for number in numbers:
             rank = self._ranks[number]
             status = rank.status()  # read before the messages, so that no message of an ended rank is missed

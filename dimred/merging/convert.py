@@ -130,7 +130,7 @@ def _choose(path: Path, candidates: Mapping[str, dict[str, Any]], keys: Sequence
     if not candidates:
         raise CheckpointError(f"{path} has no mapping from names to arrays of floats, so there are no weights in it")
     choices = ", ".join(
-        f"{key!r} ({len(tensors)} tensors, {sum(one.numel() for one in tensors.values()):,} numbers)"
+        f"{key!r} ({len(tensors)} tensors, {sum(tensor.numel() for tensor in tensors.values()):,} numbers)"
         for key, tensors in candidates.items()
     )
     if absent := [key for key in keys if key not in candidates]:

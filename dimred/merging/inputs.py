@@ -143,20 +143,24 @@ def _select(
     return in_range if last is None else in_range[-last:]
 
 
-def first_difference(one: SavedNetwork, other: SavedNetwork) -> str | None:
+def first_difference(checkpoint: SavedNetwork, other: SavedNetwork) -> str | None:
     """Describe the first name, shape or type in which two checkpoints differ, naming both; None if there is none."""
-    entries = [{*it.layout.names, *it.statistics, *it.integers} for it in (one, other)]
+    entries = [{*it.layout.names, *it.statistics, *it.integers} for it in (checkpoint, other)]
     for name in sorted(entries[0] | entries[1]):
-        for has, lacks, names in ((one, other, entries[1]), (other, one, entries[0])):
-            if name not in names:
-                return f"{shown(name)} is in {has.path}, but not in {lacks.path}"
-        here = one.tensors[name]
-        there = other.tensors[name]
-        for what in ("shape", "dtype"):
-            if getattr(here, what) != getattr(there, what):
-                left = getattr(here, what)
-                right = getattr(there, what)
-                return f"{shown(name)} has the {what} {left} in {one.path} and {right} in {other.path}"
+        if name not in entries[1]:
+            return f"{shown(name)} is in {checkpoint.path}, but not in {other.path}"
+        if name not in entries[0]:
+            return f"{shown(name)} is in {other.path}, but not in {checkpoint.path}"
+        tensor = checkpoint.tensors[name]
+        other_tensor = other.tensors[name]
+        for property_name in ("shape", "dtype"):
+            value = getattr(tensor, property_name)
+            other_value = getattr(other_tensor, property_name)
+            if value != other_value:
+                return (
+                    f"{shown(name)} has the {property_name} {value} in {checkpoint.path} and {other_value} in "
+                    f"{other.path}"
+                )
     return None
 
 
@@ -187,7 +191,7 @@ def layout_from(path: Path) -> WeightLayout:
 def log_copied(template: SavedNetwork, weights: Collection[str]) -> None:
     """Log which arrays of floats are copied from the template: those that are neither weights nor statistics."""
     averaged = {*weights, *template.statistics}
-    names = [name for name, one in template.tensors.items() if one.is_float and name not in averaged]
+    names = [name for name, tensor in template.tensors.items() if tensor.is_float and name not in averaged]
     if names:
         _log.info(f"copied from {template.path} and not averaged: {len(names)} arrays, such as {names[0]!r}")
 

@@ -112,10 +112,10 @@ def check_adapters(checkpoints: Sequence[SavedNetwork]) -> None:
             _check_adapter(checkpoint, config)
     for checkpoint, config in zip(checkpoints, configs, strict=True):
         for key in _SAME:
-            one, other = (_comparable(key, (each or {}).get(key)) for each in (config, configs[-1]))
-            if one != other:
+            left, right = (_comparable(key, (each or {}).get(key)) for each in (config, configs[-1]))
+            if left != right:
                 raise CheckpointError(
-                    f"{key} is {shown(one)} in {checkpoint.path} and {shown(other)} in {checkpoints[-1].path}; only "
+                    f"{key} is {shown(left)} in {checkpoint.path} and {shown(right)} in {checkpoints[-1].path}; only "
                     "adapters that agree on it can be averaged: leave one out, or merge each into its network first"
                 )
 
@@ -189,7 +189,9 @@ class LowRankMean:
     """
 
     def __init__(self, checkpoints: Sequence[SavedNetwork], coefficients: np.ndarray, largest_rank: int | None) -> None:
-        self._terms = [(one, float(c)) for one, c in zip(checkpoints, coefficients, strict=True) if c != 0]
+        self._terms = [
+            (checkpoint, float(c)) for checkpoint, c in zip(checkpoints, coefficients, strict=True) if c != 0
+        ]
         self._largest_rank = largest_rank
         self._pairs = factors_of(checkpoints[-1])
         tensors = checkpoints[-1].tensors

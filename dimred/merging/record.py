@@ -155,7 +155,10 @@ def sample_digests(checkpoint: SavedNetwork) -> list[str]:
 
 def tables_of(record: Mapping[str, Any]) -> list[tuple[Sequence[str], list[list[str]]]]:
     """List the tables of a merge, (headings, rows) each: the inputs, and with a metric the best candidates."""
-    inputs = [[one["path"], str(one["step"]), f"{one['coefficient']:.4g}"] for one in record["checkpoints"]]
+    inputs = [
+        [checkpoint["path"], str(checkpoint["step"]), f"{checkpoint['coefficient']:.4g}"]
+        for checkpoint in record["checkpoints"]
+    ]
     tables: list[tuple[Sequence[str], list[list[str]]]] = [(("checkpoint", "step", "coefficient"), inputs)]
     if "table" in record:
         rows = [

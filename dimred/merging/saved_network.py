@@ -45,7 +45,7 @@ class SavedNetwork(Checkpoint):
 
         Numbers and vectors of integers are counters, seeds or indices, and are copied.
         """
-        return tuple(name for name, one in self.tensors.items() if one.is_integer and len(one.shape) > 1)
+        return tuple(name for name, tensor in self.tensors.items() if tensor.is_integer and len(tensor.shape) > 1)
 
     def read(self, name: str) -> np.ndarray:
         """Read a tensor, bfloat16 as float32; CheckpointError if its file can't be read."""

@@ -115,7 +115,7 @@ class ScoreLog:
             SCORES.content_of(earlier)
             other = next((key for key in header if header[key] != earlier.get(key)), None)
             trials = map(_trial, contents) if other is None else ()
-            self._trials = {(one.average.coefficients, one.split, one.reestimate): one for one in trials}
+            self._trials = {(trial.average.coefficients, trial.split, trial.reestimate): trial for trial in trials}
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise RunError(f"{self._path} can't be used ({type(error).__name__}: {error}); move it away") from None
         if other is not None:

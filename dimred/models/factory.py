@@ -45,9 +45,10 @@ def make_network(name: str, n_classes: int) -> nn.Cell:
         parameters = list(inspect.signature(load_factory(name)).parameters.values())
     except (TypeError, ValueError):  # the function is not written in Python
         return make_cell(name)
-    by_name = [one for one in parameters if one.kind in _BY_NAME]
-    classes: dict[str, Any] = {one.name: n_classes for one in by_name if one.name in _CLASSES}
-    without_value = [one.name for one in by_name if one.default is one.empty and one.name not in classes]
+    by_name = [parameter for parameter in parameters if parameter.kind in _BY_NAME]
+    classes: dict[str, Any] = {parameter.name: n_classes for parameter in by_name if parameter.name in _CLASSES}
+    needed = [parameter.name for parameter in by_name if parameter.default is parameter.empty]
+    without_value = [name for name in needed if name not in classes]
     if without_value:
         raise ConfigError(
             f"model is {name!r}, which needs a value for {', '.join(without_value)}; {CLASSES_REMEDY}", argument="model"

@@ -89,12 +89,12 @@ def count_products(network: nn.Cell, inputs: Sequence[Tensor]) -> int:
 
 def _of_graph(graph: Any) -> int:
     """Count the products in one graph of a model."""
-    shapes: dict[str, Shape] = {one.name: tuple(one.dims) for one in graph.parameter}
-    shapes |= {one.name: tuple(one.tensor[0].dims) for one in graph.input if one.tensor}
+    shapes: dict[str, Shape] = {value.name: tuple(value.dims) for value in graph.parameter}
+    shapes |= {value.name: tuple(value.tensor[0].dims) for value in graph.input if value.tensor}
     constants: dict[str, int] = {}
     n_flops = 0
     for node in graph.node:
-        attributes = {one.name: one for one in node.attribute}
+        attributes = {attribute.name: attribute for attribute in node.attribute}
         (output,) = node.output
         if node.op_type == "Constant":
             constants[output] = attributes["value"].i

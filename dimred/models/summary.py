@@ -66,8 +66,8 @@ def summarise(network: nn.Cell, *inputs: Sequence[int] | Input, count_functions:
     Raises:
         ConfigError: the network can't take such inputs.
     """
-    shapes = tuple(one if isinstance(one, Input) else Input(tuple(one)) for one in inputs)
-    zeros = [ops.zeros(one.shape, getattr(ms, one.type)) for one in shapes]
+    shapes = tuple(given if isinstance(given, Input) else Input(tuple(given)) for given in inputs)
+    zeros = [ops.zeros(shape.shape, getattr(ms, shape.type)) for shape in shapes]
     layers: list[Layer] = []
     ids: set[int] = set()
     handles = [cell.register_forward_hook(_recorder(name, layers, ids)) for name, cell in _layers_of(network)]
@@ -84,7 +84,7 @@ def summarise(network: nn.Cell, *inputs: Sequence[int] | Input, count_functions:
         if count_functions:
             function_flops, not_counted = _flops_of_functions(network, zeros, layers)
     except Exception as error:
-        described = " and ".join(f"{one.type} {one.shape}" for one in shapes)
+        described = " and ".join(f"{shape.type} {shape.shape}" for shape in shapes)
         raise ConfigError(
             f"the network can't take {number_of(len(shapes), 'input')}, {described} ({_first_line(error)}); give its "
             "inputs with --input [TYPE:]SHAPE, once for each"
@@ -186,7 +186,7 @@ def _products(cell: nn.Cell, inputs: tuple[Any, ...], output_shape: Shape) -> in
     if isinstance(cell, nn.Dense):
         return n_outputs * 2 * cell.in_channels
     if isinstance(cell, _ATTENTIONS):
-        return _products_of_attention(cell, *(tuple(one.shape) for one in inputs[:3]))
+        return _products_of_attention(cell, *(tuple(tensor.shape) for tensor in inputs[:3]))
     return 0
 
 

@@ -138,7 +138,7 @@ def search_step() -> list[Difference]:
     return [
         _difference("losses", found, expected_losses, _STEPS),
         _difference("step sizes", step_sizes, expected_sizes, 1e-12),
-        max(differences, key=lambda one: np.nan_to_num(one.value, nan=np.inf)),
+        max(differences, key=lambda difference: np.nan_to_num(difference.value, nan=np.inf)),
     ]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from html import escape
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -128,8 +129,11 @@ def _summary(run: StageTwoRecord) -> str:
     metric = run.metric
     split = run.config.data.eval_split
     facts = [
-        (one.metric.text(one.at(FINAL)), f"{one.metric.name} on {split} of the network to use: {kept_in_words(result)}")
-        for one in result.metrics
+        (
+            measured.metric.text(measured.at(FINAL)),
+            f"{measured.metric.name} on {split} of the network to use: {kept_in_words(result)}",
+        )
+        for measured in result.metrics
     ]
     facts.append((metric.text(result.main.at(START)), start_in_words(run)))
     facts.append((f"{result.passes:.1f}", f"epochs' worth of passes in stage 2; stage 1: {run.stage_1_epochs}"))
@@ -160,19 +164,19 @@ def _add_choices(page: Page, result: StageTwoResult) -> None:
     """Add the candidates in each choice by ``val``, with the cost of choosing."""
     parts = []
     metric = result.main.metric
-    for what, heading in (("kept", "What stage 2 could have kept"), (AVERAGE, "Averages of the snapshots")):
-        choice = result.choices.get(what)
+    for name, heading in (("kept", "What stage 2 could have kept"), (AVERAGE, "Averages of the snapshots")):
+        choice = result.choices.get(name)
         if choice is None:
             continue
         rows = []
-        for one in sorted(choice.candidates, key=lambda one: math.inf if one["loss"] is None else one["loss"]):
-            name = in_words(one["name"])
+        for candidate in sorted(choice.candidates, key=_loss_to_sort_by):
+            words = in_words(candidate["name"])
             row = [
-                f"**{name}**" if one["name"] == choice.name else name,
-                f"{one['effective_size']:.3g}",
-                loss_text(one["loss"]),
-                metric.text(one["metric"]),
-                f"{loss_text(one['behind'])} ± {loss_text(one['standard_error'])}",
+                f"**{words}**" if candidate["name"] == choice.name else words,
+                f"{candidate['effective_size']:.3g}",
+                loss_text(candidate["loss"]),
+                metric.text(candidate["metric"]),
+                f"{loss_text(candidate['behind'])} ± {loss_text(candidate['standard_error'])}",
             ]
             rows.append(row)
         headings = (heading, "effective number", "loss on val", f"{metric.name} on val", "behind the lowest")
@@ -234,14 +238,19 @@ def _metric_picture(run: StageOneRecord, metric: Metric, stage_2: StageTwoRecord
     return [Picture("metric", figure, f"{description}.", caption)]
 
 
+def _loss_to_sort_by(candidate: dict[str, Any]) -> float:
+    loss = candidate["loss"]
+    return math.inf if loss is None else float(loss)
+
+
 def _averages_table(run: StageOneRecord) -> str:
     """Make the HTML for the measurements by ``stop: averaged``; empty if there are none."""
     rows = []
-    for one in run.average_records:
-        loss = f"{one['averaged_loss']:.4f} ± {one['averaged_standard_error']:.4f}"
-        gain = one["averaged_gain"]
-        gain_text = "" if gain is None else f"{gain:.4f} ± {one['averaged_gain_standard_error']:.4f}"
-        rows.append([str(one["epoch"]), str(one["averaged_window"]), loss, gain_text])
+    for record in run.average_records:
+        loss = f"{record['averaged_loss']:.4f} ± {record['averaged_standard_error']:.4f}"
+        gain = record["averaged_gain"]
+        gain_text = "" if gain is None else f"{gain:.4f} ± {record['averaged_gain_standard_error']:.4f}"
+        rows.append([str(record["epoch"]), str(record["averaged_window"]), loss, gain_text])
     heading = ("after epoch", "snapshots averaged", "loss on val", "gain over the best before")
     return details("The averaged weights, measured by stop: averaged", table(heading, rows)) if rows else ""
 

@@ -114,8 +114,8 @@ class StageTwoResult:
 
     def put(self, point: str | int, figures: Figures) -> None:
         """Add the figures that were measured at a point of ``MetricResult.by_point``."""
-        for one in self.metrics:
-            one.by_point[str(point)] = dict(figures[one.metric.name])
+        for measured in self.metrics:
+            measured.by_point[str(point)] = dict(figures[measured.metric.name])
 
     def training_passes(self, n_epochs: float) -> float:
         """Return the cost of the first ``n_epochs``, in the unit of ``passes`` and without choices."""
@@ -149,7 +149,7 @@ class StageTwoResult:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """Rebuild a result from the values that ``as_json`` returned."""
-        metrics = [MetricResult(Metric(**one["metric"]), one["by_point"]) for one in values["metrics"]]
+        metrics = [MetricResult(Metric(**stored["metric"]), stored["by_point"]) for stored in values["metrics"]]
         choices = {what: ChoiceResult(**choice) for what, choice in values["choices"].items()}
         return cls(**{**values, "metrics": metrics, "choices": choices})
 

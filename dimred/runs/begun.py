@@ -104,7 +104,7 @@ class Begun(Generic[Config]):
         refused = [
             f"\n  {key}: {json.dumps(old)} -> {json.dumps(new)}"
             for key, old, new in changes
-            if not any(f"{key}.".startswith(f"{one}.") for one in free)
+            if not any(f"{key}.".startswith(f"{prefix}.") for prefix in free)
         ]
         if refused:
             at_checkpoint = ", perhaps from one of its checkpoints with --from" if stage is StageOneConfig else ""

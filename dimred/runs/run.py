@@ -78,7 +78,7 @@ class Run(Generic[Config]):
         self._is_new = True  # until ``restore`` has found a state
         self._first_order = 0  # see ``EpochLoop``
         self._result: Result | None = None
-        frozen = to_arrays(one for one in task.network.get_parameters() if not one.requires_grad)
+        frozen = to_arrays(parameter for parameter in task.network.get_parameters() if not parameter.requires_grad)
         # An attention mask can be -inf from the beginning; that does not mean that training diverged.
         self._constants = {name for name, value in frozen.items() if not np.isfinite(value).all()}
         images = {split: task.images[split] for split in self.config.splits}

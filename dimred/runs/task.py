@@ -101,7 +101,8 @@ class Task(Generic[Config]):
 
     def shortened(self, config: Config) -> "Task[Config]":
         """Return the task for a run with ``one_step_of``: the same network, and one step in each split's epoch."""
-        return replace(self, config=config, images={split: one.shortened(1) for split, one in self.images.items()})
+        images = {split: batches.shortened(1) for split, batches in self.images.items()}
+        return replace(self, config=config, images=images)
 
 
 def build_task(

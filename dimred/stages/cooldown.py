@@ -148,7 +148,7 @@ class ChoosingCooldown(CooldownMethod):
             choice.candidates.append(Candidate(name, size, losses, metric, source=source))
             self._files.hold(source)
         choice.seconds = state.values["choosing_seconds"]
-        choice.n_added = sum(one.name in (START, AVERAGE) for one in choice.candidates)
+        choice.n_added = sum(candidate.name in (START, AVERAGE) for candidate in choice.candidates)
 
     def begin(self, result: StageTwoResult) -> None:
         """Add a candidate: the best of the network's weights and the averages of stage 1's snapshots."""
@@ -178,14 +178,14 @@ class ChoosingCooldown(CooldownMethod):
 
     def state(self) -> State:
         """Return each candidate's size, metric and file, and its losses if all are finite."""
-        measured = [one for one in self._choice.candidates if np.isfinite(one.losses).all()]
+        measured = [candidate for candidate in self._choice.candidates if np.isfinite(candidate.losses).all()]
         candidates = {
-            one.name: (one.effective_size, one.metric, one.source.name)
-            for one in self._choice.candidates
-            if isinstance(one.source, Path)
+            candidate.name: (candidate.effective_size, candidate.metric, candidate.source.name)
+            for candidate in self._choice.candidates
+            if isinstance(candidate.source, Path)
         }
         return State(
-            {VAL_LOSSES + one.name: one.losses for one in measured},
+            {VAL_LOSSES + candidate.name: candidate.losses for candidate in measured},
             {"candidates": candidates, "choosing_seconds": self._choice.seconds},
         )
 

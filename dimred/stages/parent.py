@@ -91,7 +91,7 @@ class StageOneRun:
         folder = self.path.parent / SNAPSHOTS
         if not (folder.is_dir() and any(folder.iterdir())):
             return False
-        return self.epoch is None or any(one.epoch <= self.epoch for one in CheckpointSeries.open(folder).entries)
+        return self.epoch is None or any(entry.epoch <= self.epoch for entry in CheckpointSeries.open(folder).entries)
 
     def snapshots(self) -> CheckpointSeries:
         """Open the snapshots beside WEIGHTS, up to the epoch of WEIGHTS if known: stage 1 may have continued since.

@@ -131,16 +131,16 @@ class SubspaceBasis:
                 first difference.
         """
         check_type("layout", layout, WeightLayout, "a dimred.WeightLayout")
-        where = self.path or "The basis"
+        title = self.path or "The basis"
         if self.layout is not None and self.layout != layout:
-            difference = self.layout.first_difference(layout)
-            raise BasisMismatchError(f"{where} (here) was made for another network (there): {difference}. {_REMEDY}")
+            difference = self.layout.first_difference(layout, "the basis", "the network")
+            raise BasisMismatchError(f"{title} was made for another network: {difference}. {_REMEDY}")
         if self.n_weights != layout.size:
             raise BasisMismatchError(
-                f"{where} has {self.n_weights:,} columns; the network has {layout.size:,} trainable weights. {_REMEDY}"
+                f"{title} has {self.n_weights:,} columns; the network has {layout.size:,} trainable weights. {_REMEDY}"
             )
         if self.path is None and self.digest is None:
-            check_orthonormal(self.components, where)
+            check_orthonormal(self.components, title)
 
 
 def check_out(path: Path, *, overwrite: bool) -> None:

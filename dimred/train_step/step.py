@@ -127,7 +127,7 @@ class TrainStep(VisitedOnce, TypedCell):
         self.untrained_parameters = None
         if self.votes or loss_scale.drops_overflow:
             updated = {id(parameter) for parameter in optimizer.parameters}
-            untrained = [one for one in network.get_parameters() if id(one) not in updated]
+            untrained = [parameter for parameter in network.get_parameters() if id(parameter) not in updated]
             self.untrained_parameters = GraphCopies(untrained)
         combine: Any = whole_batch
         if weighs:

@@ -82,7 +82,10 @@ def _absence(parameter: Parameter) -> str:
 def first_not_finite(parameters: Iterable[Parameter]) -> str | None:
     """Return the name of the first parameter that holds an infinity or NaN; None if there is none."""
     floats = (parameter for parameter in parameters if parameter.dtype in FLOATS)
-    return next((one.name for one in floats if not np.isfinite(one.asnumpy().astype(np.float64)).all()), None)
+    for parameter in floats:
+        if not np.isfinite(parameter.asnumpy().astype(np.float64)).all():
+            return parameter.name
+    return None
 
 
 @contextmanager

@@ -34,7 +34,7 @@ class KnownMemory:
 
     def ensure(self) -> None:
         """Move values that were set since the last call back into the memory that the parameters had then."""
-        if self._addresses != self._present() or not all(one.is_contiguous() for one in self._parameters):
+        if self._addresses != self._present() or not all(parameter.is_contiguous() for parameter in self._parameters):
             self._move_back()
             self._note()
 

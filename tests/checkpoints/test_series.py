@@ -92,7 +92,12 @@ NOT_WHOLE = "it must be a whole number of at least 0"
         (weights(1), (2, 9), SeriesError, r"up to step 2.*rewind\(1\)"),
         ({"a": np.ones((2, 3)), "c": np.ones(4)}, (3, 3), SeriesError, "parameter 1 is 'b'"),
         ({"b": np.ones(4), "a": np.ones((2, 3))}, (3, 3), SeriesError, "the order differs"),
-        ({"a": np.ones((3, 2)), "b": np.ones(4)}, (3, 3), SeriesError, r"'a' \(2, 3\) here and 'a' \(3, 2\) there"),
+        (
+            {"a": np.ones((3, 2)), "b": np.ones(4)},
+            (3, 3),
+            SeriesError,
+            r"\(2, 3\) in the snapshots and is 'a' \(3, 2\) in",
+        ),
         (weights(3), (3, 2, 2), SeriesError, r"resnet-2_2\.ckpt is a snapshot already"),
         *(
             (weights(3), place, ConfigError, NOT_WHOLE)

@@ -167,7 +167,7 @@ def test_a_basis_of_another_network_is_refused(batch_norm_net):
     with pytest.raises(BasisMismatchError, match="made for another network"):
         SubspaceTrainStep(batch_norm_net, PlainBasis(rows, layout=swapped))
     renamed = WeightLayout(("first", *layout.names[1:]), layout.shapes)
-    with pytest.raises(BasisMismatchError, match=r"parameter 0 is 'first' \(4, 1, 3, 3\) here and 'conv.weight'"):
+    with pytest.raises(BasisMismatchError, match=r"is 'first' \(4, 1, 3, 3\) in the basis and is 'conv.weight'"):
         SubspaceTrainStep(batch_norm_net, PlainBasis(rows, layout=renamed))
 
 

@@ -49,8 +49,8 @@ def test_a_basis_from_memory_outlives_its_temporary_files(tmp_path):
     ("names", "shapes", "words"),
     [
         (lambda n: n[::-1], lambda s: s[::-1], "the order differs"),
-        (lambda n: n[:2], lambda s: s[:2], "here and missing there"),
-        (lambda n: (*n, "more"), lambda s: (*s, (3,)), "is missing here and 'more' (3,) there"),
+        (lambda n: n[:2], lambda s: s[:2], "in the basis and is missing from the network"),
+        (lambda n: (*n, "more"), lambda s: (*s, (3,)), "is missing from the basis and is 'more' (3,) in the network"),
     ],
 )
 def test_another_network_is_refused_with_the_first_difference(pair, walk_basis, names, shapes, words):
