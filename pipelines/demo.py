@@ -45,13 +45,13 @@ _HEADING = "Test accuracy, BatchNorm re-estimated in every row"
 class Row(NamedTuple):
     """A network in the table: its name, its cost in passes, and its test accuracy."""
 
-    what: str
+    name: str
     passes: float
     accuracy: float
 
     def cells(self) -> tuple[str, str, str]:
         """Return the row's texts."""
-        return self.what, f"{self.passes:.1f}", f"{100 * self.accuracy:.2f} %"
+        return self.name, f"{self.passes:.1f}", f"{100 * self.accuracy:.2f} %"
 
 
 def demo(

@@ -148,7 +148,7 @@ def _storable(name: str, value: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint of one network, in one file or in shards, whose tensors are not loaded."""
+    """One network's checkpoint, in one file or in shards; its tensors stay on disk."""
 
     path: Path  # the file, or the folder of the shards
     files: tuple[Path, ...]

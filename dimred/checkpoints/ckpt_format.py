@@ -95,9 +95,9 @@ class _Cursor:
         except UnicodeDecodeError:
             raise self.error("a name is not UTF-8") from None
 
-    def error(self, what: str) -> CheckpointError:
+    def error(self, problem: str) -> CheckpointError:
         return CheckpointError(
-            f"{self.path} is not a whole MindSpore checkpoint: {what} (byte {self.position} of {self.size}). It may "
+            f"{self.path} is not a whole MindSpore checkpoint: {problem} (byte {self.position} of {self.size}). It may "
             "be truncated, damaged, encrypted, or not a checkpoint; save it again."
         )
 

@@ -172,7 +172,7 @@ class CheckpointSeries:
         """Return the last ``last`` snapshots up to epoch ``until_epoch`` as a series; None sets no limit.
 
         Raises:
-            ConfigError: ``last`` is not a whole number above 0, or ``until_epoch`` not one of at least 0.
+            ConfigError: ``last`` is not a whole number above 0, or ``until_epoch`` is not a whole number of at least 0.
             SeriesError: nothing is left.
         """
         if last is not None:
@@ -236,10 +236,14 @@ class SeriesWriter(CheckpointSeries):
         for name, number in (("step", step), ("epoch", epoch), ("step_in_epoch", place)):
             check_number(name, number, at_least=0, whole=True)
         if self.entries and step <= self.entries[-1].step:
-            rewind = f"To continue from an earlier checkpoint, call rewind({step - 1}) first; for another run, use"
+            remedy = "Use another folder."
+            if step > 0:
+                remedy = (
+                    f"To continue from an earlier checkpoint, call rewind({step - 1}) first; for another run, use "
+                    "another folder."
+                )
             raise SeriesError(
-                f"step is {step}, but {self.directory} has snapshots up to step {self.entries[-1].step}. "
-                f"{rewind if step > 0 else 'Use'} another folder.",
+                f"step is {step}, but {self.directory} has snapshots up to step {self.entries[-1].step}. {remedy}",
                 argument="step",
             )
         arrays = {name: as_weight(name, value) for name, value in weights.items()}

@@ -81,7 +81,7 @@ def doctor(
     results = [*versions, *of_device, _memory(), disk, _instruction_set()]
     for result in results:
         _show(result)
-    needed = [*of_device, disk, *(result for result in versions if result.what == "mindspore")]
+    needed = [*of_device, disk, *(result for result in versions if result.name == "mindspore")]
     n_ranks = max(2, devices) if device.is_shared else devices
     can_compute = not any(result.remedy for result in needed)
     steps = list[tuple[str, int, int | None]]()
@@ -89,8 +89,8 @@ def doctor(
         steps.append(("one compiled step", 1, None))
     if can_compute and n_ranks > 1 and can_join_ranks():
         steps.append(("one collective", n_ranks, master_port))
-    for what, n, port in steps:
-        results.append(_step(f"{what}, {number_of(n, 'rank')}", n, device_target, port))
+    for step, n, port in steps:
+        results.append(_step(f"{step}, {number_of(n, 'rank')}", n, device_target, port))
         _show(results[-1])
     if full:
         answers: dict[str, _Answer] = {}
@@ -106,8 +106,8 @@ def doctor(
 
 
 def _show(result: CheckResult) -> None:
-    what, text, remedy = result
-    print(f"{'WRONG' if remedy else 'ok':5}  {what:28}  {text}" + (f"; {remedy}" if remedy else ""), flush=True)
+    name, text, remedy = result
+    print(f"{'WRONG' if remedy else 'ok':5}  {name:28}  {text}" + (f"; {remedy}" if remedy else ""), flush=True)
 
 
 def _versions() -> list[CheckResult]:
@@ -176,15 +176,15 @@ def _instruction_set() -> CheckResult:
     return CheckResult("oneDNN", f"instruction set capped at {cap}", "" if is_capped else remedy)
 
 
-def _step(what: str, devices: int, target: Target, port: int | None) -> CheckResult:
+def _step(name: str, devices: int, target: Target, port: int | None) -> CheckResult:
     os.environ.setdefault("MS_TOPO_TIMEOUT", "60")
-    _log.debug(f"running {what}")
+    _log.debug(f"running {name}")
     try:
-        return CheckResult(what, _last_line("doctor", ["--device-target", target], devices, target, port))
+        return CheckResult(name, _last_line("doctor", ["--device-target", target], devices, target, port))
     except DimredError as error:
-        return CheckResult(what, "failed", str(error))
+        return CheckResult(name, "failed", str(error))
     except OSError as error:
-        return CheckResult(what, f"failed: {describe_os_error(error)}", "fix this folder's disk first")
+        return CheckResult(name, f"failed: {describe_os_error(error)}", "fix this folder's disk first")
 
 
 def _last_line(program: str, arguments: list[str], devices: int, target: Target, port: int | None = None) -> str:
@@ -210,7 +210,7 @@ def _last_line(program: str, arguments: list[str], devices: int, target: Target,
 
 
 def _proofs(target: Target, groups: Sequence[tuple[int, int | None]]) -> Iterator[tuple[str, _Answer]]:
-    """Yield each ``--full`` check with its answer; ``groups`` has numbers of ranks, and the ports that join them."""
+    """Yield each ``--full`` check with its answer; ``groups`` has pairs (number of ranks, port that joins them)."""
     for n_ranks, port in groups:
         yield from _proved(target, n_ranks, port).items()
     yield "a run that is killed and resumed", _resumed(target)

@@ -166,10 +166,10 @@ class TunedTraining(ComparedMethod):
     training diverges at it.
 
     Attributes:
-        what: the training, in words.
+        words: the training, in words.
     """
 
-    what: ClassVar[str]
+    words: ClassVar[str]
     needs_stage_2 = True
 
     def middle(self, config_1: StageOneConfig) -> float:
@@ -205,15 +205,15 @@ class TunedTraining(ComparedMethod):
             except DivergedRunError as fault:
                 failures.append(f"{rate:g}" + (f" (which seed {seed} chose)" if rate == earlier else ""))
                 seconds += fault.seconds
-                _log.info(f"{self.what} with the peak {rate:g} is left out: {fault}")
+                _log.info(f"{self.words} with the peak {rate:g} is left out: {fault}")
             if earlier in results:
                 break
         seconds += sum(result.seconds for result in results.values())
-        words = f"with the peak {' and '.join(failures)}" if failures else ""
+        diverged = f"with the peak {' and '.join(failures)}" if failures else ""
         if not results:
-            raise DivergedRunError(f"{self.what} diverged {words}; see the logs in {folder}", seconds, words)
+            raise DivergedRunError(f"{self.words} diverged {diverged}; see the logs in {folder}", seconds, diverged)
         best = min(results, key=lambda rate: comparison.measure(results[rate].network)["val_loss"])
-        return results[best]._replace(seconds=seconds, chosen=f"peak {best:g}", choice=best, diverged=words)
+        return results[best]._replace(seconds=seconds, chosen=f"peak {best:g}", choice=best, diverged=diverged)
 
 
 class PlainForTotal(TunedTraining):
@@ -221,7 +221,7 @@ class PlainForTotal(TunedTraining):
 
     name = "plain_for_total"
     title = "plain training, schedule made for this total"
-    what = "plain training"
+    words = "plain training"
 
     def middle(self, config_1: StageOneConfig) -> float:
         """Return stage 1's peak."""
@@ -246,7 +246,7 @@ class ScheduleFree(TunedTraining):
 
     name = "schedule_free"
     title = "schedule-free SGD for this total"
-    what = "schedule-free SGD"
+    words = "schedule-free SGD"
 
     def why_left_out(self, config_1: StageOneConfig, config_2: StageTwoConfig, at: int) -> str | None:
         """Leave it out beside an optimizer that is not SGD."""

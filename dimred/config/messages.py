@@ -12,7 +12,7 @@ from dimred.errors import shown
 def problems_of(
     model: type[BaseModel], values: Any, error: ValidationError, other_keys: Collection[str]
 ) -> tuple[str, ...]:
-    """Return a message about each problem that the values of a model have."""
+    """Turn pydantic's error about a model's values into one message for each problem."""
     keys = [*keys_of(model), *other_keys]
     problems: dict[str, list[str]] = {}  # what is wrong -> what is allowed; a union has one entry for each type
     for problem in error.errors():
@@ -24,7 +24,7 @@ def problems_of(
 
 
 def _in_words(model: type[BaseModel], keys: Sequence[str], values: Any, problem: Any) -> Iterator[tuple[str, str]]:
-    """Yield what is wrong, and what is allowed unless that is said already.
+    """Yield what is wrong, and what is allowed; the latter is empty if the former says it.
 
     Where pydantic's message names its own types, ours replaces it.
     """
@@ -55,7 +55,7 @@ def _in_words(model: type[BaseModel], keys: Sequence[str], values: Any, problem:
 
 
 def _key_at(location: Sequence[int | str], keys: Collection[str]) -> str:
-    """Return the key whose value is, or contains, what is at a location; "" for none."""
+    """Return the dotted key at pydantic's location of a problem, or else the nearest key above it; "" for none."""
     parts = [str(part) for part in location]
     beginnings = (".".join(parts[:n]) for n in range(len(parts), 0, -1))
     return next((key for key in beginnings if key in keys), "")

@@ -38,12 +38,12 @@ class MethodConfig(Strict):
 
     @property
     def fixed_keys(self) -> frozenset[str]:
-        """Return keys of stage 2 that a resume may not change, though it may with other methods; by default none."""
+        """Return the stage 2 keys that only this method forbids a resume to change; by default none."""
         return frozenset()
 
 
 def section_name(method: str) -> str:
-    """Return the name of a method's section: for a user's own, ``package.module:Name``, the last part."""
+    """Return the name of a method's section: the method's own name, or the last part of ``package.module:Name``."""
     return re.split("[:.]", method)[-1]
 
 

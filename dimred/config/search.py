@@ -38,19 +38,19 @@ class SearchOptions(Strict):
     rule: Literal["bfgs", "sgd"] = "bfgs"
     """bfgs: a quasi-Newton direction and a line search; sgd: momentum in the subspace, no line search."""
     n_components: Annotated[Count | None, Field(validation_alias=_N_COMPONENTS)] = None
-    """How many of the basis' leading directions to search in; all by default."""
+    """How many of the basis's leading directions to search in; all by default."""
     rho: OpenFraction = 0.55
     """Line search: factor by which the step shrinks from one trial to the next."""
     sigma: OpenFraction = 0.4
     """Line search: fraction of the expected decrease that a trial must reach."""
     max_trials: Count = 10
     """Line search: the most trials in a step; if all fail, the step does not move inside the subspace. There is no cap
-    until bfgs has used a first pair, see min_cosine, because the gradient alone does not say how far to go."""
+    until bfgs has used a first pair (see min_cosine), because the gradient alone does not say how far to go."""
     initial_scaling: bool = False
-    """Whether bfgs scales its first inverse Hessian H = I by y's / y'y, where s is its first step and y the gradient's
+    """Whether bfgs scales its first inverse Hessian H = I by s'y / y'y, where s is its first step and y the gradient's
     change, so that the first directions have about the right length."""
     min_cosine: Fraction = 0.01
-    """bfgs uses a pair, a step s and the gradient's change y, if y's > min_cosine |y| |s|. A higher value leaves out
+    """bfgs uses a pair, a step s and the gradient's change y, if s'y > min_cosine |s| |y|. A higher value leaves out
     more noisy pairs; 1e-8 is for gradients without noise, all from one batch."""
     max_rejected_steps: Count = 100
     """The search ends after this many steps in a row without an accepted trial."""

@@ -33,8 +33,8 @@ _MOST_EPOCHS = 900_000  # the largest number that a configuration allows
 
 WAITS_SECONDS = (2.0, 10.0, 30.0)  # before reading is tried again
 _FILE = re.compile(r"(?:data file is|open file|path): *(\S.*?\.\w{3,4})\b")
-# MindSpore's words for a fault that reading again does not mend: a file that is not an image, a transform that does not
-# fit, an error in the code that gives the samples.
+# MindSpore's words for a fault that reading again does not mend: a file is not an image, a transform does not fit, or
+# the code that gives the samples has an error.
 _LASTING_FAULT = re.compile(
     r"map operation: \[|decode failed|by libjpeg|file size is 0|Unsupported image type|got directory|Cannot batch"
     r"|Invalid Python function"
@@ -258,7 +258,7 @@ def _without_dumps() -> Iterator[None]:
 
 
 def _as_data_error(text: str) -> DataError:
-    """Turn MindSpore's text about an unreadable batch into an error; a DamagedError if it will not pass."""
+    """Turn MindSpore's text about an unreadable batch into a DataError; a DamagedError if retrying would not help."""
     of_python = _PYTHON_ERROR.search(text)
     file = _FILE.search(text)
     if of_python and (ours := re.search("(?:Data|Damaged)Error: (.*)", of_python[1])):  # raised in MindSpore's thread

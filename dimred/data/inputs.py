@@ -13,7 +13,7 @@ def plain_input(array: np.ndarray) -> np.ndarray:
 
 
 def not_finite(array: np.ndarray) -> str | None:
-    """Return the first number that is not finite and its place, such as ``nan at [0, 2]``, or None."""
+    """Return the first NaN or infinity with its index, such as ``nan at [0, 2]``; None if all numbers are finite."""
     if array.dtype.kind != "f":
         return None
     places = np.argwhere(~np.isfinite(array))

@@ -110,8 +110,8 @@ class OwnDataset(Batches):
         return digest.hexdigest()
 
     def _make(self, seed: int | None, epoch: int | None) -> Source:
-        what = f"failed for DATA {str(self._data)!r}, split {self._split!r}, seed {seed}"
-        with _naming_faults(what, "fix the function, which must return a sequence of samples"):
+        failure = f"data.dataset failed for DATA {str(self._data)!r}, split {self._split!r}, seed {seed}"
+        with _naming_faults(failure, "fix the function, which must return a sequence of samples"):
             options = {"epoch": epoch} if "epoch" in inspect.signature(self._factory).parameters else {}
             source = self._factory(self._data, self._split, seed, **options)
             len(source)  # so that a source without a length is refused here, with or without a seed
@@ -142,10 +142,10 @@ class OwnDataset(Batches):
 
 
 @contextmanager
-def _naming_faults(what: str, remedy: str, kinds: _Kinds = (Exception,)) -> Iterator[None]:
+def _naming_faults(failure: str, remedy: str, kinds: _Kinds = (Exception,)) -> Iterator[None]:
     """Turn an error from the user's code inside the block into a DataError that names its line.
 
-    It is a DamagedError if the error is a mistake in that code.
+    If the error is a mistake in that code, it becomes a DamagedError.
     """
     try:
         yield
@@ -154,7 +154,7 @@ def _naming_faults(what: str, remedy: str, kinds: _Kinds = (Exception,)) -> Iter
         where = "" if last.filename == __file__ else f", in {last.filename}:{last.lineno}"
         why = f"{type(error).__name__}: {shown(str(error), 300)}{where}"
         kind = DamagedError if isinstance(error, _MISTAKES) else DataError
-        raise kind(f"data.dataset {what} ({why}); {remedy}") from error
+        raise kind(f"{failure} ({why}); {remedy}") from error
 
 
 def _parts_of(source: Source, split: str, number: int, kinds: _Kinds = (Exception,)) -> tuple[np.ndarray, ...]:
@@ -163,7 +163,8 @@ def _parts_of(source: Source, split: str, number: int, kinds: _Kinds = (Exceptio
     Raises:
         DataError: the source raises an error of these ``kinds``, or returns no such sample.
     """
-    with _naming_faults(f"failed to give sample {number} of the split {split!r}", "fix the function", kinds):
+    failure = f"data.dataset failed to give sample {number} of the split {split!r}"
+    with _naming_faults(failure, "fix the function", kinds):
         sample = source[number]
         if not isinstance(sample, tuple | list) or len(sample) < 2:
             raise TypeError(f"it is {shown(sample)}, not a tuple (input, label) or (input, ..., label)")
@@ -209,7 +210,7 @@ class _Samples:
                 "whole numbers, or all floats"
             )
         if is_whole and self._n_classes is not None:
-            check_labels(label, self._n_classes, f"{name} has")
+            check_labels(label, self._n_classes, name)
         limits = np.iinfo(np.int32) if is_whole else np.finfo(np.float32)
         beyond = label[np.isfinite(label) & ((label < limits.min) | (label > limits.max))]
         if beyond.size:

@@ -168,11 +168,11 @@ class Group(Ranks):
         reason = bytes(characters).rstrip(b"\0").decode(errors="replace")
         return _KINDS[kind](f"rank {first} could not continue: {reason}")
 
-    def check_same(self, what: str, content: bytes) -> None:
+    def check_same(self, name: str, content: bytes) -> None:
         digest = np.frombuffer(hashlib.sha256(content).digest(), np.uint8).astype(np.float32)
         if self.any(not np.array_equal(self.sum(digest), digest * self.group_size)):
             raise DimredError(
-                f"the ranks do not have the same {what}; give every host the same files and the same options"
+                f"the ranks do not have the same {name}; give every host the same files and the same options"
             )
 
     def share(self, original: Any, read: Callable[[Path], Any]) -> Any:

@@ -137,17 +137,17 @@ class Ranks:
         """Return rank 0's message on every rank."""
         return message
 
-    def check_same(self, what: str, content: bytes) -> None:
+    def check_same(self, name: str, content: bytes) -> None:
         """Check that all ranks have the same content.
 
         Only then do the R ranks' digests add up to R times each digest.
 
         Args:
-            what: what the message calls the content, such as ``configuration``.
+            name: what the message calls the content, such as ``configuration``.
             content: this rank's content.
 
         Raises:
-            DimredError: on every rank, if the content differs on any; the message has ``what``.
+            DimredError: on every rank, if the content differs on any; the message has ``name``.
         """
 
     def share(self, original: Any, read: Callable[[Path], Any]) -> Any:

@@ -50,7 +50,7 @@ class Measure(Generic[Result]):
         raise NotImplementedError
 
     def misfit(self, outputs: Outputs, labels: Tensor) -> str | None:
-        """Try the measure on a batch, and say what is wrong with its result; None if nothing is."""
+        """Try the measure on a batch; return a sentence that says what is wrong with its result, or None."""
         self.of_batch(outputs, labels)
         return None
 
@@ -108,7 +108,7 @@ class OfWholeSplit(Measure[float]):
         value = self._function(*self.of_batch(outputs, labels))
         if np.size(value) == 1:
             return None
-        return f"{shown(value)}; a metric of the whole split must give one number"
+        return f"it gives {shown(value)}; a metric of the whole split must give one number"
 
     def _value(self, outputs: Outputs, labels: np.ndarray) -> float:
         value = self._function(outputs, labels)

@@ -86,7 +86,7 @@ def class_labels(logits: Tensor, labels: Tensor) -> Tensor:
             "be (n, n_classes) for labels (n,), or (n, n_classes, ...) for labels (n, ...)"
         )
     labels = labels.astype(ms.int32)
-    check_labels(labels.asnumpy(), logits.shape[1], "there is")
+    check_labels(labels.asnumpy(), logits.shape[1], "a sample")
     return labels
 
 
@@ -152,13 +152,13 @@ def sums_and_counts(score: Score, outputs: Any, labels: Tensor) -> tuple[np.ndar
     """
     values, is_item = values_of(score, outputs, labels)
     if wrong := misfit(values.shape, outputs, labels):
-        raise ConfigError(f"loss or metric gave {wrong}")
+        raise ConfigError(f"loss or metric can't be used: {wrong}")
     within = tuple(range(1, values.ndim))
     return np.where(is_item, values, 0).sum(within, dtype=np.float64), is_item.sum(within, dtype=np.float64)
 
 
 def misfit(shape: tuple[int, ...], outputs: Any, labels: Tensor) -> str | None:
-    """Say why values of this shape can't be one for each item in a batch, (n, ...); None if they can.
+    """Return a sentence that says why values of this shape aren't one for each item, (n, ...); None if they are.
 
     Outputs (n, 1) and labels (n,) broadcast to (n, n): every output is compared with every label, and the mean is
     meaningless. Such values are noticed because they outnumber both the outputs and the labels.
@@ -170,16 +170,16 @@ def misfit(shape: tuple[int, ...], outputs: Any, labels: Tensor) -> str | None:
     """
     if not shape:
         return (
-            "a single number for a batch; it must give one for each item, (n, ...), so that batches of any size count "
-            'correctly (in MindSpore: reduction="none")'
+            "it gives a single number for a batch; it must give one for each item, (n, ...), so that batches of any "
+            'size count correctly (in MindSpore: reduction="none")'
         )
     n_samples = len(labels)
     if shape[0] != n_samples:
-        return f"the shape {shape}; its first axis must be the {n_samples} samples"
+        return f"it gives the shape {shape}; its first axis must be the {n_samples} samples"
     parts = [*(outputs if isinstance(outputs, tuple | list) else [outputs]), labels]
     if math.prod(shape) > max(math.prod(part.shape) for part in parts):
         return (
-            f"the shape {shape}, which is more numbers than there are outputs or labels: their shapes are "
+            f"it gives the shape {shape}, which is more numbers than there are outputs or labels: their shapes are "
             f"{' and '.join(str(tuple(part.shape)) for part in parts)}; give them the same shape"
         )
     return None

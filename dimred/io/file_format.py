@@ -71,7 +71,7 @@ class FileFormat(NamedTuple):
             )
 
 
-# Of every run. metrics.jsonl states no version; the version of the pins beside it holds for it too.
+# Of every run. metrics.jsonl states no version: it has the version of the pins beside it.
 CONFIGURATION = FileFormat("dimred run configuration", 1)
 PINNED = FileFormat("dimred run pins", 1)
 STATE = FileFormat("dimred run state", 1)

@@ -36,7 +36,7 @@ def n_processors() -> int:
 
 def peak_memory_bytes() -> int:
     """Return the most memory that this process has held so far."""
-    unit = 1 if sys.platform == "darwin" else 1024  # of the same field, for which macOS counts bytes
+    unit = 1 if sys.platform == "darwin" else 1024  # macOS counts this field in bytes, Linux in KiB
     return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
@@ -105,16 +105,16 @@ def anonymous_file() -> IO[bytes]:
         OSError: the process has too many open files, or that folder is full or not writable.
     """
     if hasattr(os, "memfd_create"):
-        with contextlib.suppress(OSError):  # of a kernel that lacks it
+        with contextlib.suppress(OSError):  # raised if the kernel lacks it
             return os.fdopen(os.memfd_create("dimred"), "w+b")
     return tempfile.TemporaryFile()
 
 
-_FULL_FLUSH = getattr(fcntl, "F_FULLFSYNC", None)  # of macOS, where fsync does not reach the disk
+_FULL_FLUSH = getattr(fcntl, "F_FULLFSYNC", None)  # only macOS has it; fsync does not reach the disk there
 
 
 def _flush_fully(descriptor: int, command: int) -> bool:
-    """Flush an open file or folder by this command of ``fcntl``; return False if its file system lacks the command."""
+    """Flush an open file or folder by ``fcntl`` with ``command``; return False if its file system lacks that."""
     try:
         fcntl.fcntl(descriptor, command)
     except OSError as error:
@@ -174,6 +174,6 @@ def start_tied(
 
 @cache
 def _lifeline() -> int:
-    """Return a descriptor that comes to its end when this process does, which alone holds the other end for ever."""
+    """Return the reading end of a pipe; it reaches end of file when this process, the only writer, ends."""
     reader, _ = os.pipe()
     return reader

@@ -15,7 +15,7 @@ _USUAL_DEVICES = 8  # per host, for a dry run on a host without any
 class CheckResult(NamedTuple):
     """The result of a check: its name, what it found, and a remedy if something is wrong."""
 
-    what: str
+    name: str
     text: str
     remedy: str = ""
 

@@ -70,7 +70,9 @@ class NvidiaGpu(Device):
         return {VISIBLE_DEVICES: visible_device(number), "DEVICE_ID": "0"}  # the first and only one that the rank sees
 
     def make_ready(self, asked: str, otherwise: str) -> None:
-        if "mindspore" not in sys.modules:  # otherwise the last line here may raise that it is too late
+        if (
+            "mindspore" not in sys.modules
+        ):  # if it is imported already, load_cuda_backend below may say that it is too late
             driver = ask_driver()
             refuse_wrong(_checks(driver), asked, otherwise)
             _log_compilation(driver)
@@ -104,7 +106,7 @@ def _driver(driver: Driver | None) -> CheckResult:
     name = "NVIDIA's driver" if release is None else f"NVIDIA's driver {release}"
     newest = f"runs CUDA up to {_dotted(driver.cuda)}"
     if (0, 0) < driver.cuda < _OLDEST_CUDA:
-        return CheckResult("driver", f"{name} {newest}", "install 450.80 or a newer one, for CUDA 11")
+        return CheckResult("driver", f"{name} {newest}", "install version 450.80 or newer, for CUDA 11")
     if driver.fault:
         remedy = "look at nvidia-smi, and restart the machine if the driver was updated"
         return CheckResult("driver", f"{name} fails ({driver.fault})", remedy)
@@ -123,19 +125,22 @@ def _cuda() -> Iterator[CheckResult]:
     except ConfigError as error:
         yield CheckResult("CUDA", error.problem, error.remedy)
         return
-    for what, name in (("CUDA", "libcudart.so.11.0"), ("cuDNN", "libcudnn.so.8")):
-        yield CheckResult(what, f"{library_version(name)}, in {libraries[name].parent}")
+    for name, library in (("CUDA", "libcudart.so.11.0"), ("cuDNN", "libcudnn.so.8")):
+        yield CheckResult(name, f"{library_version(library)}, in {libraries[library].parent}")
 
 
 def _kernels(code: CudaCode, capability: Version) -> CheckResult:
-    whose = f"MindSpore's kernels for compute capability {_dotted(capability)}"
+    kernels = f"MindSpore's kernels for compute capability {_dotted(capability)}"
     if code.runs_on(capability):
-        return CheckResult("kernels", f"{whose} are native")
+        return CheckResult("kernels", f"{kernels} are native")
     if code.is_compiled_for(capability):
-        text = f"{whose} are compiled by the driver at their first use, which takes about a quarter of an hour"
-        return CheckResult("kernels", f"{text}, once; it keeps them in {kernel_cache()}")
+        text = (
+            f"{kernels} are compiled by the driver at their first use, which takes about a quarter of an hour, once; "
+            f"it keeps them in {kernel_cache()}"
+        )
+        return CheckResult("kernels", text)
     oldest = _dotted(min(code.native))
-    return CheckResult("kernels", f"{whose} are not in its package, which begins at {oldest}", "use a newer GPU")
+    return CheckResult("kernels", f"{kernels} are not in its package, which begins at {oldest}", "use a newer GPU")
 
 
 def _log_compilation(driver: Driver | None) -> None:

@@ -26,7 +26,7 @@ from dimred.run_files.run_names import ENVIRONMENT_LOG, RANK_LOG, SCHEDULER_LOG
 _WAIT_SECONDS = 0.1
 _SECONDS_TO_SAVE = 60.0  # between SIGTERM and SIGKILL
 _SECONDS_AFTER_A_FAILURE = 2.0  # for other ranks that meet the same fault to log the cause
-SECONDS_FOR_RANK_0 = 10.0  # to give its reason after another rank has refused, perhaps because of rank 0
+SECONDS_FOR_RANK_0 = 10.0  # to refuse too: if another rank has refused, rank 0 may be the reason
 _ENDED_WELL = {0, 128 + signal.SIGTERM}  # done, or saved after SIGTERM
 # Exit statuses with which a rank's own message says what to do.
 _OWN_WORDS = {DimredError.exit_status, FaultError.exit_status, DivergedError.exit_status}
@@ -82,9 +82,9 @@ def launch(job: Job, *, resume: bool = False, stall_timeout_seconds: float = 0) 
 
     Raises:
         ConfigError, MissingPackageError: from ``Job.check``, or a folder can't be made; nothing was started.
-        RankFailedError: a rank refused its input before it began, and new folders are removed again; or a rank or the
-            scheduler failed, or no rank moved, and the message has the end of its log, or names the log that was
-            copied. All ranks were ended.
+        RankFailedError: a rank refused its input before it began; the folders made for the job are removed again. Or
+            a rank or the scheduler failed, or no rank moved; the message quotes the end of its log, or names the log
+            that standard output shows. In each case all ranks were ended.
     """
     job.check(resume)
     new_folders = make_folders(job)

@@ -18,7 +18,7 @@ Version = tuple[int, int]
 
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"  # numbers or UUIDs; CUDA ignores the first unknown one, and all after it
 _SECONDS_TO_ANSWER = 60.0
-_NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE: the driver works
+_NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE: the driver works, but sees no GPU
 # Prints the driver's answer. It runs in a separate process, because a driver fault may end or hang it, and because
 # nothing may initialise CUDA in a process that starts others.
 _ASK = f"""

@@ -167,11 +167,11 @@ def _disagreements(servers: Sequence[_ServerRow], server_count: int, n_devices: 
         if ranks != list(range(first, first + per_server)):
             yield (
                 f"{where} has the ranks {', '.join(map(str, ranks))}; it must have {first} to "
-                f"{first + per_server - 1}, because every server has as many, numbered server by server"
+                f"{first + per_server - 1}, because ranks are numbered server by server, and every server has as many"
             )
 
 
-def _doubles(what: str, values: Sequence[Any]) -> Iterator[str]:
+def _doubles(field: str, values: Sequence[Any]) -> Iterator[str]:
     for value, count in Counter(values).items():
         if count > 1:
-            yield f"{what} {value} appears {count} times"
+            yield f"{field} {value} appears {count} times"

@@ -33,9 +33,9 @@ _SHARD = re.compile(r"-\d+-of-\d+$")
 def checkpoints_in(folder: Path, order: str, argument: str) -> list[Path]:
     """List the checkpoints in a folder, which are files or folders, sorted by name.
 
-    For the order ``step`` these are the files, or the folders, whose names differ in numbers alone; others are passed
-    over, but not one that belongs to the series, see ``unplaced_in``. For any other order all are taken, and they must
-    be of one kind. Results of merges are left out.
+    For the order ``step`` these are the files, or the folders, whose names differ in numbers alone. Others are passed
+    over; one that seems to belong to the series is refused (see ``unplaced_in``). For any other order all are taken,
+    and they must be of one kind. Results of merges are left out.
 
     Args:
         folder: the folder.
@@ -43,8 +43,8 @@ def checkpoints_in(folder: Path, order: str, argument: str) -> list[Path]:
         argument: what the user calls the folder, for errors.
 
     Raises:
-        ConfigError: there are none, or several series or kinds, or one has no place in the series; or it is a run's
-            folder, whose snapshots are below.
+        ConfigError: there are none, or several series or kinds; one has no place in the series; or the folder is a
+            run's, whose snapshots are in a folder below.
         CheckpointError: one of them is a pickle that was not converted.
     """
     below = snapshots_below(folder)
@@ -161,9 +161,9 @@ def is_name_of(path: Path, other: Path) -> bool:
 
 
 def _identity(path: Path) -> object:
-    """Return what two names of one file or folder have in common; CheckpointError if it can't be read.
+    """Return an identity, equal for two names of one file or folder; CheckpointError if it can't be read.
 
-    Inodes tell hard links only, because some file systems give several files one number.
+    Inode numbers are compared for hard links only, because some file systems give several files one number.
     """
     with reading(path):
         status = path.stat()
@@ -176,7 +176,7 @@ def _has_own_step(path: Path, other: Path) -> bool:
 
 
 def _whole_numbers(path: Path) -> Counter[str]:
-    """Count the whole numbers in a path, among which its step is."""
+    """Count the whole numbers in a path; one of them may be its step."""
     text = os.path.abspath(path)  # noqa: PTH100 (without links followed)
     return Counter(number for number in NUMBER.findall(text) if number.isdecimal())
 

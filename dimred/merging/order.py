@@ -21,8 +21,8 @@ class UnclearOrderError(ConfigError):
 
     def __init__(self, problem: str) -> None:
         super().__init__(
-            f"order is 'step', but {problem}; leave out those of other runs, use {BY_NAME} or {BY_TIME}, or rename "
-            "them, so that one whole number grows",
+            f"order is 'step', but {problem}; leave out the checkpoints of other runs, use {BY_NAME} or {BY_TIME}, "
+            "or rename the files so that one whole number grows",
             argument="order",
             settings=[BY_NAME, BY_TIME],
         )
@@ -79,9 +79,9 @@ def _name_of(path: Path) -> str:
 
 
 def _steps_in(names: Sequence[str]) -> list[int]:
-    """Return the last whole number that grows from each path to the next, in paths that differ in numbers alone.
+    """Return each path's step: the last of its whole numbers that grows from each path to the next.
 
-    No other whole number may fall; decimals, such as a loss, are no steps.
+    The paths must differ in numbers alone, and no other whole number may fall. Decimals, such as a loss, are no steps.
     """
     columns = _varying_numbers(names)
     by_size = zip(*sorted(zip(*columns, strict=True)), strict=True)
@@ -94,7 +94,7 @@ def _steps_in(names: Sequence[str]) -> list[int]:
 
 
 def _varying_numbers(names: Sequence[str]) -> list[list[int]]:
-    """Return the whole numbers at each place where paths differ: for each place a list with one number a path."""
+    """Return a list for each place where the paths have different whole numbers, with one number for each path."""
     patterns = [NUMBER.sub("#", name) for name in names]
     for name, pattern in zip(names, patterns, strict=True):
         if pattern != patterns[0]:

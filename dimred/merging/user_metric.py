@@ -120,7 +120,7 @@ class ProcessMetric:
         self.timeout_seconds = timeout_seconds
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
-        file, _, name = str(source).rpartition(":")  # a caller may have given something else
+        file, _, name = str(source).rpartition(":")  # a caller may have given a path or a function
         if not (file and name):
             raise ConfigError(f"metric is {source!r}; {_WHAT_TO_GIVE}", argument="metric")
         try:
@@ -167,7 +167,7 @@ class ProcessMetric:
         return self._answer()
 
     def _ask(self, *question: str | None) -> Any:
-        with contextlib.suppress(BrokenPipeError):  # it has died: there will be no answer either
+        with contextlib.suppress(BrokenPipeError):  # if it has died, reading the answer fails too
             self._connection.send_bytes(json.dumps(question).encode())
         return self._answer()
 

@@ -15,7 +15,7 @@ from dimred.models.resnet import resnet
 class BuiltIn(NamedTuple):
     """A built-in network for images."""
 
-    make: Callable[[int, str], nn.Cell]  # from the number of outputs and the name of the initialisation
+    make: Callable[[int, str], nn.Cell]  # takes the number of outputs and the name of the initialisation
     channels: int  # in an image
     size: int  # height and width of the images that it is made for, in pixels
     takes_any_size: bool

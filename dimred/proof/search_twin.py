@@ -12,14 +12,14 @@ import numpy as np
 
 
 def bfgs_inverse(h: np.ndarray, s: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Apply Nocedal & Wright 6.17 as written: (I - r s y') H (I - r y s') + r s s', r = 1 / y's."""
+    """Apply Nocedal & Wright 6.17 as written: (I - r s y') H (I - r y s') + r s s', r = 1 / s'y."""
     r = 1.0 / (y @ s)
     left = np.eye(len(s)) - r * np.outer(s, y)
     return left @ h @ left.T + r * np.outer(s, s)
 
 
 def cosine(s: np.ndarray, y: np.ndarray) -> float:
-    """Return y's / (|y| |s|); the curvature guard compares it with ``min_cosine``."""
+    """Return s'y / (|s| |y|); the curvature guard compares it with ``min_cosine``."""
     return float((y @ s) / (np.linalg.norm(y) * np.linalg.norm(s)))
 
 

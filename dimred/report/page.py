@@ -131,5 +131,5 @@ def sentences(texts: Iterable[str], kind: str = "") -> str:
 
 def key_figures(facts: Iterable[tuple[str, str]]) -> str:
     """Make the HTML for a few figures in large type, from pairs of a value and its meaning."""
-    cells = "".join(f"<div><b>{escape(value)}</b><span>{escape(what)}</span></div>" for value, what in facts)
+    cells = "".join(f"<div><b>{escape(value)}</b><span>{escape(meaning)}</span></div>" for value, meaning in facts)
     return f'<div class="key">{cells}</div>'

@@ -214,7 +214,7 @@ class PlaneView(NamedTuple):
     third: str  # the third point's name, as in a result
     corners: np.ndarray  # stage 2's start and last weights, and the third point, (3, 2)
     snapshots: PlanePoints  # stage 1's, in order
-    epochs: PlanePoints  # the ends of stage 2's epochs but the last, in order; may be empty
+    epochs: PlanePoints  # the end of each stage 2 epoch but the last, in order; may be empty
 
 
 def plot_plane(view: PlaneView) -> Figure:

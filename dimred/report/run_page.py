@@ -187,7 +187,7 @@ def _add_choices(page: Page, result: StageTwoResult) -> None:
         rules = [
             "The val split chooses the network with the lowest value of the loss that was trained; its row is bold.",
             "The last column says by how much a loss exceeds the lowest. The number after ± is the standard error of "
-            "that difference over the samples of val: two networks that differ by less than twice as much are equally "
+            "that difference over the samples of val: two networks that differ by less than twice that are equally "
             "good.",
             "The effective number says how many networks with equal weights would average out as much noise.",
         ]

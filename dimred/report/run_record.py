@@ -105,7 +105,7 @@ class StageTwoRecord:
     method: MethodReport  # what its method recorded
     basis: SubspaceBasis | None  # the basis that it searched in; None without one, or if its file no longer exists
     stage_1: StageOneRecord | None  # the run that it began from; None if that no longer exists
-    missing_sources: tuple[str, ...]  # out of data, weights and basis; a report adds the run's own checkpoints
+    missing_sources: tuple[str, ...]  # which of data, weights and basis are gone; a report adds the checkpoints
 
     @property
     def metric(self) -> Metric:

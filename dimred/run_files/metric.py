@@ -32,7 +32,7 @@ class Metric:
     higher_is_better: bool | None = None
 
     def text(self, value: float | None, decimals: int = 2) -> str:
-        """Format a value: a fraction in percent with ``decimals`` decimals, others with four significant digits.
+        """Format a value: a fraction in percent with ``decimals`` decimals, any other with four significant digits.
 
         None, which stands for a value that is not finite, becomes "nan".
         """

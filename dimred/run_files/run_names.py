@@ -78,7 +78,7 @@ def full_checkpoints(folder: Path) -> dict[int, Path]:
 
 
 def network_of(name: str) -> str | None:
-    """Return NAME of a file's name without its ending, NAME-EPOCH_STEP; None for another name."""
+    """Return the NAME in a file name NAME-EPOCH_STEP, given without its ending; None for any other name."""
     match = _NAME_EPOCH_STEP.fullmatch(name)
     return match["network"] if match else None
 
@@ -112,7 +112,7 @@ def epochs_and_steps(names: Sequence[str]) -> list[tuple[int, int]]:
 def unplaced_in(series: Sequence[str], others: Sequence[str]) -> str | None:
     """Return the first other name that belongs to a series but has no place in it, such as 1M beside 500k and 750k.
 
-    Up to the first number that differs within the series, such a name differs from the others in numbers alone.
+    Such a name differs from the series in numbers alone, at least up to the first number that varies in the series.
 
     Args:
         series: names of checkpoints without their endings, which differ in numbers alone.

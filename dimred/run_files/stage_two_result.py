@@ -150,7 +150,7 @@ class StageTwoResult:
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """Rebuild a result from the values that ``as_json`` returned."""
         metrics = [MetricResult(Metric(**stored["metric"]), stored["by_point"]) for stored in values["metrics"]]
-        choices = {what: ChoiceResult(**choice) for what, choice in values["choices"].items()}
+        choices = {name: ChoiceResult(**choice) for name, choice in values["choices"].items()}
         return cls(**{**values, "metrics": metrics, "choices": choices})
 
     def write(self, path: Path) -> None:

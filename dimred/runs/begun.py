@@ -109,8 +109,8 @@ class Begun(Generic[Config]):
         if refused:
             at_checkpoint = ", perhaps from one of its checkpoints with --from" if stage is StageOneConfig else ""
             raise ConfigError(
-                f"the run in {str(out)!r} was begun with other values:{''.join(refused)}\n--resume goes on with those "
-                f"in its {CONFIG}, so leave these out; or begin a new run with another --out{at_checkpoint}"
+                f"the run in {str(out)!r} was begun with other values:{''.join(refused)}\n--resume continues with the "
+                f"ones in its {CONFIG}, so leave these out; or begin a new run with another --out{at_checkpoint}"
             )
         for key, _, new in changes:
             *sections, name = key.split(".")

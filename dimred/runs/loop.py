@@ -86,7 +86,7 @@ class EpochLoop:
         images: the training split; its batches are the same for the same seed and order.
         seed: determines the order of the batches.
         n_epochs: the last epoch.
-        first_order: added to the epoch's number to give the number of its order.
+        first_order: offset of the epochs' numbers in the batches' orders: epoch e has the order ``first_order + e``.
         save_every_steps: steps between saved states within an epoch; its end is always saved. None saves only the end.
         read_every_steps: steps between reads of the device within an epoch.
         ranks: all of them run the loop.

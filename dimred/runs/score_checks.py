@@ -34,17 +34,19 @@ def check_scores(config: StageConfig, network: nn.Cell, scores: Scores, images: 
     measured += [("metric", config.metric, metric) for metric in scores.metrics]
     for split, of_split in (("train", trained), (config.data.eval_split, measured)):
         *inputs, labels = next(images[split].evaluation().create_tuple_iterator(num_epochs=1))
-        where = f"the first batch of {split!r} (inputs {_kinds(inputs)}"
         outputs = _outputs_of(network, config.model.name, inputs, split)
-        where += f", outputs {_shapes(outputs if isinstance(outputs, tuple | list) else [outputs])}"
-        where += f", labels {labels.dtype} {labels.shape})"
+        shapes = _shapes(outputs if isinstance(outputs, tuple | list) else [outputs])
+        batch = (
+            f"the first batch of {split!r} (inputs {_kinds(inputs)}, outputs {shapes}, labels {labels.dtype} "
+            f"{labels.shape})"
+        )
         if None in (config.loss, config.metric):
-            _check_outputs(config, outputs, where)
-            _check_shape_of_labels(outputs, labels, where)
+            _check_outputs(config, outputs, batch)
+            _check_shape_of_labels(outputs, labels, batch)
         for key, name, measure in of_split:
-            wrong = _called(key, name, where, measure.misfit, outputs, labels)
+            wrong = _called(key, name, batch, measure.misfit, outputs, labels)
             if wrong is not None:
-                raise ConfigError(f"{key} is {name!r}, which on {where} gives {wrong}")
+                raise ConfigError(f"{key} is {name!r}, which was tried on {batch}: {wrong}")
 
 
 class _TrainedLoss(MeanOfItems):
@@ -54,29 +56,29 @@ class _TrainedLoss(MeanOfItems):
         values, _ = values_of(self.score, outputs, labels)
         if not values.shape:
             return None
-        return f"the shape {values.shape} with reduction='mean'; it must be one number, ()"
+        return f"it gives the shape {values.shape} with reduction='mean'; it must give one number, ()"
 
 
-def _check_outputs(config: StageConfig, outputs: Any, where: str) -> None:
+def _check_outputs(config: StageConfig, outputs: Any, batch: str) -> None:
     """Check that there are ``model.n_classes`` outputs; the scores check everything else."""
     shape = [*getattr(outputs, "shape", ())]
     n_classes = config.model.n_classes
     if len(shape) > 1 and shape[1] != n_classes:
         raise ConfigError(
-            f"model.name is {config.model.name!r}, which on {where} gives {shape[1]} outputs, but model.n_classes is "
+            f"model.name is {config.model.name!r}, which on {batch} gives {shape[1]} outputs, but model.n_classes is "
             f"{n_classes}; {CLASSES_REMEDY}, or --set model.n_classes={shape[1]} if these are the classes"
         )
 
 
-def _check_shape_of_labels(outputs: Any, labels: Tensor, where: str) -> None:
-    """Check that each place of the outputs has one class; labels that are probabilities have a class axis instead."""
+def _check_shape_of_labels(outputs: Any, labels: Tensor, batch: str) -> None:
+    """Check that there is one class for each position in the outputs; labels of probabilities have a class axis."""
     shape = tuple(getattr(outputs, "shape", ()))
-    places = shape[:1] + shape[2:]
-    if labels.is_floating_point() or len(shape) < 2 or labels.shape == places:
+    expected = shape[:1] + shape[2:]
+    if labels.is_floating_point() or len(shape) < 2 or labels.shape == expected:
         return
     raise DataError(
-        f"data.dataset gives labels of the shape {labels.shape[1:]}, but on {where} a class for each place in the "
-        f"outputs has the shape {places[1:]}; give a sample's class as one number, such as 3 instead of [3]"
+        f"data.dataset gives labels of the shape {labels.shape[1:]}, but for the outputs on {batch} a label must have "
+        f"the shape {expected[1:]}; give a sample's class as one number, such as 3 instead of [3]"
     )
 
 
@@ -95,7 +97,7 @@ def _outputs_of(network: nn.Cell, name: str, inputs: Sequence[Tensor], split: st
         ) from error
 
 
-def _called(key: str, name: str | None, where: str, function: Callable[..., Any], *arguments: Any) -> Any:
+def _called(key: str, name: str | None, batch: str, function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a user's function; raise ConfigError if it fails."""
     try:
         return function(*arguments)
@@ -103,7 +105,7 @@ def _called(key: str, name: str | None, where: str, function: Callable[..., Any]
         raise
     except Exception as error:
         why = f"{type(error).__name__}: {shown(str(error), 300)}"
-        raise ConfigError(f"{key} is {name!r}, which fails on {where}: {why}") from error
+        raise ConfigError(f"{key} is {name!r}, which fails on {batch}: {why}") from error
 
 
 def _kinds(parts: Sequence[Tensor]) -> str:

@@ -107,7 +107,7 @@ def build_optimizer(config: OptimizerConfig, network: nn.Cell, rates: float | Se
 
 
 def warn_of_idle_patterns(config: OptimizerConfig, network: nn.Cell) -> None:
-    """Warn of each ``no_decay`` pattern that matches no weight, except the defaults, because they fit most networks."""
+    """Warn of each ``no_decay`` pattern that matches no weight; a default pattern may match none."""
     weights = network.trainable_params()
     for pattern in config.no_decay if config.weight_decay else ():
         if pattern not in NO_DECAY_PATTERNS and all(decays(weight, [pattern]) for weight in weights):

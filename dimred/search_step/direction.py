@@ -25,7 +25,7 @@ class Proposal(NamedTuple):
         state: the rule's state, for ``follow`` once the step is accepted; discarded if it is not.
         is_scaled: whether the direction's length says how far to go. The length of a plain gradient does not, and a
             line search may have to shorten it by any factor.
-        curvature: the product y's of the pair that was considered; nan without one.
+        curvature: the product s'y of the pair that was considered; nan without one.
         pair_used: whether the pair changed the state.
         condition: condition number of the inverse Hessian; nan without one.
     """
@@ -86,7 +86,7 @@ class CurvatureState(NamedTuple):
 class InverseBFGS:
     """The BFGS rule: d_k = -H g_k, with H updated by each pair (s, y) that passes the guard.
 
-    H <- (I - s y'/y's) H (I - y s'/y's) + s s'/y's   (Nocedal & Wright, Numerical Optimization, equation 6.17)
+    H <- (I - r s y') H (I - r y s') + r s s',  r = 1 / s'y   (Nocedal & Wright, Numerical Optimization, equation 6.17)
 
     where s is the last accepted step t d_k, and y is the change in g_k from that step's batch to the current one. A
     pair is ignored if it would raise the condition number of H, scaled to a diagonal of ones, above 1e12, because H
@@ -95,10 +95,10 @@ class InverseBFGS:
 
     Args:
         n_components: k.
-        initial_scaling: whether H = (y's / y'y) I before it takes its first pair (equation 6.20).
-        min_cosine: the guard: a pair is used if y's > min_cosine |y| |s|. One update multiplies H's largest eigenvalue
-            by up to about 1 / min_cosine^2, and a noisy pair can come arbitrarily close to y's = 0. On a quadratic with
-            condition number c, y's >= |y| |s| 2 sqrt(c) / (1 + c), so 0.01 refuses no true pair up to c = 39,000.
+        initial_scaling: whether H = (s'y / y'y) I before it takes its first pair (equation 6.20).
+        min_cosine: the guard: a pair is used if s'y > min_cosine |s| |y|. One update multiplies H's largest eigenvalue
+            by up to about 1 / min_cosine^2, and a noisy pair can come arbitrarily close to s'y = 0. On a quadratic with
+            condition number c, s'y >= |s| |y| 2 sqrt(c) / (1 + c), so 0.01 refuses no true pair up to c = 39,000.
             If every gradient comes from the same batch, pairs have no noise, and 1e-8 is enough.
     """
 
@@ -144,7 +144,7 @@ class InverseBFGS:
 
 
 def cosine(step_diff: np.ndarray, grad_diff: np.ndarray) -> float:
-    """Return y's / (|y| |s|) for s, y (k,); -1 if the pair is not finite, or too short to divide by its length."""
+    """Return s'y / (|s| |y|) for s, y (k,); -1 if the pair is not finite, or too short to divide by its length."""
     grad_norm = float(np.linalg.norm(grad_diff))
     step_norm = float(np.linalg.norm(step_diff))
     if not (_SMALLEST_NORM < grad_norm < math.inf and _SMALLEST_NORM < step_norm < math.inf):
@@ -153,7 +153,7 @@ def cosine(step_diff: np.ndarray, grad_diff: np.ndarray) -> float:
 
 
 def initial_scale(step_diff: np.ndarray, grad_diff: np.ndarray) -> float:
-    """Return y's / y'y for s, y (k,) (equation 6.20), an estimate of an eigenvalue of the inverse Hessian."""
+    """Return s'y / y'y for s, y (k,) (equation 6.20), an estimate of an eigenvalue of the inverse Hessian."""
     grad_norm = float(np.linalg.norm(grad_diff))
     return float((grad_diff / grad_norm) @ step_diff) / grad_norm
 
@@ -161,7 +161,7 @@ def initial_scale(step_diff: np.ndarray, grad_diff: np.ndarray) -> float:
 def bfgs_update(inverse_hessian: np.ndarray, step_diff: np.ndarray, grad_diff: np.ndarray) -> np.ndarray:
     """Update H with a pair (equation 6.17), expanded so that it costs two outer products.
 
-    With the lengths |s| and |y|, the vectors s and y divided by them, and c = y's::
+    With the lengths |s| and |y|, the vectors s and y divided by them, and c = s'y::
 
         H + (|s| / |y| + y'H y / c) / c s s' - (H y s' + s y'H) / c
 
@@ -170,7 +170,7 @@ def bfgs_update(inverse_hessian: np.ndarray, step_diff: np.ndarray, grad_diff: n
     Args:
         inverse_hessian: H, (k, k) symmetric.
         step_diff: s, (k,).
-        grad_diff: y, (k,), with y's > 0.
+        grad_diff: y, (k,), with s'y > 0.
     """
     step_norm = float(np.linalg.norm(step_diff))
     grad_norm = float(np.linalg.norm(grad_diff))

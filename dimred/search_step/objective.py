@@ -74,7 +74,7 @@ class Objective:
         return loss, grad
 
     def _means(self, *values: Tensor) -> Sequence[Tensor]:
-        """Average over the ranks the weighted values and then the weight, and divide the values by the mean weight."""
+        """Average the weighted values and, last, the weight over the ranks; return the values over the mean weight."""
         *totals, weight = values if self._reduce is None else self._reduce(*values)
         return [value / weight for value in totals] if self._weighs else totals
 

@@ -39,7 +39,7 @@ class SearchResult(NamedTuple):
         n_forward, n_backward: passes over the batch for the gradient and the line search. The forward passes that check
             whether the loss can be repeated are not counted.
         slope: g_k' d_k, the directional derivative (negative on a descent direction); nan on a skipped step.
-        curvature: the product y's of the pair that was considered; nan without a pair.
+        curvature: the product s'y of the pair that was considered; nan without a pair.
         pair_used: whether that pair updated the inverse Hessian.
         condition: condition number of the inverse Hessian that gave the direction; nan without one.
         captured_fraction: |g_k|^2 / |g|^2, the fraction of the gradient inside the subspace; nan if skipped or g = 0.

@@ -66,7 +66,10 @@ class EarlyStop:
         )
 
     def is_due(self, epoch: int) -> bool:
-        """Return whether to measure after an epoch; never twice: a resumed run may have fewer snapshots left."""
+        """Return whether to measure after an epoch that was not measured before.
+
+        Measuring again would give another result, because a resumed run may have fewer snapshots left.
+        """
         return epoch % self._config.every_epochs == 0 and epoch != self._measured_epoch
 
     def measure(self, epoch: int, step: int, snapshots: CheckpointSeries | None) -> None:

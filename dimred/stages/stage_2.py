@@ -98,12 +98,12 @@ class StageTwo(Observer):
         except NothingToGainError as stop:
             self._end_early(str(stop))
 
-    def _end_early(self, why: str) -> None:
+    def _end_early(self, reason: str) -> None:
         run = self.run
         progress = self.run.progress
-        self.result.stopped = why
+        self.result.stopped = reason
         self.result.epochs = run.n_steps / run.task.steps_per_epoch
-        _log.info(f"the {run.config.method_name} stops in epoch {progress.epoch}: {why}")
+        _log.info(f"the {run.config.method_name} stops in epoch {progress.epoch}: {reason}")
         if progress.done:  # the steps since the last epoch count as an epoch
             run.arrays_of(self.step)
             self.after_epoch(progress)

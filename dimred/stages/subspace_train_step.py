@@ -34,12 +34,12 @@ class SubspaceTrainStep(SearchStep):
             micro_batch_size, ranks, see ``SearchStep``.
 
             rule ("bfgs"; "bfgs" or "sgd"): a quasi-Newton direction and a line search, or momentum in the subspace.
-            n_components (all; 1 to those of the basis): how many leading directions to search in.
+            n_components (all; 1 to the basis's k): how many leading directions to search in.
             rho (0.55; above 0, below 1): line search: factor by which the step shrinks from one trial to the next.
             sigma (0.4; above 0, below 1): line search: fraction of the expected decrease that a trial must reach.
             max_trials (10; at least 1): line search: the most trials in a step, without a cap before the first pair.
-            initial_scaling (False; False or True): bfgs: whether H starts as (y's / y'y) I and not as I.
-            min_cosine (0.01; at least 0, below 1): bfgs: a pair updates H if y's > min_cosine |y| |s|; 1e-8 if all
+            initial_scaling (False; False or True): bfgs: whether H starts as (s'y / y'y) I and not as I.
+            min_cosine (0.01; at least 0, below 1): bfgs: a pair updates H if s'y > min_cosine |s| |y|; 1e-8 if all
                 gradients come from one batch.
             gamma (0.9; at least 0, below 1): momentum of the step outside the subspace.
             alpha (0.001; at least 0): size of that step; 0 for none.

@@ -115,7 +115,7 @@ def _strips(block: np.ndarray, buffer: np.ndarray, centred: bool) -> Iterator[tu
 def _non_finite(matrix: WeightMatrix, block: np.ndarray, first: int) -> BadSnapshotError:
     """Return the error for the first number in a block that is not finite.
 
-    There is one: products of finite float32 numbers are finite in float64, and the Gram matrix was not.
+    There must be one: products of finite float32 numbers are finite in float64, but the Gram matrix is not finite.
     """
     row, column = np.argwhere(~np.isfinite(block))[0]
     layout = matrix.layout

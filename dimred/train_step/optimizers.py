@@ -99,9 +99,10 @@ def _check_options(name: str, settings: dict[str, float | bool], options: Sequen
     """Check that the optimizer has every option that is set."""
     for option in settings:
         if option not in options:
-            has = f", which has {', '.join(options)}; set it to null"
-            in_factory = "; set it in the factory, and to null here"
-            raise ConfigError(f"optimizer.{option} is not an option of {name}{has if options else in_factory}")
+            message = f"optimizer.{option} is not an option of {name}"
+            if not options:
+                raise ConfigError(f"{message}; set it in the factory, and to null here")
+            raise ConfigError(f"{message}, which has {', '.join(options)}; set it to null")
     if settings.get("nesterov") and not settings.get("momentum"):
         raise ConfigError("optimizer.nesterov is true, which needs an optimizer.momentum above 0")
 

@@ -13,7 +13,7 @@ from dimred.train_step.ema import EMA
 from dimred.train_step.loss_scale import DynamicLossScale, StaticLossScale
 from dimred.train_step.part import GradientPart, LossScale, StepPart, WeightsPart
 
-_LARGEST_SCALE = 2.0**125  # for MindSpore's dynamic scale, which has no upper bound itself
+_LARGEST_SCALE = 2.0**125  # for MindSpore's dynamic scale, which itself has no upper bound
 
 
 def collect_parts(network: nn.Cell, *, parts: Sequence[StepPart], **usual: Any) -> tuple[StepPart, ...]:
@@ -57,7 +57,7 @@ def _usual_part(name: str, value: Any, network: nn.Cell) -> StepPart:
             return of_number(value)
         if kind is LossScale and type(value) in _LOSS_SCALES:
             return _LOSS_SCALES[type(value)](value)
-    except ConfigError as error:  # it names the part's argument
+    except ConfigError as error:  # it names the argument of the part, not of the step
         raise ConfigError(f"{name}: {error}") from None
     of_mindspore = ", a scaler or a loss-scale manager of mindspore.amp" if kind is LossScale else ""
     raise ConfigError(

@@ -51,32 +51,32 @@ def check_arrays(parameters: Iterable[Parameter], arrays: Mapping[str, np.ndarra
         CheckpointError: as ``from_arrays``.
     """
     for parameter in parameters:
-        if misfit := _misfit(parameter, arrays.get(parameter.name)):
-            raise CheckpointError(f"{source} has {misfit}")
+        _check_fit(parameter, arrays.get(parameter.name), source)
 
 
-def _misfit(parameter: Parameter, array: np.ndarray | None) -> str | None:
-    """Say why a file's entry does not fit the parameter; None if it fits."""
+def _check_fit(parameter: Parameter, array: np.ndarray | None, source: str) -> None:
     if array is None:
-        return _absence(parameter)
+        raise CheckpointError(_absence(parameter, source))
     if tuple(array.shape) != tuple(parameter.shape):
-        return f"{parameter.name!r} with the shape {tuple(array.shape)}, but the network has {tuple(parameter.shape)}"
+        raise CheckpointError(
+            f"{source} has {parameter.name!r} with the shape {tuple(array.shape)}, but the network has "
+            f"{tuple(parameter.shape)}"
+        )
     if parameter.dtype in FLOATS and array.dtype.kind in "biuc":
-        return (
-            f"{parameter.name!r} in the type {array.dtype}, but the network has {parameter.dtype}; save the weights as "
-            "floats, from before they were quantised"
+        raise CheckpointError(
+            f"{source} has {parameter.name!r} in the type {array.dtype}, but the network has {parameter.dtype}; save "
+            "the weights as floats, from before they were quantised"
         )
-    return None
 
 
-def _absence(parameter: Parameter) -> str:
-    remedy = "it belongs to another network or is another kind of checkpoint"
-    if not parameter.requires_grad:
-        remedy += (
-            ", such as snapshots or their merge, which have the trained weights alone; dimred merge --rest takes "
-            "the others from a full checkpoint"
-        )
-    return f"no {parameter.name!r}; {remedy}"
+def _absence(parameter: Parameter, source: str) -> str:
+    message = f"{source} has no {parameter.name!r}; it belongs to another network or is another kind of checkpoint"
+    if parameter.requires_grad:
+        return message
+    return (
+        f"{message}, such as snapshots or their merge, which have the trained weights alone; dimred merge --rest takes "
+        "the others from a full checkpoint"
+    )
 
 
 def first_not_finite(parameters: Iterable[Parameter]) -> str | None:

@@ -57,9 +57,9 @@ class Points:
 
 
 def search_of(folder: Path, n_epochs: int) -> RunStage:
-    settings = StageTwoConfig.model_validate(SHARED | {"epochs": n_epochs, "search": {"max_rejected_steps": 10**6}})
+    config = StageTwoConfig.model_validate(SHARED | {"epochs": n_epochs, "search": {"max_rejected_steps": 10**6}})
     [weights] = (folder / "one" / "checkpoint_stage_1").glob("*-10_*.ckpt")
-    return stage_2_run(settings, weights, folder / "pca_mat.npy")
+    return stage_2_run(config, weights, folder / "pca_mat.npy")
 
 
 def prepare(folder: Path, point: Point) -> Cost:

@@ -21,10 +21,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("compared")
     for seed, changed in ((3, {}), (4, FEW_SNAPSHOTS)):
         set_up(seed)
-        settings = StageOneConfig.model_validate(TASK | STAGE_ONE | {"seed": seed} | changed)
-        stage_1_run(settings)(folder / f"run_{seed}", False)
-    for name, settings in (("two", STAGE_TWO), ("search", SEARCH)):
-        (folder / f"{name}.yaml").write_text(yaml.safe_dump(TASK | {"stage_2": settings}))
+        config = StageOneConfig.model_validate(TASK | STAGE_ONE | {"seed": seed} | changed)
+        stage_1_run(config)(folder / f"run_{seed}", False)
+    for name, config in (("two", STAGE_TWO), ("search", SEARCH)):
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(TASK | {"stage_2": config}))
     return folder
 
 

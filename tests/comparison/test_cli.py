@@ -29,9 +29,9 @@ def test_wrong_calls_train_nothing(tmp_path: Path, options: dict[str, Any], said
 
 
 def test_a_run_that_has_no_checkpoint_yet_is_to_be_finished_first(tmp_path: Path) -> None:
-    settings = load_config(StageOneConfig, DIGITS, ["stop=averaged"])
+    config = load_config(StageOneConfig, DIGITS, ["stop=averaged"])
     (tmp_path / "run" / "checkpoint_stage_1").mkdir(parents=True)
-    write_config(tmp_path / "run", config_text(settings))
+    write_config(tmp_path / "run", config_text(config))
     with pytest.raises(ConfigError, match=r"no full checkpoint of epoch 0 .*; finish stage 1 first"):
         compare("data", [tmp_path / "run"], DIGITS, out=tmp_path / "out")
 

@@ -253,8 +253,8 @@ def of_this_rank(n_classes: int) -> nn.Cell:
 def own_networks(ranks: Ranks) -> dict:
     """Build a stage's task whose network has other weights on every rank."""
     model = tiny_task.TASK["model"] | {"name": f"{of_this_rank.__module__}:{of_this_rank.__name__}"}
-    settings = StageOneConfig.model_validate(tiny_task.TASK | {"model": model})
-    at_first, task = of_this_rank(tiny_task.N_CLASSES), build_task(settings, Path(), ranks)
+    config = StageOneConfig.model_validate(tiny_task.TASK | {"model": model})
+    at_first, task = of_this_rank(tiny_task.N_CLASSES), build_task(config, Path(), ranks)
     seed = ms.get_seed()
     ms.set_seed(1)
     return {"seed": seed} | {

@@ -94,8 +94,12 @@ def test_the_loss_of_each_sample_is_its_share_of_the_mean() -> None:
         (LOGITS, np.zeros(N, np.int32), r"logits of the shape \(3, 4, 5\) for labels of the shape \(3,\)"),
         (LOGITS, np.zeros((N, V), np.int32), r"logits of the shape \(3, 4, 5\) for labels of the shape \(3, 4\)"),
         (LOGITS[:, 0, 0], np.zeros(N, np.int32), r"logits of the shape \(3,\) for labels"),
-        (LOGITS, np.full((N, T), V, np.int32), "there is the label 4, but the network has 4 outputs, for the classes"),
-        (LOGITS, np.full((N, T), -1, np.int32), "there is the label -1, .* mark items to ignore with -100"),
+        (
+            LOGITS,
+            np.full((N, T), V, np.int32),
+            "a sample has the label 4, but the network has 4 outputs, for the",
+        ),
+        (LOGITS, np.full((N, T), -1, np.int32), "a sample has the label -1, .* mark items to ignore with -100"),
     ],
 )
 def test_labels_that_can_not_be_classified_are_refused(

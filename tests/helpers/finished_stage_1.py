@@ -1,4 +1,4 @@
-"""A finished stage 1 of two epochs, and the settings of the stages 2 that continue it."""
+"""A finished stage 1 of two epochs, and the configuration of the stage 2 runs that continue it."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ STAGE_1: dict[str, Any] = {
 COOLDOWN: dict[str, Any] = {"method": "cooldown", "epochs": 1}
 
 
-def settings(**options: Any) -> StageTwoConfig:
+def config_with(**options: Any) -> StageTwoConfig:
     return StageTwoConfig.model_validate(TASK | COOLDOWN | options)
 
 

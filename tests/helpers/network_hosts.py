@@ -25,7 +25,7 @@ class NetworkHost(NamedTuple):
     address: str
 
     def command(self, *words: object) -> list[str]:
-        """Return the command line that runs a command there; the process is that of the command."""
+        """Return the command line that runs a command there; the process is the command's."""
         return ["ip", "netns", "exec", self.namespace, *map(str, words)]
 
     def pull_the_cable(self) -> None:

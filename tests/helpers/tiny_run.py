@@ -22,16 +22,16 @@ from tests.helpers.results import differences, results
 RunStage = Callable[[Path, bool], object]  # the folder, and whether to resume
 
 
-def stage_1_run(settings: StageOneConfig, begin: Path | None = None) -> RunStage:
+def stage_1_run(config: StageOneConfig, begin: Path | None = None) -> RunStage:
     """Make a function that runs stage 1 with the same cells, compiled once, and the same values at the beginning.
 
     Args:
-        settings: configuration of the run.
+        config: configuration of the run.
         begin: a full checkpoint to begin with.
     """
-    ms.set_seed(settings.seed)
-    task = build_task(settings, Path())
-    step = build_train_step(settings, task.network, task.steps_per_epoch)
+    ms.set_seed(config.seed)
+    task = build_task(config, Path())
+    step = build_train_step(config, task.network, task.steps_per_epoch)
     first = step.state()
 
     def run_stage(out: Path, resume: bool) -> None:
@@ -42,16 +42,16 @@ def stage_1_run(settings: StageOneConfig, begin: Path | None = None) -> RunStage
     return run_stage
 
 
-def stage_2_run(settings: StageTwoConfig, weights: Path, matrix: Path | None = None) -> RunStage:
+def stage_2_run(config: StageTwoConfig, weights: Path, matrix: Path | None = None) -> RunStage:
     """Make a function that runs stage 2; it builds a new step each time.
 
     Args:
-        settings: configuration of the run; ``epochs`` is a number.
+        config: configuration of the run; ``epochs`` is a number.
         weights: the full checkpoint to begin with, in its run.
         matrix: the basis of a search; None without one.
     """
-    task, parent = build_task(settings, Path()), StageOneRun.open(weights)
-    plan = plan_of(settings)
+    task, parent = build_task(config, Path()), StageOneRun.open(weights)
+    plan = plan_of(config)
     plan.check(task, parent, matrix)
     task.problems.check()
 

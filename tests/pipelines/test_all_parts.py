@@ -97,9 +97,9 @@ def test_a_cooldown_takes_over_batches_and_the_parts_of_the_step(
 ) -> None:
     options = ["method=cooldown", "epochs=1", "reestimate_batches=2"]
     stage_2(run, checkpoint(run, 2), out=tmp_path / "two", overrides=options)
-    settings = load_config(StageTwoConfig, tmp_path / "two" / "config.yaml")
-    assert settings.data.batch_size == 3
-    assert settings.model_dump(include={*PARTS}) == load_config(StageOneConfig, run / "one.yaml").model_dump(
+    config = load_config(StageTwoConfig, tmp_path / "two" / "config.yaml")
+    assert config.data.batch_size == 3
+    assert config.model_dump(include={*PARTS}) == load_config(StageOneConfig, run / "one.yaml").model_dump(
         include={*PARTS}
     )
     assert json.loads((tmp_path / "two" / "result.json").read_text())["steps"] == STEPS

@@ -111,9 +111,9 @@ def stage_1(inputs: Path) -> Case:
     from tests.helpers.tiny_run import stage_1_run
     from tests.helpers.tiny_task import TASK
 
-    settings = StageOneConfig.model_validate(TASK | SHORT | STAGE_1)
-    set_up(settings.seed)
-    return _stage(stage_1_run(settings))
+    config = StageOneConfig.model_validate(TASK | SHORT | STAGE_1)
+    set_up(config.seed)
+    return _stage(stage_1_run(config))
 
 
 def search(inputs: Path) -> Case:
@@ -132,9 +132,9 @@ def _stage_2(inputs: Path, options: dict[str, Any]) -> Case:
     assert stage_1(inputs).run(inputs, False).status == 0
     checkpoints = inputs / "run" / "checkpoint_stage_1"
     basis = fit_basis(checkpoints / "checkpoint_pca", 2, out=inputs / "pca_mat.npy")
-    settings = StageTwoConfig.model_validate(TASK | SHORT | options)
+    config = StageTwoConfig.model_validate(TASK | SHORT | options)
     weights = next(checkpoints.glob("*.ckpt"))
-    return _stage(stage_2_run(settings, weights, basis.path if settings.method == "search" else None))
+    return _stage(stage_2_run(config, weights, basis.path if config.method == "search" else None))
 
 
 def _stage(run_stage: Callable[[Path, bool], object]) -> Case:

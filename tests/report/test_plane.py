@@ -12,7 +12,7 @@ from dimred.checkpoints.layout import WeightLayout
 from dimred.config import StageOneConfig
 from dimred.pipelines.report import grid_around, loss_in_plane, plane_directions, plane_point, report
 from dimred.report.plots import PlanePoints, PlaneView, plot_plane
-from tests.helpers.finished_stage_1 import STAGE_1, settings
+from tests.helpers.finished_stage_1 import STAGE_1, config_with
 from tests.helpers.tiny_run import stage_1_run, stage_2_run
 from tests.helpers.tiny_task import TASK
 
@@ -126,6 +126,6 @@ def test_snapshots_that_are_equal_leave_the_plane_out(tmp_path: Path) -> None:
     stage_1_run(StageOneConfig.model_validate(TASK | STAGE_1 | {"epochs": 3, "schedule": schedule}))(
         tmp_path / "one", False
     )
-    stage_2_run(settings(), tmp_path / "one" / "checkpoint_stage_1" / "network-3_4.ckpt")(tmp_path / "two", False)
+    stage_2_run(config_with(), tmp_path / "one" / "checkpoint_stage_1" / "network-3_4.ckpt")(tmp_path / "two", False)
     page = report(tmp_path / "two", tmp_path / "report", 3, 1).read_text()
     assert re.findall(r'id="figure-([^"]+)"', page) == ["metric", "loss"]

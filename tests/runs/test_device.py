@@ -50,11 +50,11 @@ from dimred.runs.device import set_precision, set_up
 from dimred.runs.steps import build_train_step
 logging.basicConfig(level="INFO", format="%(message)s", stream=sys.stdout)
 precision = {"jit_level": "O1", "hf32": True, "tf32": True}
-settings = StageOneConfig.checked({"deterministic": True, "precision": precision, "mode": "pynative"})
-set_up(1, deterministic=settings.deterministic)
-set_up(1, deterministic=settings.deterministic)
-set_precision(settings)
-step = build_train_step(settings, nn.Dense(2, 2), 5)
+config = StageOneConfig.checked({"deterministic": True, "precision": precision, "mode": "pynative"})
+set_up(1, deterministic=config.deterministic)
+set_up(1, deterministic=config.deterministic)
+set_precision(config)
+step = build_train_step(config, nn.Dense(2, 2), 5)
 levels = {cell.jit_config_dict["jit_level"] for _, cell in step.cells_and_names()}
 print(ms.get_context("deterministic"), levels)
 """
@@ -68,8 +68,8 @@ print(ms.get_context("deterministic"), levels)
 
 @pytest.mark.slow
 def test_a_profile_records_the_steps_that_were_asked_for(tmp_path: Path) -> None:
-    settings = StageOneConfig.checked(TASK | {"epochs": 1, "profile": {"first_step": 2, "steps": 2}})
-    stage_1_run(settings)(tmp_path, False)
+    config = StageOneConfig.checked(TASK | {"epochs": 1, "profile": {"first_step": 2, "steps": 2}})
+    stage_1_run(config)(tmp_path, False)
     assert not (tmp_path / "mindspore.log").exists()  # here standard error is no terminal
     (record,) = (tmp_path / "profile").iterdir()
     kernels = (record / "FRAMEWORK" / "cpu_op_execute_timestamp_0.txt").read_text()

@@ -24,10 +24,10 @@ FROM_ELSEWHERE = {"rate": 0.1, "optimizer": {"name": "momentum"}}
 def test_val_chooses_between_the_end_and_what_was_best_before_also_after_a_resume(
     factor: float, tmp_path: Path
 ) -> None:
-    settings = StageTwoConfig.checked(TASK | {"method": "cooldown", "epochs": 5, "cooldown": FROM_ELSEWHERE})
-    task = build_task(settings, Path())
+    config = StageTwoConfig.checked(TASK | {"method": "cooldown", "epochs": 5, "cooldown": FROM_ELSEWHERE})
+    task = build_task(config, Path())
     network, last = task.network, task.network.trainable_params()[-2]
-    parent, plan = StageOneRun(tmp_path / "one.ckpt", {}), CooldownPlan(settings, settings.cooldown)
+    parent, plan = StageOneRun(tmp_path / "one.ckpt", {}), CooldownPlan(config, config.cooldown)
     plan.check(task, parent, None)
     task.problems.check()
     with open_run(tmp_path / "two", task) as run:

@@ -72,8 +72,8 @@ def refusal(network: nn.Cell, data: Path, check: Callable[[Path], object]) -> st
     return str(refused.value)
 
 
-def check_1(data: Path, out: Path, settings: StageOneConfig, ranks: Ranks = ALONE) -> None:
-    check_stage_1(build_task(settings, data, ranks, is_checked=False), out)
+def check_1(data: Path, out: Path, config: StageOneConfig, ranks: Ranks = ALONE) -> None:
+    check_stage_1(build_task(config, data, ranks, is_checked=False), out)
 
 
 def check_2(
@@ -81,17 +81,17 @@ def check_2(
     weights: Path,
     out: Path,
     pca_mat: Path | None = None,
-    settings: StageTwoConfig = TWO,
+    config: StageTwoConfig = TWO,
     begun: Begun[StageTwoConfig] | None = None,
 ) -> object:
-    task = build_task(settings, data, is_checked=False)
+    task = build_task(config, data, is_checked=False)
     return check_stage_2(task, StageOneRun.open(weights), pca_mat, out, begun, resume=begun is not None)
 
 
 def refusal_of_stage_2(
-    data: Path, network: nn.Cell, weights: Path, pca_mat: Path | None, settings: StageTwoConfig = TWO
+    data: Path, network: nn.Cell, weights: Path, pca_mat: Path | None, config: StageTwoConfig = TWO
 ) -> str:
-    return refusal(network, data, lambda out: check_2(data, weights, out, pca_mat, settings))
+    return refusal(network, data, lambda out: check_2(data, weights, out, pca_mat, config))
 
 
 @pytest.mark.parametrize(
@@ -107,8 +107,8 @@ def refusal_of_stage_2(
 def test_what_stage_1_refuses(removed: str, override: str, said: list[str], data: Path, network: nn.Cell) -> None:
     for path in [data] if removed == "." else data.glob(removed) if removed else []:
         path.unlink() if path.is_file() else shutil.rmtree(path)
-    settings = load_config(StageOneConfig, DIGITS, [override] if override else [])
-    told = refusal(network, data, lambda out: check_1(data, out, settings))
+    config = load_config(StageOneConfig, DIGITS, [override] if override else [])
+    told = refusal(network, data, lambda out: check_1(data, out, config))
     assert all(words in told for words in said), told
 
 
@@ -133,8 +133,8 @@ def named_epoch() -> nn.Cell:
 
 
 def test_a_name_that_full_checkpoints_need_is_refused_before_training(data: Path, network: nn.Cell) -> None:
-    settings = load_config(StageOneConfig, DIGITS, [f"model.name={__name__}:named_epoch"])
-    told = refusal(network, data, lambda out: check_1(data, out, settings))
+    config = load_config(StageOneConfig, DIGITS, [f"model.name={__name__}:named_epoch"])
+    told = refusal(network, data, lambda out: check_1(data, out, config))
     assert "a network with a parameter named 'epoch'" in told
 
 
@@ -152,14 +152,14 @@ def test_a_val_too_small_to_choose_by_is_refused_and_a_small_one_warned_of(
 
 
 def test_a_data_queue_is_refused_where_the_device_has_none(data: Path) -> None:
-    settings = load_config(StageOneConfig, DIGITS, ["data.sink=true"])
+    config = load_config(StageOneConfig, DIGITS, ["data.sink=true"])
     with pytest.raises(DimredError, match=r"data\.sink is true.*--set data\.sink=false"):
-        build_data(settings.data, data, "train")
+        build_data(config.data, data, "train")
 
 
 def test_a_basis_for_a_cooldown_is_refused(data: Path, network: nn.Cell, weights: Path) -> None:
-    settings = COOLDOWN
-    said = refusal_of_stage_2(data, network, weights, data.parent / "pca_mat.npy", settings)
+    config = COOLDOWN
+    said = refusal_of_stage_2(data, network, weights, data.parent / "pca_mat.npy", config)
     assert "PCA_MAT is" in said
     assert (
         "method is cooldown, which has no use for it; leave PCA_MAT out, or search in it with --set method=se" in said
@@ -218,7 +218,7 @@ class Second(Ranks):
 def test_the_rank_that_writes_needs_room_and_no_other(data: Path, network: nn.Cell) -> None:
     """When a run is resumed, what it has written already stands in the folder of rank 0."""
     keeps_all = ONE.snapshots.model_copy(update={"keep": 10**12})
-    settings = ONE.model_copy(update={"epochs": 10**12, "snapshots": keeps_all})
-    said = refusal(network, data, lambda out: check_1(data, out, settings))
+    config = ONE.model_copy(update={"epochs": 10**12, "snapshots": keeps_all})
+    said = refusal(network, data, lambda out: check_1(data, out, config))
     assert "MB free; the run takes up to" in said
-    check_1(data, data.parent / "out", settings, Second())
+    check_1(data, data.parent / "out", config, Second())

@@ -34,7 +34,7 @@ STOP: dict[str, Any] = {"every_epochs": 2, "patience": 9}
 AT_REST = {"schedule": {"name": "constant", "peak": 1e-30, "warmup_epochs": 0}}
 
 
-def settings(**options: Any) -> StageOneConfig:
+def config_with(**options: Any) -> StageOneConfig:
     return StageOneConfig.model_validate(TASK | STAGE_1 | options)
 
 
@@ -45,7 +45,7 @@ def measured(folder: Path) -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunStage, Path]:
     """Run without measurements; return the run and its folder."""
-    run, out = stage_1_run(settings()), tmp_path_factory.mktemp("plain") / "one"
+    run, out = stage_1_run(config_with()), tmp_path_factory.mktemp("plain") / "one"
     run(out, False)
     return run, out
 
@@ -54,7 +54,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunStage, Path]:
 def test_measuring_the_averages_leaves_the_training_the_same_to_the_byte(
     plain: tuple[RunStage, Path], tmp_path: Path
 ) -> None:
-    stage_1_run(settings(stop=STOP))(tmp_path / "one", False)
+    stage_1_run(config_with(stop=STOP))(tmp_path / "one", False)
     records = measured(tmp_path / "one")
     assert [record["epoch"] for record in records] == [2, 4, 6]
     assert [record["averaged_gain"] is None for record in records] == [True, False, False]
@@ -79,7 +79,7 @@ def test_a_run_that_is_killed_while_it_measures_has_not_lost_the_epoch(
         monkeypatch.undo()
         raise KeyboardInterrupt
 
-    run = stage_1_run(settings(epochs=4, stop=STOP))
+    run = stage_1_run(config_with(epochs=4, stop=STOP))
     run(tmp_path / "whole", False)
     monkeypatch.setattr(Evaluator, "measure_val_of", killed)
     with pytest.raises(KeyboardInterrupt):
@@ -92,7 +92,7 @@ def test_a_run_that_is_killed_while_it_measures_has_not_lost_the_epoch(
 def test_it_ends_by_itself_saves_a_checkpoint_and_says_why(tmp_path: Path) -> None:
     """The weights do not move, so it ends after three measurements."""
     out, told = tmp_path / "one", StringIO()
-    run = stage_1_run(settings(epochs=9, stop=STOP | {"patience": 2}, stage_2={"method": "cooldown"}, **AT_REST))
+    run = stage_1_run(config_with(epochs=9, stop=STOP | {"patience": 2}, stage_2={"method": "cooldown"}, **AT_REST))
     run(out, False)
     before = results(out)
     with redirect_stdout(told), Lines(to_stdout=True):
@@ -113,9 +113,9 @@ def test_it_ends_by_itself_saves_a_checkpoint_and_says_why(tmp_path: Path) -> No
 def test_more_budget_later_gives_what_an_uninterrupted_run_gives(plain: tuple[RunStage, Path], tmp_path: Path) -> None:
     """It runs to epoch 4, then on without the rule to a larger ``epochs``, which a constant rate allows."""
     run, whole = plain
-    stage_1_run(settings(epochs=4, stop=STOP))(tmp_path, False)
+    stage_1_run(config_with(epochs=4, stop=STOP))(tmp_path, False)
     with pytest.raises(ConfigError, match="epochs is 3, but the run has finished epoch 4"):
-        stage_1_run(settings(epochs=3))(tmp_path, True)
+        stage_1_run(config_with(epochs=3))(tmp_path, True)
     run(tmp_path, True)
     found, expected = results(tmp_path), results(whole)
     assert found.keys() - expected.keys() == {"checkpoint_stage_1/network-4_4.ckpt"}
@@ -172,7 +172,7 @@ class OutlyingLoss(nn.Cell):
 
 @pytest.mark.slow
 def test_losses_that_are_not_finite_end_no_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    run = stage_1_run(settings(stop=STOP | {"patience": 1}, loss=f"{__name__}:OutlyingLoss"))
+    run = stage_1_run(config_with(stop=STOP | {"patience": 1}, loss=f"{__name__}:OutlyingLoss"))
     run(tmp_path / "one", False)
     assert measured(tmp_path / "one") == []
     assert len(read_metrics(tmp_path / "one" / "metrics.jsonl")) == 6

@@ -61,9 +61,9 @@ def pca(finished: Path) -> RunStage:
     return lambda out, resume: fit_basis(series, 2, out=out.with_suffix(".npy"), overwrite=resume)
 
 
-def stage_2(finished: Path, settings: StageTwoConfig = TWO) -> RunStage:
+def stage_2(finished: Path, config: StageTwoConfig = TWO) -> RunStage:
     weights = next((finished / "checkpoint_stage_1").glob("*.ckpt"))
-    return stage_2_run(settings, weights, None if settings is COOLDOWN else finished.parent / "pca_mat.npy")
+    return stage_2_run(config, weights, None if config is COOLDOWN else finished.parent / "pca_mat.npy")
 
 
 def events_of(run: RunStage, out: Path) -> tuple[int, dict[str, Any]]:

@@ -41,8 +41,8 @@ def commands(folder: Path, n_snapshots: int) -> list[list[str]]:
     series = CheckpointSeries.create(weights.parent / "checkpoint_pca", 40)
     for step in range(n_snapshots):
         series.append({"w": np.float32([step])}, step, 1)
-    settings = StageOneConfig.checked(TASK | {"stage_2": {"data": {"batch_size": 256}}})
-    return commands_after_stage_1(build_task(settings, Path(), splits=["train", "val"]), weights, run_folder)
+    config = StageOneConfig.checked(TASK | {"stage_2": {"data": {"batch_size": 256}}})
+    return commands_after_stage_1(build_task(config, Path(), splits=["train", "val"]), weights, run_folder)
 
 
 @pytest.mark.parametrize(("n_snapshots", "n_components", "sets"), [(40, "32", None), (4, "3", "search.n_components=3")])

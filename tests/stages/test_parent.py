@@ -27,14 +27,14 @@ OWN = {"optimizer": {"name": "adamw"}, "rate": 0.25}
 NETWORK = build_network(ONE)
 
 
-def settings(**options: object) -> StageTwoConfig:
+def config_with(**options: object) -> StageTwoConfig:
     return StageTwoConfig.model_validate(MODEL | {"method": "cooldown", "epochs": 2} | options)
 
 
 def task(n_steps: int, **options: object) -> Task[StageTwoConfig]:
     """Return the task of a stage 2 that makes so many steps in an epoch."""
     data = tiny_task.TASK["data"] | {"batch_size": 24 // n_steps}
-    return build_task(settings(data=data, **options), Path())
+    return build_task(config_with(data=data, **options), Path())
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_the_loss_scale_goes_on_whether_or_not_an_average_begins(ema: dict[str, 
     write_checkpoint(weights, read_checkpoint(weights) | {name: np.asarray(value) for name, value in state.items()})
     stage_2 = task(3, loss_scale={"name": "dynamic"}, **ema)
     step = build_cooldown_step(stage_2, read(weights))
-    found = to_arrays([one for one in step.get_parameters() if one.name.startswith("loss_scale.")])
+    found = to_arrays([parameter for parameter in step.get_parameters() if parameter.name.startswith("loss_scale.")])
     assert found == state
 
 

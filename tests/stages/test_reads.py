@@ -101,8 +101,8 @@ def test_stage_1_reads_after_every_tenth_step_and_for_snapshots(stage_1: tuple[P
 def test_the_cooldown_reads_as_often_as_it_is_told(stage_1: tuple[Path, Reads], tmp_path: Path) -> None:
     """Each loss is read once."""
     options = {"method": "cooldown", "epochs": 1, "read_every_steps": 7, "cooldown": {"keep_best": False}}
-    settings = StageTwoConfig.model_validate(MANY | options)
-    reads = reads_of(stage_2_run(settings, weights_of(stage_1[0])), tmp_path / "two", TrainStep)
+    config = StageTwoConfig.model_validate(MANY | options)
+    reads = reads_of(stage_2_run(config, weights_of(stage_1[0])), tmp_path / "two", TrainStep)
     assert not reads.inside
     assert reads.after == dict.fromkeys(range(7, STEPS, 7), 7)
 
@@ -128,8 +128,8 @@ def test_a_search_reads_as_often_as_its_readme_says(
     for module in (projection, weights):
         monkeypatch.setattr(module, "is_on_host", lambda: False)
     fit_basis(CheckpointSeries.open(weights_of(stage_1[0]).parent / "checkpoint_pca"), 2, out=tmp_path / "pca_mat.npy")
-    settings = StageTwoConfig.model_validate(MANY | {"epochs": 1, "search": {"n_components": 2, "alpha": 0}})
-    run = stage_2_run(settings, weights_of(stage_1[0]), tmp_path / "pca_mat.npy")
+    config = StageTwoConfig.model_validate(MANY | {"epochs": 1, "search": {"n_components": 2, "alpha": 0}})
+    run = stage_2_run(config, weights_of(stage_1[0]), tmp_path / "pca_mat.npy")
     reads = reads_of(run, tmp_path / "two", SearchStep)
     for step, record in enumerate(read_metrics(tmp_path / "two" / "metrics.jsonl")[1:-1], start=2):
         assert (reads.inside[step], reads.after[step]) == (3 + record["n_trials"], 1)

@@ -42,8 +42,8 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def searched(weights: Path, out: Path, **options: Any) -> Path:
     """Run a stage 2 with a search, and return the folder of its checkpoints."""
-    settings = StageTwoConfig.model_validate(TASK | SEARCH | options)
-    stage_2_run(settings, weights, weights.parents[2] / "pca_mat.npy")(out, False)
+    config = StageTwoConfig.model_validate(TASK | SEARCH | options)
+    stage_2_run(config, weights, weights.parents[2] / "pca_mat.npy")(out, False)
     return out / "checkpoint_stage_2"
 
 
@@ -51,8 +51,8 @@ def searched(weights: Path, out: Path, **options: Any) -> Path:
 def test_a_moving_average_begins_at_weights_from_anywhere(weights: Path, tmp_path: Path) -> None:
     moved = {name: value + np.float32(0.5) for name, value in read_checkpoint(weights).items() if value.dtype == "f4"}
     write_checkpoint(tmp_path / "moved.ckpt", read_checkpoint(weights) | moved)
-    settings = StageTwoConfig.model_validate(TASK | SEARCH | {"ema": {"decay": 0.99, "ramp": False}})
-    stage_2_run(settings, tmp_path / "moved.ckpt", weights.parents[2] / "pca_mat.npy")(tmp_path / "two", False)
+    config = StageTwoConfig.model_validate(TASK | SEARCH | {"ema": {"decay": 0.99, "ramp": False}})
+    stage_2_run(config, tmp_path / "moved.ckpt", weights.parents[2] / "pca_mat.npy")(tmp_path / "two", False)
     found = read_checkpoint(tmp_path / "two" / "checkpoint_stage_2" / "network-start.ckpt")
     averaged = [name for name in found if name.startswith("ema.") and name != "ema.updates"]
     assert averaged

@@ -36,14 +36,14 @@ STAGE_1: dict[str, Any] = {
 LARGER: dict[str, Any] = {"data": TASK["data"] | {"batch_size": 12}}  # 2 steps in an epoch, not 4
 
 
-def settings(**options: Any) -> StageOneConfig:
+def config_with(**options: Any) -> StageOneConfig:
     return StageOneConfig.model_validate(TASK | STAGE_1 | options)
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("finished") / "one"
-    stage_1_run(settings())(out, False)
+    stage_1_run(config_with())(out, False)
     return out
 
 
@@ -59,7 +59,7 @@ def test_a_host_that_reads_with_another_number_of_threads_does_not_go_on(finishe
     out = shutil.copytree(finished, tmp_path / "one")
     write_pins(out, Begun.open(out, StageOneConfig).pins | {"DATA/train, threads": Pin("12")})
     with pytest.raises(ConfigError, match=r"(?m)^  DATA/train, threads: 12 -> 1$"):
-        stage_1_run(settings())(out, True)
+        stage_1_run(config_with())(out, True)
 
 
 @pytest.mark.parametrize("how", ["removed", "cut", "edited", "without states"])
@@ -79,7 +79,7 @@ def test_a_run_whose_records_or_states_are_lost_is_refused_and_left_as_it_is(
     before = contents(out)
     said = "There is no state in" if how == "without states" else "was cut or changed after the run wrote it; restore"
     with pytest.raises(RunError, match=said):
-        stage_1_run(settings(epochs=3))(out, True)
+        stage_1_run(config_with(epochs=3))(out, True)
     assert contents(out) == before
 
 
@@ -125,9 +125,9 @@ def test_a_run_that_is_ended_where_it_was_stopped_has_its_last_checkpoint(tmp_pa
     """The rate is constant, and epoch 3 of 4, in whose evaluation the run stopped, becomes the last."""
     rarely, out = {"checkpoints": {"every_epochs": 4}, "evaluate_every_epochs": 3}, tmp_path / "one"
     with dying(Run, "measure"):
-        stage_1_run(settings(epochs=4, **rarely))(out, False)
-    stage_1_run(settings(epochs=3, **rarely))(out, True)
-    stage_1_run(settings(epochs=3, **rarely))(tmp_path / "uninterrupted", False)
+        stage_1_run(config_with(epochs=4, **rarely))(out, False)
+    stage_1_run(config_with(epochs=3, **rarely))(out, True)
+    stage_1_run(config_with(epochs=3, **rarely))(tmp_path / "uninterrupted", False)
     assert (out / "checkpoint_stage_1" / "network-3_4.ckpt").exists()
     assert not differences(results(out), results(tmp_path / "uninterrupted"))
 
@@ -136,7 +136,7 @@ def test_an_evaluation_re_estimates_batch_norm_and_leaves_no_trace_in_the_traini
     finished: Path, tmp_path: Path
 ) -> None:
     """Moving statistics have so short a memory that they belong to the last batches alone."""
-    often = settings(epochs=2, evaluate_every_epochs=1, reestimate_batches=3)
+    often = config_with(epochs=2, evaluate_every_epochs=1, reestimate_batches=3)
     stage_1_run(often)(tmp_path / "one", False)
     kept = Path("checkpoint_stage_1") / "network-2_4.ckpt"
     assert (tmp_path / "one" / kept).read_bytes() == (finished / kept).read_bytes()
@@ -152,8 +152,8 @@ def test_an_evaluation_re_estimates_batch_norm_and_leaves_no_trace_in_the_traini
 
 
 def test_a_figure_of_the_split_that_chooses_is_said_to_be_too_good() -> None:
-    assert "so this figure is likely too good" in str(settings(stop="averaged").eval_split_warning())
-    assert settings(stop=None).eval_split_warning() is None
+    assert "so this figure is likely too good" in str(config_with(stop="averaged").eval_split_warning())
+    assert config_with(stop=None).eval_split_warning() is None
 
 
 SCHEDULE_FREE: dict[str, Any] = {"optimizer": {"name": "schedule_free", "beta": 0.8}, "evaluate_every_epochs": 1}
@@ -163,7 +163,7 @@ def test_schedule_free_training_keeps_and_measures_its_averaged_point(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is x = (y - (1 - beta) z) / beta, with the full checkpoint's weights y and state z."""
-    stage_1_run(settings(**SCHEDULE_FREE))(tmp_path / "one", False)
+    stage_1_run(config_with(**SCHEDULE_FREE))(tmp_path / "one", False)
     folder = tmp_path / "one" / "checkpoint_stage_1"
     full, final = (read_checkpoint(folder / f"network-{name}.ckpt") for name in ("2_4", "final"))
     snapshot = read_checkpoint(CheckpointSeries.open(folder / "checkpoint_pca").paths[-1])
@@ -171,10 +171,10 @@ def test_schedule_free_training_keeps_and_measures_its_averaged_point(
         expected = (full[name] - 0.2 * full[f"schedule_free_z.{name}"]) / 0.8
         np.testing.assert_allclose(kept, expected, rtol=1e-4, atol=1e-6)
         np.testing.assert_array_equal(final[name], kept)
-    network = build_network(settings())
-    images = {split: build_data(settings().data, Path(), split) for split in ("train", "val")}
+    network = build_network(config_with())
+    images = {split: build_data(config_with().data, Path(), split) for split in ("train", "val")}
     from_arrays(network.get_parameters(), final, "the network")
-    evaluator = Evaluator(network, images, seed=settings().seed, n_batches=settings().reestimate_batches)
+    evaluator = Evaluator(network, images, seed=config_with().seed, n_batches=config_with().reestimate_batches)
     records = read_metrics(tmp_path / "one" / "metrics.jsonl")
     assert evaluator.metrics("val")[0] == pytest.approx(records[-1]["metrics"]["accuracy"]["reestimated"])
     assert f"network: {folder / 'network-final.ckpt'}" in caplog.text
@@ -184,7 +184,7 @@ def test_schedule_free_training_keeps_and_measures_its_averaged_point(
 
 @pytest.mark.slow
 def test_schedule_free_training_is_resumed_to_the_same_bytes(tmp_path: Path) -> None:
-    assert not differences_if_killed(stage_1_run(settings(epochs=3, **SCHEDULE_FREE)), tmp_path)
+    assert not differences_if_killed(stage_1_run(config_with(epochs=3, **SCHEDULE_FREE)), tmp_path)
 
 
 class Masked(nn.Cell):
@@ -201,13 +201,13 @@ class Masked(nn.Cell):
 
 
 def test_a_mask_of_minus_infinity_is_no_divergence(tmp_path: Path) -> None:
-    masked = settings(model={"name": f"{__name__}:Masked", "n_classes": N_CLASSES})
+    masked = config_with(model={"name": f"{__name__}:Masked", "n_classes": N_CLASSES})
     assert not differences_if_killed(stage_1_run(masked), tmp_path)
 
 
 def test_schedule_free_training_takes_a_constant_rate() -> None:
     with pytest.raises(ValueError, match=r"schedule\.name is linear, but optimizer\.name is schedule_free"):
-        settings(**SCHEDULE_FREE, schedule={"name": "linear", "total_epochs": 4, "warmup_epochs": 1})
+        config_with(**SCHEDULE_FREE, schedule={"name": "linear", "total_epochs": 4, "warmup_epochs": 1})
 
 
 @pytest.mark.parametrize(("first_epoch", "warned"), [(1, False), (2, True)])

@@ -24,7 +24,7 @@ from dimred.stages.stage_2 import StageTwo
 from dimred.train_step.optimizer_state import state_parameters
 from dimred.train_step.optimizers import decay_groups
 from dimred.vectors.parameters import from_arrays, to_arrays
-from tests.helpers.finished_stage_1 import STAGE_1, settings
+from tests.helpers.finished_stage_1 import STAGE_1, config_with
 from tests.helpers.results import differences, results
 from tests.helpers.tiny_run import RunStage, dying, stage_1_run, stage_2_run
 from tests.helpers.tiny_task import TASK, Points, network
@@ -33,7 +33,7 @@ from tests.helpers.tiny_task import TASK, Points, network
 @pytest.fixture(scope="module")
 def default_run(checkpoints: Path) -> RunStage:
     """Make a stage 2 of one epoch, whose cells are compiled once."""
-    return stage_2_run(settings(), checkpoints / "network-2_4.ckpt")
+    return stage_2_run(config_with(), checkpoints / "network-2_4.ckpt")
 
 
 @pytest.fixture
@@ -47,7 +47,11 @@ def finished(default_run: RunStage, checkpoints: Path, tmp_path: Path) -> Path:
 
 def test_the_weights_of_a_cooldown_are_those_of_a_plain_loop_to_the_last_bit(checkpoints: Path, tmp_path: Path) -> None:
     """The loop is MindSpore's own, with stage 1's momenta and a rate that falls to 0."""
-    weights, first, two = checkpoints / "network-2_4.ckpt", 0.5 * 0.1, settings(epochs=2, cooldown={"keep_best": False})
+    weights, first, two = (
+        checkpoints / "network-2_4.ckpt",
+        0.5 * 0.1,
+        config_with(epochs=2, cooldown={"keep_best": False}),
+    )
     stage_2_run(two, weights)(tmp_path / "two", False)
     begun, plain = read_checkpoint(weights), network(3)
     rates = [first * (8 - step) / 8 for step in range(8)]
@@ -76,7 +80,7 @@ def test_the_best_average_is_a_point_of_its_own_and_the_cooldown_goes_on_from_th
     trained = list(read_checkpoint(weights.parent / "checkpoint_pca" / weights.name))
     noise = {name: 5 * rng.normal(size=arrays[name].shape).astype(np.float32) for name in trained}
     write_checkpoint(weights, arrays | {name: arrays[name] + noise[name] for name in trained})
-    run = stage_2_run(settings(), weights)
+    run = stage_2_run(config_with(), weights)
     run(out, False)
     begun, found, result = read_checkpoint(weights), points(out), StageTwoResult.read(out / "result.json")
     assert set(found) == {"average", "start", "1_4", "final"}
@@ -105,7 +109,7 @@ def test_a_search_that_was_made_longer_has_no_result_before_it_has_the_one_of_al
     dimred.fit_basis(CheckpointSeries.open(checkpoints / "checkpoint_pca"), 1, out=matrix)
     one, longer = (
         stage_2_run(
-            settings(method="search", search={"n_components": 1}, epochs=epochs, checkpoints={"keep": keep}),
+            config_with(method="search", search={"n_components": 1}, epochs=epochs, checkpoints={"keep": keep}),
             weights,
             matrix,
         )
@@ -130,7 +134,7 @@ def test_the_result_tells_every_candidate_and_that_its_split_has_chosen(
     checkpoints: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """By default the points of every epoch are also measured with re-estimated BatchNorm statistics."""
-    stage_2_run(settings(epochs=2), checkpoints / "network-2_4.ckpt")(tmp_path / "two", False)
+    stage_2_run(config_with(epochs=2), checkpoints / "network-2_4.ckpt")(tmp_path / "two", False)
     result = StageTwoResult.read(tmp_path / "two" / "result.json")
     for what in ("average", "kept"):
         candidates = result.choices[what].candidates
@@ -141,7 +145,7 @@ def test_the_result_tells_every_candidate_and_that_its_split_has_chosen(
     assert [point for point, values in result.main.by_point.items() if len(values) == 2] == ["start", "1", "2", "final"]
     assert result.warning.startswith("'val' is also the split that chooses, so this figure is likely too good")
     assert result.warning in caplog.messages
-    assert settings(cooldown={"keep_best": False}).eval_split_warning() is None
+    assert config_with(cooldown={"keep_best": False}).eval_split_warning() is None
 
 
 class Other(Points):
@@ -162,7 +166,7 @@ def test_a_run_does_not_go_on_with_another_split(
     weights, before = checkpoints / "network-2_4.ckpt", results(finished)
     monkeypatch.setattr("tests.helpers.tiny_task.Points", type("Another", (Other,), {"split": split, "n": n}))
     with pytest.raises(ConfigError, match=rf"DATA/{split}: \d+ samples, digest .* -> {n} samples"):
-        stage_2_run(settings(), weights)(finished, True)
+        stage_2_run(config_with(), weights)(finished, True)
     assert not differences(results(finished), before)
 
 
@@ -171,13 +175,13 @@ def test_a_run_goes_on_with_its_weights_wherever_they_are_and_with_no_others(
 ) -> None:
     """Such as those of another epoch, or of another seed."""
     weights = shutil.copytree(checkpoints.parent, tmp_path / "one") / "checkpoint_stage_1/network-2_4.ckpt"
-    stage_2_run(settings(), weights)(finished, True)  # the same weights elsewhere
+    stage_2_run(config_with(), weights)(finished, True)  # the same weights elsewhere
     before, arrays = results(finished), read_checkpoint(weights)
     name = next(name for name, array in arrays.items() if array.dtype == np.float32 and array.ndim)
     write_checkpoint(weights, arrays | {name: arrays[name] + 1})
     for others in (weights, checkpoints / "network-1_4.ckpt"):
         with pytest.raises(ConfigError, match=rf"(?m)^  WEIGHTS: \w+ \({weights}\) -> \w+ \({others}\)$"):
-            stage_2_run(settings(), others)(finished, True)
+            stage_2_run(config_with(), others)(finished, True)
         assert not differences(results(finished), before)
 
 
@@ -186,7 +190,7 @@ def test_the_program_goes_on_with_its_own_configuration_and_without_the_snapshot
 ) -> None:
     shutil.copytree(checkpoints.parent, tmp_path / "one")
     weights, out, config = tmp_path / "one/checkpoint_stage_1/network-2_4.ckpt", tmp_path / "two", tmp_path / "c.yaml"
-    config.write_text(config_text(settings(epochs=2)))
+    config.write_text(config_text(config_with(epochs=2)))
     arguments: dict[str, Any] = {"data": tmp_path, "weights": weights}
     stage_2(**arguments, config_file=config, out=tmp_path / "whole")
     with dying(ChoosingCooldown, "finish"):

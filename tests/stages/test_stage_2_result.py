@@ -10,7 +10,7 @@ from mindspore import Tensor
 
 from dimred.run_files.metrics_file import read_metrics
 from dimred.run_files.stage_two_result import StageTwoResult
-from tests.helpers.finished_stage_1 import settings
+from tests.helpers.finished_stage_1 import config_with
 from tests.helpers.tiny_run import stage_2_run
 
 
@@ -26,7 +26,7 @@ def test_a_metric_may_have_any_name(name: str, checkpoints: Path, tmp_path: Path
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(tmp_path)
         sys.modules.pop(module, None)
-        own = settings(metric=f"{module}:{name}", cooldown={"keep_best": False})
+        own = config_with(metric=f"{module}:{name}", cooldown={"keep_best": False})
         stage_2_run(own, checkpoints / "network-2_4.ckpt")(tmp_path / "two", False)
     result = StageTwoResult.read(tmp_path / "two" / "result.json")
     [record] = read_metrics(tmp_path / "two" / "metrics.jsonl")

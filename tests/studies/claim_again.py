@@ -114,9 +114,9 @@ def train(run: Path, stage: str, paths: list[Path], begin: list[Any]) -> None:
 
 def measured(one: Path, two: Path, data: Path, weights: Path) -> dict[str, np.ndarray]:
     """Measure the weights that a search began from, and those of its last epoch, with BatchNorm re-estimated."""
-    settings, result = load_config(StageOneConfig, one / CONFIG), StageTwoResult.read(two / RESULT)
-    set_up(settings.seed)
-    task = build_task(settings, data, splits=("train", "val", "test"))
+    config, result = load_config(StageOneConfig, one / CONFIG), StageTwoResult.read(two / RESULT)
+    set_up(config.seed)
+    task = build_task(config, data, splits=("train", "val", "test"))
     [end] = (two / STAGE_2_CHECKPOINTS).glob(f"*-{result.epochs:.0f}_*.ckpt")
     passes = {weights: 0.0, end: result.training_passes(result.epochs)}
     moved = {weights: (0.0, 0.0), end: (result.totals["moved_inside"], result.totals["moved_outside"])}
@@ -133,8 +133,8 @@ def measured(one: Path, two: Path, data: Path, weights: Path) -> dict[str, np.nd
     else:
         outputs = {"test_losses": np.array(of_test, np.float32)}
     return outputs | {
-        "names": np.array([f"plain {settings.epochs}", f"search {result.epochs:.0f}"]),
-        "passes": settings.epochs + np.array(list(passes.values())),
+        "names": np.array([f"plain {config.epochs}", f"search {result.epochs:.0f}"]),
+        "passes": config.epochs + np.array(list(passes.values())),
         "val_losses": np.array(val_losses),
         "as_trained": np.array(as_trained),
         "moved": np.array(list(moved.values())),
