@@ -205,7 +205,7 @@ class _Output:
 
     def __init__(self) -> None:
         self._poll = select.poll()
-        with suppress(OSError):  # standard output is no file, as in a test
+        with suppress(OSError):  # standard output may not be a file, for example in a test
             self._poll.register(os.dup(sys.stdout.fileno()), 0)  # 0: errors alone are reported
 
     def has_lost_its_reader(self) -> bool:

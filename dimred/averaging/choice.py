@@ -111,7 +111,7 @@ def rounding(candidate: Candidate, other: Candidate) -> float:
 
 def standard_error(values: np.ndarray) -> float:
     """Return the standard error of the mean of ``values``, (n,); 0 for a single one."""
-    with np.errstate(invalid="ignore"):  # of a loss that is not finite
+    with np.errstate(invalid="ignore"):  # a loss may not be finite
         return float(values.astype(np.float64).std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else 0.0
 
 

@@ -153,7 +153,7 @@ class Checkpoint:
     path: Path  # the file, or the folder of the shards
     files: tuple[Path, ...]
     tensors: Mapping[str, StoredTensor]
-    stamps: Stamps = field(default=(), compare=False)  # of the files, from before their indices were read
+    stamps: Stamps = field(default=(), compare=False)  # taken before the files' indices were read
 
     @classmethod
     def open(cls, path: Path, *, verify: bool = True) -> Self:
@@ -167,7 +167,7 @@ class Checkpoint:
             raise CheckpointError(f"{self.path} does not fit the network or the other snapshots: {misfit}.")
 
     def misfit(self, layout: WeightLayout) -> str | None:
-        """Say which weight of ``layout`` is missing, is no float, or has another shape; None if all are right."""
+        """Say which weight of ``layout`` is missing, is not a float, or has another shape; None if all are right."""
         if misfit := layout.misfit(self.tensors):
             return misfit
         for name in layout.names:

@@ -219,7 +219,7 @@ class SeriesWriter(CheckpointSeries):
         Args:
             weights: the trainable weights in order: name -> MindSpore's parameter, or anything that ``numpy.asarray``
                 takes, such as PyTorch's ``weight.detach()``; NumPy's bfloat16 is stored as float32.
-            step: steps made so far; more than those of the last snapshot.
+            step: steps made so far; more than at the last snapshot.
             epoch: the current epoch, for the file name.
             step_in_epoch: replaces ``step`` in the file name, because MindSpore's names count steps within an epoch.
 

@@ -31,7 +31,7 @@ def is_statistic(name: str, index: Index) -> bool:
     """Return whether an entry is a running statistic of a normalisation.
 
     Args:
-        name: the entry's name, which may end as Keras's variables (``:0``) and those of Flax NNX (``.value``) do.
+        name: the entry's name, which may end in ``:0``, as Keras's variables do, or in ``.value``, as Flax NNX's do.
         index: all entries, to recognise a ``mean`` and a ``var`` of one shape in one layer.
     """
     match = _LAST.fullmatch(name)

@@ -62,7 +62,7 @@ def init(
 ) -> None:
     """Write a configuration file of both stages: the keys to set first, each with its meaning and default.
 
-    The defaults are those of the published recipe. In the recipes imagenet_cooldown and digits_cooldown, stage 1 has no
+    The defaults are the published recipe's. In the recipes imagenet_cooldown and digits_cooldown, stage 1 has no
     horizon: it need not know in advance how long it will train.
 
     An editor that knows the schema completes keys and marks mistakes. For the YAML language server, begin the

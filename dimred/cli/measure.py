@@ -62,7 +62,7 @@ def evaluate(
     """Measure the accuracy, or your own metric, of a checkpoint or of a run's network.
 
     A network with BatchNorm is measured twice: with its own statistics, and with statistics re-estimated on
-    reestimate_batches training batches. A merge of snapshots has no statistics of its own, so it is measured with the
+    reestimate_batches training batches. A merge of snapshots has no statistics, so it is measured with the
     re-estimated ones alone. With 100 classes or more, top5 is measured too. --json prints the accuracy as a fraction,
     for each class too, and which classes were taken for which. These figures and --predictions use the network's own
     statistics, if it has any. A warning is shown if the split also chose something in the run that WEIGHTS come from.
@@ -84,7 +84,8 @@ def evaluate(
             f"--config is missing, and WEIGHTS {str(weights)!r} are not in a run whose {CONFIG} could be used; give "
             "the YAML file, or the recipe, that they were trained with"
         )
-    of_images = ["data.damaged=stop"] if predictions is not None else []  # or a prediction would go to another image
+    # A replaced image would get the prediction for another one.
+    of_images = ["data.damaged=stop"] if predictions is not None else []
     stage_config = load_config(StageConfig, config, [*(overrides or []), *of_images])
     device_target = choose_device(device_target)
     make_ready(device_target)  # before MindSpore is imported

@@ -31,7 +31,7 @@ class CooldownConfig(MethodConfig):
 
     @property
     def uses_val(self) -> bool:
-        """Return whether ``val`` chooses between the end of the cooldown and the best average."""
+        """Return whether ``val`` chooses between the cooldown's last weights and the best average."""
         return self.keep_best
 
     @property

@@ -145,7 +145,7 @@ class Group(Ranks):
             if any_failed and (fault := self.first_fault(error)) and not is_done:
                 raise fault
             if is_done:
-                return outcome.result()  # or raises what the work raised
+                return outcome.result()  # raises what the work raised
             if any_done:
                 return None
             pause = min(2 * pause, _LONGEST_TURN_SECONDS)

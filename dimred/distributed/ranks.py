@@ -23,7 +23,7 @@ class Intent(IntEnum):
     STOP = 1
     """Leave the loop: a signal asked for it."""
     FAIL = 2
-    """Leave the loop: this rank can't go on, for example because it can't read its next image."""
+    """Leave the loop: this rank can't continue, for example because it can't read its next image."""
 
 
 class Ranks:

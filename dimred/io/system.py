@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
-# Errors of file systems that lack an operation, such as some network disks and those in user space.
+# Errors of file systems that lack an operation, such as some on network disks and in user space.
 WITHOUT_SUPPORT = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _BOOT_ID_OF_MACOS = b"kern.bootsessionuuid"

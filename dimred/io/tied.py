@@ -10,7 +10,7 @@ import select
 import signal
 import sys
 
-_PR_SET_PDEATHSIG = 1  # of linux/prctl.h
+_PR_SET_PDEATHSIG = 1  # defined in linux/prctl.h
 _SECONDS_BETWEEN_LOOKS = 0.5
 
 

@@ -19,8 +19,8 @@ from dimred.run_files.run_names import MANIFEST
 
 _log = logging.getLogger(__name__)
 
-CONFIG = "config.json"  # of Hugging Face's libraries, which load the weights in the type that it names
-# The type in it, also in a part's configuration; all else keeps its bytes.
+CONFIG = "config.json"  # Hugging Face's libraries load the weights in the type that it names
+# The type in it, also in a part's configuration; the rest of the file keeps its bytes.
 _DTYPE = re.compile(rb'(?P<key>"(?:torch_)?dtype"\s*:\s*")(?:float64|float32|float16|bfloat16)(?=")')
 _COPY_BYTES = 1 << 20
 # Endings of weights and their indices, in any format, and of a trainer's state.

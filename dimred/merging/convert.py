@@ -116,7 +116,7 @@ def _load(torch: Any, path: Path) -> Any:
 
 def _weights_in(torch: Any, value: Any, keys: tuple[str, ...]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (key, name -> tensor) for each mapping with an array of floats, however deep in other mappings."""
-    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):  # as an optimizer's state
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):  # such as an optimizer's state
         return
     tensors = {name: part for name, part in value.items() if isinstance(part, torch.Tensor)}
     if any(part.is_floating_point() and part.dim() > 0 for part in tensors.values()):

@@ -113,7 +113,7 @@ def record_of(
         }
         for checkpoint, coefficient in zip(checkpoints, (coefficients / coefficients.sum()).tolist(), strict=True)
     ]
-    origin = "averages" if template in checkpoints else f"those of {template.path}"
+    origin = "averages" if template in checkpoints else f"copies from {template.path}"
     statistics = f"{len(template.statistics)} statistics are {origin}, which do not belong to these weights: {_REMEDY}"
     content = {
         "checkpoints": inputs,

@@ -191,7 +191,7 @@ def _products(cell: nn.Cell, inputs: tuple[Any, ...], output_shape: Shape) -> in
 
 
 def _products_of_attention(cell: nn.MultiheadAttention, query: Shape, key: Shape, value: Shape) -> int:
-    """Count an attention's products: its inputs' three projections, q k', the product of that with v, and the output.
+    """Count an attention's products: its inputs' three projections, q k', the weights times v, and the output.
 
     Args:
         cell: the attention, with width E.

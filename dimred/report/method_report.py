@@ -65,7 +65,7 @@ class MethodReport:
 
 
 def report_of(folder: Path, config: StageTwoConfig, result: StageTwoResult) -> MethodReport:
-    """Make the report for the method that a configuration names; the arguments are those of ``MethodReport``.
+    """Make the report for the method that a configuration names; the arguments are as for ``MethodReport``.
 
     Raises:
         ConfigError: the report for a user's own method can't be imported.

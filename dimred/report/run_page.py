@@ -283,7 +283,7 @@ def _add_plane(page: Page, plane: PlaneView) -> None:
         f"{np.nanmin(plane.loss):.3g}. The snapshots lie {off} off the plane.",
         f"The true loss in the plane through the start of stage 2, its last weights and {third}, at {plane.loss.size} "
         f"points, on the same {plane.n_images:,} training samples{statistics}. Distances are between weights. "
-        "Hollow points lie off the plane: their own loss differs from that of the surface where they are drawn.",
+        "Hollow points lie off the plane: their own loss differs from the surface's where they are drawn.",
     )
     page.add("The loss surface", [picture])
 

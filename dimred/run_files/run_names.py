@@ -32,7 +32,7 @@ NOT_RESULTS = frozenset({LOCK, MINDSPORE_LOG, RANK_LOG, ENVIRONMENT_LOG, SCHEDUL
 STAGE_1_CHECKPOINTS = "checkpoint_stage_1"
 FULL_CHECKPOINT = f"{STAGE_1_CHECKPOINTS}/NAME-EPOCH_STEPS.ckpt"  # as a user finds it in the run's folder
 SNAPSHOTS = "checkpoint_pca"  # inside it
-MANIFEST = "manifest.json"  # of a folder of snapshots
+MANIFEST = "manifest.json"  # in a folder of snapshots
 # Where snapshots are, seen from the folders above them.
 ABOVE_SNAPSHOTS = (
     SNAPSHOTS,

@@ -30,7 +30,7 @@ def make_callback(name: str, folder: Path) -> Callable[[Record], object]:
 class TensorBoard:
     """A listener that writes every number of a record at its ``step`` into TensorBoard's event files.
 
-    It does not use ``SummaryWriter``: its thread dies on a full disk, and the run would wait for it for ever.
+    ``SummaryWriter`` is not used: its thread dies on a full disk, and the run would wait for it for ever.
 
     Args:
         folder: folder for the files.

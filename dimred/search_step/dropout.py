@@ -75,7 +75,8 @@ def make_replayable(network: nn.Cell) -> bool:
         Whether the network has any dropout.
     """
     cells = places(network)
-    replayable = [place.cell for place in cells if isinstance(place.cell, ReplayableDropout)]  # of an earlier search
+    # An earlier search may have left some.
+    replayable = [place.cell for place in cells if isinstance(place.cell, ReplayableDropout)]
     for place in cells:
         for kind, n_joint in _DROPOUTS.items():
             if isinstance(place.cell, kind) and type(place.cell).construct is kind.construct:

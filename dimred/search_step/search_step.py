@@ -298,8 +298,8 @@ class SearchStep(TypedCell):
     def _check_repeats(self, loss: float, inputs: Sequence[Tensor], reset: Callable[[], object]) -> None:
         """Check that the current weights give the batch the same loss again; otherwise trials would compare noise.
 
-        Every step is checked until one is accepted, and that one also at its end: a head of zeros hides all noise
-        until it has moved.
+        Every step is checked at its start until one is accepted. That one is checked at its end too, because a head
+        of zeros hides all noise until it has moved.
         """
         if self._repeats:
             return

@@ -171,7 +171,7 @@ def _check_run(task: Task[Config], out: Path, disk: int, *, resume: bool) -> Non
 
 
 def _may_lack_memory(task: Task[Config]) -> bool:
-    """Return whether a built-in network, on inputs of known shape, may need more memory than a CPU has.
+    """Return whether a built-in network, on inputs of known shape, may need more memory than this host has free.
 
     These networks keep less than a thousand times their input, so small images need no estimate; an estimate costs a
     forward pass.
@@ -184,7 +184,7 @@ def _may_lack_memory(task: Task[Config]) -> bool:
 
 
 def _check_memory(task: Task[Config]) -> None:
-    """Refuse a batch if a CPU has less than half the memory that a step is estimated to take."""
+    """Refuse a batch if less than half of the memory that a step is estimated to take is available."""
     name = task.config.model.name
     data = task.config.data
     available = psutil.virtual_memory().available

@@ -41,13 +41,13 @@ class Cooldown:
     Attributes:
         factor: the cooldown begins at ``factor * rate``.
         schedule: how the rate falls to 0, a name of ``CURVES``.
-        optimizer: the optimizer's settings.
+        optimizer: the optimizer's configuration.
         rate: learning rate that stage 1 ended with.
         updates: updates that the optimizer has made; its bias correction and its rates continue from there. 0 if its
             state begins anew.
         taken_from: a phrase that says where optimizer and rate come from.
-        steps_per_epoch: stage 1's, to notice batches of a different size; None if the settings give the rate, or the
-            name of WEIGHTS does not tell.
+        steps_per_epoch: stage 1's, to notice batches of a different size; None if the configuration gives the rate,
+            or the name of WEIGHTS does not tell.
         parent: the run that WEIGHTS come from.
     """
 
@@ -104,7 +104,7 @@ class Cooldown:
 
 @dataclass(eq=False)
 class CooldownMethod(Method):
-    """The hooks of a cooldown that keeps its end.
+    """The hooks of a cooldown that keeps its last weights.
 
     Attributes:
         cooldown: the cooldown as it begins.
@@ -120,7 +120,7 @@ class CooldownMethod(Method):
 class ChoosingCooldown(CooldownMethod):
     """The hooks of a cooldown after which ``val`` chooses what to keep.
 
-    The candidates are its end and the best average of stage 1's snapshots, or WEIGHTS if no average is better.
+    The candidates are its last weights and the best average of stage 1's snapshots, or WEIGHTS if no average is better.
 
     Args:
         run, step, cooldown: as for ``CooldownMethod``.
@@ -171,7 +171,7 @@ class ChoosingCooldown(CooldownMethod):
         self._choice.add(point, best, self._files.path(point))
 
     def measure(self, point: str | int) -> None:
-        """Measure the end, and add it to the candidates."""
+        """Measure the last weights, and add them to the candidates."""
         if point == self.run.config.n_epochs:
             self._files.hold(self._files.path(point))
             self._choice.measure(str(point), 1.0, self._evaluator.measure_val, self._files.path(point))
@@ -240,8 +240,8 @@ def plan_cooldown(config: CooldownConfig, network: nn.Cell, parent: StageOneRun)
 
     Raises:
         ConfigError: WEIGHTS lack the optimizer's state, or are not in a stage 1 run that has optimizer and rate, and
-            the settings do not replace these; the optimizer is schedule_free; the file name of WEIGHTS does not give
-            their epoch; or stage 1's schedule had already brought the rate down to almost nothing.
+            the configuration does not replace these; the optimizer is schedule_free; the file name of WEIGHTS does not
+            give their epoch; or stage 1's schedule had already brought the rate down to almost nothing.
     """
     replacement = config.optimizer
     if replacement is None and parent.n_updates is None:
@@ -290,7 +290,7 @@ def last_rate(parent: StageOneRun) -> float:
     """Return the rate that the next update of stage 1 would have had.
 
     Raises:
-        ConfigError: the run or the epoch is not known, or the rate is used up.
+        ConfigError: the run or the epoch is not known, or the rate has already fallen to almost nothing.
     """
     schedule = _known_config(parent).schedule
     epoch = parent.epoch

@@ -62,7 +62,7 @@ class EarlyStop:
             return None
         return (
             f"in {self.n_without_gain} measurements in a row the averaged weights gained no more than a standard error "
-            f"on 'val' over those of epoch {self.best_epoch}"
+            f"on 'val' over the averaged weights of epoch {self.best_epoch}"
         )
 
     def is_due(self, epoch: int) -> bool:

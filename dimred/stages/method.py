@@ -26,7 +26,7 @@ Section = TypeVar("Section", bound=MethodConfig)
 
 
 class NextCommands(NamedTuple):
-    """The commands that follow stage 1, for a stage 2 with some method.
+    """The commands that follow stage 1, if stage 2 uses this method.
 
     Attributes:
         before: the commands to run before stage 2, as argument lists.
@@ -76,7 +76,7 @@ class Method:
     def begin(self, result: StageTwoResult) -> None:
         """Prepare what comes before the first step; called once, before the start is measured.
 
-        The network has WEIGHTS, and must have them afterwards.
+        The network holds WEIGHTS, and must hold them again when this returns.
         """
 
     def measure(self, point: str | int) -> None:
@@ -115,7 +115,7 @@ class Method:
         self.run.record_epoch(evaluation_seconds)
 
     def finish(self, result: StageTwoResult) -> None:
-        """Put the network to keep in place, and complete the result."""
+        """Give the network the weights that stage 2 keeps, and complete the result."""
 
 
 @dataclass(eq=False)
@@ -130,7 +130,7 @@ class Plan(Generic[Section]):
     config: StageTwoConfig
     section: Section
     vectors_in_state: ClassVar[int] = 2
-    """How many vectors as long as the weights a saved state holds beside the network; AdamW keeps two moments."""
+    """How many vectors, each as long as the weights, a saved state holds beside the network; AdamW keeps two."""
 
     def next_commands(self, config_1: StageOneConfig, weights: Path, run_folder: Path) -> NextCommands | None:
         """Return the commands that follow stage 1; None if it has left nothing for the method to continue from.

@@ -41,7 +41,7 @@ from dimred.train_step.schedule import make_rates
 
 _log = logging.getLogger(__name__)
 
-_VECTORS = 8  # number that a step holds, each as long as the weights
+_VECTORS = 8  # how many vectors as long as the weights a step holds
 
 
 @dataclass(eq=False)
@@ -53,7 +53,7 @@ class SearchMethod(Method):
     """
 
     basis: SubspaceBasis
-    _records: list[dict[str, Any]] = field(default_factory=list, init=False)  # of the steps of this epoch
+    _records: list[dict[str, Any]] = field(default_factory=list, init=False)  # this epoch's steps
 
     def pins(self) -> dict[str, Pin]:
         """Return the basis's pin; it has no path if the basis was fitted for this run, into its folder."""
@@ -185,7 +185,7 @@ class SearchPlan(Plan[SearchConfig]):
         return SearchMethod(run, build_search_step(task, basis), basis)
 
     def _fitted(self, network: nn.Cell, out: Path) -> SubspaceBasis | None:
-        """Return the basis, which is fitted and written into the run's folder if there is none yet."""
+        """Return the basis; if there is none yet, fit one and write it into the run's folder."""
         if not isinstance(self.basis, CheckpointSeries):
             return self.basis
         _log.debug("fitting the basis")
@@ -215,7 +215,7 @@ def check_search_memory(config: StageTwoConfig, network: nn.Cell, ranks: Ranks) 
 def ranks_on_this_host(ranks: Ranks) -> int:
     """Return how many ranks have this host's name; all ranks call this."""
     names = np.zeros(ranks.group_size)
-    names[ranks.rank] = 1 + zlib.crc32(platform.node().encode()) % 2**23  # which float32 holds exactly
+    names[ranks.rank] = 1 + zlib.crc32(platform.node().encode()) % 2**23  # float32 holds these numbers exactly
     names = ranks.sum(names)
     return int(np.sum(names == names[ranks.rank]))
 

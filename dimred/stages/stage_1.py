@@ -73,7 +73,7 @@ class StageOne:
             if is_new:
                 self._save_state(self.run.arrays_of(self.step))
             self.run.write_pins()
-            if self._is_to_measure(self._progress) or self._lacks_last_checkpoint():  # left undone by a stop
+            if self._is_to_measure(self._progress) or self._lacks_last_checkpoint():  # a stop signal came first
                 self.save(self._progress)
             self.run.loop("stage 1", self.step, self._config.epochs).run(self._progress, self)
         self._end()
@@ -156,7 +156,7 @@ class StageOne:
         """Save the state to resume from; at an epoch's end also measure, and save a full checkpoint, if due."""
         arrays = self.run.arrays_of(self.step)
         if self.stop is not None and self._is_to_measure(progress):
-            self._save_state(arrays)  # measuring may take longer than a signal leaves time for
+            self._save_state(arrays)  # a stop signal may not leave enough time to measure
             self.stop.measure(progress.epoch, self.run.n_steps, self._snapshots)
         is_due = progress.epoch % self._config.checkpoints.every_epochs == 0 or self._is_last(progress)
         if progress.done == self._per_epoch and is_due:
@@ -168,7 +168,7 @@ class StageOne:
         return self.stop is not None and progress.done == self._per_epoch and self.stop.is_due(progress.epoch)
 
     def _lacks_last_checkpoint(self) -> bool:
-        """Return whether a resumed run is at its end already, because ``epochs`` changed, but lacks its checkpoint."""
+        """Return whether a resumed run has no epochs left, because ``epochs`` changed, but lacks its checkpoint."""
         if self._progress.done < self._per_epoch or not self._is_last(self._progress):
             return False
         return self._ranks.any(self._ranks.is_rank_zero and not self._last_checkpoint.exists())

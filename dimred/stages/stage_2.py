@@ -54,7 +54,7 @@ class StageTwo(Observer):
         method.describe(self.result)
 
     def go(self) -> None:
-        """Begin or resume, train the remaining epochs, put the network to keep in place, and write the result.
+        """Begin or resume, train the remaining epochs, choose the weights to keep, and write the result.
 
         Raises:
             ConfigError: ``epochs`` is below the epoch that the run has reached, or an input has changed.
@@ -139,7 +139,7 @@ class StageTwo(Observer):
         self.result.put(point, run.figures.values)
 
     def _keep(self) -> None:
-        """Let the method put the network to keep in place, measure and save it, and write ``result.json``."""
+        """Let the method choose the weights to keep, measure and save the network, and write ``result.json``."""
         run = self.run
         result = self.result
         result.steps = run.n_steps

@@ -81,7 +81,7 @@ def rows_pass(
     buffers = [(np.empty((n_components, widest), np.float32), np.empty(widest, np.float32)) for _ in range(2)]
     strips = np.empty((n_rows, STRIP)), np.empty((n_components, STRIP))
     with ThreadPoolExecutor(1, "writer") as writer:
-        write_task = writer.submit(rows.flush)  # of the header
+        write_task = writer.submit(rows.flush)  # writes the header
         for number, (first, source) in enumerate(matrix.blocks()):
             block, centre = (array[..., : source.shape[1]] for array in buffers[number % 2])
             for columns, strip, strip_mean in _strips(source, strips[0], centred):
@@ -89,9 +89,9 @@ def rows_pass(
                 product = strips[1][:, : strip.shape[1]]
                 np.matmul(coefficients, strip, out=product)
                 block[:, columns] = product
-                product[:] = block[:, columns]  # as rounded to float32
+                product[:] = block[:, columns]  # the rounded values are what P P' is measured on
                 row_gram += product @ product.T
-            write_task.result()  # of the block before, whose buffer is filled next
+            write_task.result()  # the next block reuses the buffer that this task writes
             write_task = writer.submit(write, first, block, centre)
         write_task.result()
     return row_gram, digest.hexdigest()

@@ -106,7 +106,7 @@ def snapshot_directions(gram: np.ndarray, n_components: int) -> np.ndarray:
     """Compute the orthonormal basis of the last k raw snapshots, by Gram-Schmidt in their order.
 
     With the Gram matrix X X' = L L' of these snapshots the rows are P = L^-1 X: row 0 is the direction of the first
-    snapshot, row i the direction that snapshot i adds to those before it.
+    snapshot, row i the direction that snapshot i adds to the ones before it.
 
     Args:
         gram: float64 (N, N), X X' of the snapshots about zero.
@@ -154,8 +154,8 @@ def deviation(row_gram: np.ndarray) -> float:
 def repair_transform(row_gram: np.ndarray) -> np.ndarray | None:
     """Return the lower triangular T, float64 (k, k), that makes T P orthonormal, or None if rows are dependent.
 
-    T = L^-1 with P P' = L L'. A triangular T changes a row only by those before it. So the first rows, which carry the
-    most variance and are the most accurate, change the least.
+    T = L^-1 with P P' = L L'. A triangular T changes a row only by the rows before it. So the first rows, which carry
+    the most variance and are the most accurate, change the least.
     """
     try:
         return np.linalg.inv(np.linalg.cholesky(row_gram))

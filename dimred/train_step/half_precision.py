@@ -18,7 +18,7 @@ _RECURRENT = (nn.RNNCell, nn.GRUCell, nn.LSTMCell)  # graphs do not compile them
 def convert(
     network: nn.Cell, level: str, dtype: str, keep_batch_norm: bool | None, casts: Mapping[str, str]
 ) -> nn.Cell:
-    """Convert a network; the arguments are those of ``with_precision``.
+    """Convert a network; the arguments are as for ``with_precision``.
 
     Raises:
         ConfigError: a pattern matches no cell, or the device can't compute in one of the types.

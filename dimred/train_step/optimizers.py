@@ -60,7 +60,7 @@ def make_optimizer(
     factory: Callable[..., Any] | None = None,
     **options: float | bool | None,
 ) -> nn.Optimizer:
-    """Make an optimizer for the parameters, with weight decay on those that decay.
+    """Make an optimizer for the parameters, with weight decay where ``no_decay`` does not rule it out.
 
     ``momentum``       v <- momentum v + g + decay w;  w <- w - rate v
     ``sgd``            the same, but momentum is 0 by default; with nesterov w <- w - rate (g + decay w + momentum v)

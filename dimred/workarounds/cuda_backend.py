@@ -64,7 +64,7 @@ def load_cuda_backend() -> None:
             ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
         ctypes.CDLL(str(backend))
     except OSError as error:
-        raise ConfigError(f"a library for NVIDIA's GPUs can't be loaded ({error}); dimred doctor tells more") from error
+        raise ConfigError(f"a library for NVIDIA's GPUs can't be loaded ({error}); dimred doctor says more") from error
 
 
 def cuda_backend() -> Path:

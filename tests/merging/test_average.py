@@ -246,7 +246,7 @@ def test_the_other_entries_may_come_from_another_checkpoint(tmp_path: Path) -> N
     write_checkpoint(tmp_path / "whole.ckpt", whole, {"epoch": 7})
     arguments = ["merge", tmp_path / "run", "--rest", tmp_path / "whole.ckpt", "--out", tmp_path / "avg.ckpt"]
     process = command(*arguments, "--profile", "exponential=0.25")
-    worth = f"BatchNorm: 1 statistics are those of {tmp_path / 'whole.ckpt'}, which do not belong to these weights: "
+    worth = f"BatchNorm: 1 statistics are copies from {tmp_path / 'whole.ckpt'}, which do not belong to these weights: "
     assert worth in process.stdout, process.stderr
     result = read_checkpoint(tmp_path / "avg.ckpt")
     assert list(result) == ["bn.moving_mean", "w", "epoch"]

@@ -163,7 +163,7 @@ def test_the_average_is_the_mean_of_the_snapshots_and_needs_its_own_statistics(
 ) -> None:
     averaged = tmp_path / "average.ckpt"
     made = dimred_here("merge", two_stages.snapshots, "--rest", two_stages.weights, "--out", averaged, cwd=tmp_path)
-    worth = f"BatchNorm: 18 statistics are those of {two_stages.weights}, which do not belong to these"
+    worth = f"BatchNorm: 18 statistics are copies from {two_stages.weights}, which do not belong to these"
     assert worth in made.stdout, made.stderr
     done = dimred_here("eval", two_stages.data, averaged, "--config", DIGITS, "--json", cwd=tmp_path, status=0)
     average = json.loads(done.stdout)

@@ -187,7 +187,7 @@ OF_FIRST_LAYER = r": its first layer, 0 \(Conv2d\), takes floats \(n, 3, height,
         ("whole_numbers", r"first batch of 'train', UInt8 \(2, 3, 4, 4\)" + OF_FIRST_LAYER),
         (
             "boxed_labels",
-            r"data.dataset gives labels of the shape \(1,\), but on the first batch .* labels Int32 \(2, 1\)\) a "
+            r"gives labels of the shape \(1,\), but for the outputs on the first batch .* labels Int32 \(2, 1\)\) "
             r"a label must have the shape \(\); give a sample's class as one number",
         ),
     ],

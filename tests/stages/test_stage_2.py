@@ -47,22 +47,19 @@ def finished(default_run: RunStage, checkpoints: Path, tmp_path: Path) -> Path:
 
 def test_the_weights_of_a_cooldown_are_those_of_a_plain_loop_to_the_last_bit(checkpoints: Path, tmp_path: Path) -> None:
     """The loop is MindSpore's own, with stage 1's momenta and a rate that falls to 0."""
-    weights, first, two = (
-        checkpoints / "network-2_4.ckpt",
-        0.5 * 0.1,
-        config_with(epochs=2, cooldown={"keep_best": False}),
-    )
-    stage_2_run(two, weights)(tmp_path / "two", False)
+    weights, first = checkpoints / "network-2_4.ckpt", 0.5 * 0.1
+    config = config_with(epochs=2, cooldown={"keep_best": False})
+    stage_2_run(config, weights)(tmp_path / "two", False)
     begun, plain = read_checkpoint(weights), network(3)
     rates = [first * (8 - step) / 8 for step in range(8)]
     groups = decay_groups(plain.trainable_params(), 1e-4, NO_DECAY_PATTERNS)
     optimizer = nn.Momentum(groups, [0.0] * 8 + rates, 0.9)
     from_arrays([*plain.get_parameters(), *state_parameters(optimizer)], begun, "stage 1")
-    loss = nn.WithLossCell(plain, nn.CrossEntropyLoss(label_smoothing=two.label_smoothing))
+    loss = nn.WithLossCell(plain, nn.CrossEntropyLoss(label_smoothing=config.label_smoothing))
     step = nn.TrainOneStepCell(loss, optimizer).set_train(True)
-    train = build_data(two.data, Path(), "train")
+    train = build_data(config.data, Path(), "train")
     for epoch in (1, 2):
-        for batch in train.training_epoch(two.seed, 1_000_000 + epoch).create_tuple_iterator():
+        for batch in train.training_epoch(config.seed, 1_000_000 + epoch).create_tuple_iterator():
             step(*batch)
         found = points(tmp_path / "two")[f"{epoch}_4"]
         for name, value in to_arrays(plain.get_parameters()).items():
