@@ -141,7 +141,7 @@ def _show(out: Path, epochs: int, total: int) -> None:
     ]
     curves = {f"plain, made for {n}": accuracies for n, accuracies in plain.items()}
     curves |= {"stage 1, constant rate": stage_1, "stage 2: search": _points(search, epochs)}
-    curves["stage 2: cooldown"] = _points(cooldown, epochs) | {rows[2].passes: rows[2].accuracy}  # once it has chosen
+    curves["stage 2: cooldown"] = _points(cooldown, epochs) | {rows[2].passes: rows[2].accuracy}  # what it chose
     curves["best average of the snapshots"] = {rows[3].passes: rows[3].accuracy}
     first, of_search, of_cooldown, _, same, _ = (row.cells() for row in rows)
     sentence = (

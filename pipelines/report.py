@@ -33,7 +33,7 @@ from dimred.train_step.mean_loss import MeanLoss
 from dimred.train_step.statistics import batch_norms, moving_statistics
 from dimred.vectors.parameters import from_arrays
 
-_LEAST_ANGLE = 1e-5  # radians between two directions; for float32 weights on a line it is less
+_LEAST_ANGLE = 1e-5  # radians between two directions; float32 weights on a line make a smaller angle
 
 
 def report(folder: Path, out: Path, grid: int, n_batches: int, device_target: Target = "CPU") -> Path:

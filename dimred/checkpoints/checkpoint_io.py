@@ -22,7 +22,7 @@ from dimred.io.regular_file import open_regular
 
 SUFFIXES = (".ckpt", ".safetensors")
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
-Stamps = tuple[tuple[int, int], ...]  # size and time of last change of each file
+Stamps = tuple[tuple[int, int], ...]  # each file's size and time of last change
 
 
 def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:

@@ -31,7 +31,7 @@ class _NumberedFiles:
         self._name = re.compile(name)
 
     def forget_after(self, number: int) -> None:
-        """Remove the files with later numbers, which the run writes again; keep the newest ``keep`` of the others."""
+        """Remove the files with a higher number, which the run writes again, and all but the newest ``keep`` others."""
         for number_of_file, path in self._files():
             if number_of_file > number:
                 path.unlink(missing_ok=True)

@@ -325,7 +325,7 @@ def summary(
 
 _TYPES = ("float32", "float16", "int32", "int64", "uint8", "bool")
 _TYPE_AND_SHAPE = re.compile(r"(?:(\w+):)?([1-9]\d*(?:,[1-9]\d*)*)")
-_UNITS = ((1e11, 1e12, "T"), (1e8, 1e9, "G"), (1e5, 1e6, "M"), (1e2, 1e3, "k"))  # from this number up, in this unit
+_UNITS = ((1e11, 1e12, "T"), (1e8, 1e9, "G"), (1e5, 1e6, "M"), (1e2, 1e3, "k"))  # (lower limit, unit, its prefix)
 
 
 def _parse_input(text: str) -> tuple[str, tuple[int, ...]]:

@@ -38,7 +38,7 @@ def _in_words(model: type[BaseModel], keys: Sequence[str], values: Any, problem:
     for name in filter(None, key.split(".")):
         values = values.get(name, problem["input"]) if isinstance(values, Mapping) else problem["input"]
     start = f"{key or 'the configuration'} is {shown(values)}; "
-    if kind == "value_error":  # raised by a validator of dimred's, with a message for each problem
+    if kind == "value_error":  # one of dimred's validators raised it, with a message for each problem
         is_value = key and not any(other.startswith(f"{key}.") for other in keys)
         for message in problem["ctx"]["error"].args:
             yield (start + message if is_value else message), ""

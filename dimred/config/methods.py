@@ -33,7 +33,7 @@ class MethodConfig(Strict):
 
     @property
     def needs_exact_float32(self) -> bool:
-        """Return whether float32 must not be computed in a shorter type, such as TF32; by default it may."""
+        """Return whether float32 must be computed exactly, and not in a shorter type such as TF32; by default not."""
         return False
 
     @property

@@ -66,9 +66,9 @@ class Batches:
     sink: bool = False  # for training batches without accumulation, see Readable
     mixing: Mixing | None = None  # for training batches
     n_images: int = field(init=False)  # samples in the split, or in the part that ``shortened`` takes
-    classes: Sequence[str] = field(init=False, default=())  # their names, if known
-    input_shape: tuple[int, ...] | None = field(init=False, default=None)  # of a sample, if known before one is read
-    _n_in_split: int | None = field(init=False, default=None)  # if the split is shortened
+    classes: Sequence[str] = field(init=False, default=())  # the classes' names, if known
+    input_shape: tuple[int, ...] | None = field(init=False, default=None)  # a sample's, if known before one is read
+    _n_in_split: int | None = field(init=False, default=None)  # samples in the whole split, if this is a shortened copy
 
     @property
     def steps_per_epoch(self) -> int:

@@ -40,7 +40,7 @@ class ImageTree(NamedTuple):
     """The images of a split, as ``read_image_tree`` lists them."""
 
     classes: list[str]  # names of the class folders, sorted
-    n_images: int  # in all of them
+    n_images: int  # images in all classes
     suffixes: list[str]  # of the images' names, sorted, in their original case
     passed_over: Counter[str]  # entries that are not images: suffix in lower case, "file" or "folder" -> number
     numbers: np.ndarray | None

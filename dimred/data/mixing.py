@@ -8,7 +8,7 @@ import numpy as np
 
 from dimred.errors import DataError
 
-_DRAWS = 2  # tells these random numbers from an epoch's order (no number) and augmentation (1)
+_DRAWS = 2  # keeps these random numbers apart from an epoch's order (no number) and augmentation (1)
 
 
 @dataclass(frozen=True)

@@ -70,9 +70,7 @@ class NvidiaGpu(Device):
         return {VISIBLE_DEVICES: visible_device(number), "DEVICE_ID": "0"}  # the first and only one that the rank sees
 
     def make_ready(self, asked: str, otherwise: str) -> None:
-        if (
-            "mindspore" not in sys.modules
-        ):  # if it is imported already, load_cuda_backend below may say that it is too late
+        if "mindspore" not in sys.modules:  # otherwise load_cuda_backend may say that it is too late
             driver = ask_driver()
             refuse_wrong(_checks(driver), asked, otherwise)
             _log_compilation(driver)

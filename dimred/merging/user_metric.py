@@ -82,7 +82,7 @@ class FunctionMetric:
             self._takes_tensors = names[:1] == ["tensors"]
             self.has_splits = "split" in names
             signature.bind("candidate", **({"split": "search"} if self.has_splits else {}))
-        except (TypeError, ValueError):  # a ValueError for a type that is built in, such as dict
+        except (TypeError, ValueError):  # ValueError for a built-in type, such as dict
             raise MetricError("it must be a function of a candidate, or of a candidate and a split") from None
 
     def reestimate(self, candidate: Path) -> None:

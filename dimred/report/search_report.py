@@ -40,7 +40,7 @@ class SearchReport(MethodReport):
         return basis
 
     def losses(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the epoch of each step, a fraction, and the loss before the step."""
+        """Return each step's epoch, which may be a fraction, and the loss before the step."""
         return self.steps["step"] * self.result.epochs / self.result.steps, self.steps["loss"]
 
     def losses_caption(self) -> str:

@@ -167,7 +167,7 @@ def _read_pins(path: Path) -> dict[str, Pin] | None:
 
 
 def _differences(own: Any, given: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Yield (key, old, new) for each given value that differs; a section against null counts as one value."""
+    """Yield (key, old, new) for each given value that differs; a section that was or becomes null is one value."""
     if isinstance(own, Mapping) and isinstance(given, Mapping):
         for name, value in given.items():
             yield from _differences(own.get(name), value, f"{key}.{name}".lstrip("."))

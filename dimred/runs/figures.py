@@ -122,5 +122,5 @@ class RunFigures:
         warning = self._task.config.eval_split_warning()
         if warning is not None:
             _log.info(warning)
-        if self._task.ranks.is_rank_zero:  # only there is the file
+        if self._task.ranks.is_rank_zero:  # only rank 0 has the file
             _log.info(f"network: {network}")

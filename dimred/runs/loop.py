@@ -120,7 +120,7 @@ class EpochLoop:
             _log.info(f"a fault or a signal on one rank ends the others within {every} steps (read_every_steps)")
         with StageBar(self.name, self.n_epochs * per_epoch, progress.n_steps(per_epoch)) as bar:
             while progress.epoch <= self.n_epochs:
-                if progress.done < per_epoch:  # else the run was resumed between the epoch's last step and its end
+                if progress.done < per_epoch:  # not if the run was resumed after the epoch's last step
                     self._finish_epoch(progress, observer, bar)
                 bar.status(observer.after_epoch(progress))
                 self.signals.reinstall()

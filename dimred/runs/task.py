@@ -100,7 +100,7 @@ class Task(Generic[Config]):
         self.ranks.broadcast(list(self.network.get_parameters()))
 
     def shortened(self, config: Config) -> "Task[Config]":
-        """Return the task for a run with ``one_step_of``: the same network, and one step in each split's epoch."""
+        """Return the task with this configuration, the same network, and each split shortened to one step."""
         images = {split: batches.shortened(1) for split, batches in self.images.items()}
         return replace(self, config=config, images=images)
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from dimred.errors import ConfigError, check_number
 
-_LARGEST_CONDITION = 1e12  # of H scaled to a unit diagonal; float64 keeps it positive definite up to here
+_LARGEST_CONDITION = 1e12  # for H scaled to a unit diagonal; float64 keeps it positive definite up to here
 _SMALLEST_NORM = 1e-150  # for s and y, so that their squares don't underflow
 
 

@@ -25,7 +25,8 @@ _GOLDEN = 0x9E3779B9
 _KEY_STRIDE, _CALL_STRIDE = (int(np.array(stride, np.uint32).view(np.int32)) for stride in (0xC2B2AE35, 0x27D4EB2F))
 _PART_STRIDE = 0x9E3779B1  # so large that no part of a step gets the number of a nearby step
 _SEED_STRIDE = 0x85EBCA77  # likewise for the runs' seeds
-_DROPOUTS = {nn.Dropout: 0, nn.Dropout1d: 1, nn.Dropout2d: 2, nn.Dropout3d: 3}  # how many last axes each drops whole
+# How many of the last axes each drops as a whole.
+_DROPOUTS = {nn.Dropout: 0, nn.Dropout1d: 1, nn.Dropout2d: 2, nn.Dropout3d: 3}
 
 
 @functools.cache

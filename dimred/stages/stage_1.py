@@ -73,7 +73,8 @@ class StageOne:
             if is_new:
                 self._save_state(self.run.arrays_of(self.step))
             self.run.write_pins()
-            if self._is_to_measure(self._progress) or self._lacks_last_checkpoint():  # a stop signal came first
+            # A stop signal may have come before this was done.
+            if self._is_to_measure(self._progress) or self._lacks_last_checkpoint():
                 self.save(self._progress)
             self.run.loop("stage 1", self.step, self._config.epochs).run(self._progress, self)
         self._end()

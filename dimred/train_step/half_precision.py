@@ -11,7 +11,7 @@ from dimred.errors import ConfigError
 from dimred.train_step.places import Place, places
 from dimred.train_step.statistics import BATCH_NORMS
 
-_each = ops.HyperMap()  # also over nested tuples, such as those of an LSTM
+_each = ops.HyperMap()  # also over nested tuples, such as an LSTM's
 _RECURRENT = (nn.RNNCell, nn.GRUCell, nn.LSTMCell)  # graphs do not compile them in half precision
 
 

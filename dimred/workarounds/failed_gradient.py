@@ -20,7 +20,8 @@ _Inputs = ParamSpec("_Inputs")
 _Result = TypeVar("_Result")
 
 _EXECUTOR = "_pynative_executor"  # private to MindSpore
-_HOMES = ("mindspore.graph.api", "mindspore.common.api")  # where it is: in the second up to 2.8, deprecated since
+# Up to MindSpore 2.8 it is in the second, which is deprecated since.
+_HOMES = ("mindspore.graph.api", "mindspore.common.api")
 
 
 def clearing_failures(call: Callable[_Inputs, _Result]) -> Callable[_Inputs, _Result]:
