@@ -164,7 +164,7 @@ class _Rate(ProgressColumn):
 
 
 def run_program(*programs: Callable[..., None], tell_refusal: Callable[[str], bool] = lambda why: False) -> None:
-    """Run a function as a program that logs to standard output, and exit, see ``run_command``.
+    """Run a function as a program that logs to standard output, and exit; see ``run_command``.
 
     Args:
         programs: the function; or several, and the command line's first word names the one to run.

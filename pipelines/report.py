@@ -146,7 +146,7 @@ def loss_in_plane(
     mode. Every call changes the network's weights and statistics.
 
     Args:
-        loss: network and loss in one cell; returns a batch's mean loss, or (sum, count), see ``MeanLoss``.
+        loss: network and loss in one cell; returns a batch's mean loss, or (sum, count); see ``MeanLoss``.
         batches: the batches, the same in every call.
         origin: the plane's origin, (M,).
         directions: its directions, (2, M).

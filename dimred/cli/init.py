@@ -43,7 +43,7 @@ _FIRST = {
     ],
     "stage_2": ["method", "epochs"],
 }
-"""The keys that a user sets first, by section; each stage 2 method has its own, see ``MethodConfig.first_keys``."""
+"""The keys that a user sets first, by section; each stage 2 method has its own (``MethodConfig.first_keys``)."""
 _LIMITS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
 
 

@@ -8,7 +8,7 @@ from dimred.launch.environment import leave_cluster
 
 
 def app() -> None:
-    """Run ``dimred``, see ``run_command``. No command joins a cluster itself, whatever the environment says."""
+    """Run ``dimred``; see ``run_command``. No command joins a cluster itself, whatever the environment says."""
     leave_cluster()
     handler = signal.getsignal(signal.SIGINT)
     if handler is signal.default_int_handler:  # a shell's background jobs ignore it

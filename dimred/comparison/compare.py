@@ -72,7 +72,7 @@ def compare(
         device_target: the kind of device to compute on; for GPU, ``dimred.use_gpu`` must have been called.
 
     Returns:
-        The contents of ``compare.json``, see ``dimred.comparison.results.collect``.
+        The contents of ``compare.json``; see ``dimred.comparison.results.collect``.
 
     Raises:
         DataError: a split is missing.

@@ -75,12 +75,12 @@ def _mean_and_spread(scores: Sequence[float | None]) -> dict[str, float | None]:
 
 
 def metrics_in(summary: dict[str, Any]) -> list[Metric]:
-    """Return a summary's metrics, see ``collect``, the main one first."""
+    """Return a summary's metrics (see ``collect``), the main one first."""
     return [Metric(**metric) for metric in summary["metrics"]]
 
 
 def rows_at(summary: dict[str, Any], at: int) -> list[Row]:
-    """Return a summary's rows for a stage 1 that ends at epoch ``at``, see ``collect``."""
+    """Return a summary's rows for a stage 1 that ends at epoch ``at``; see ``collect``."""
     return [row for row in summary["rows"] if row["at"] == at]
 
 

@@ -34,7 +34,7 @@ def check_published(files: PublishedFiles, root: Path, workers: int) -> Checked:
     """Read all published files.
 
     Raises:
-        DataError: a file is missing or damaged, see ``PublishedFiles.read``.
+        DataError: a file is missing or damaged; see ``PublishedFiles.read``.
     """
     files.check(root)
     lines = []

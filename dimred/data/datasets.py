@@ -113,7 +113,7 @@ class OwnData(Dataset):
     """A user's own samples.
 
     Args:
-        find_factory: finds the user's function, see ``OwnDataset``.
+        find_factory: finds the user's function; see ``OwnDataset``.
     """
 
     n_threads = 1  # the user's code may not be thread-safe

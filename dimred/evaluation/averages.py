@@ -67,7 +67,7 @@ def choose_average(
     last: np.ndarray,
     choice: Choice,
 ) -> tuple[Candidate, np.ndarray]:
-    """Choose by loss among the last weights and the averages of the newest snapshots, see ``newest_windows``.
+    """Choose by loss among the last weights and the averages of the newest snapshots; see ``newest_windows``.
 
     A longer window averages away more of the last epochs' noise, but reaches further back (LAWA: Kaddour, 2022). Which
     length is best depends on the task.

@@ -166,7 +166,7 @@ def _recorders_in_place(network: nn.Cell, layers: Sequence[nn.Cell]) -> Iterator
 
 
 def _merged(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Merge two sets of moments, (3, C), see ``_Recorder``."""
+    """Merge two sets of moments, (3, C); see ``_Recorder``."""
     n = np.maximum(a[0] + b[0], 1)
     delta = b[1] - a[1]
     merged: np.ndarray = np.stack([a[0] + b[0], a[1] + delta * b[0] / n, a[2] + b[2] + delta**2 * a[0] * b[0] / n])

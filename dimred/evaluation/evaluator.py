@@ -107,7 +107,7 @@ class Evaluator:
         """Measure loss and metrics on the split in one pass.
 
         Returns:
-            Each sample's loss, float32 (n,), see ``means_of_samples``; and each metric, the main one first.
+            Each sample's loss, float32 (n,) (see ``means_of_samples``); and each metric, the main one first.
 
         Raises:
             DataError, ConfigError: as for ``metrics``.
@@ -116,7 +116,7 @@ class Evaluator:
         return losses, metrics
 
     def metrics_and_predictions(self, split: str) -> tuple[list[float], Predictions]:
-        """Measure, in one pass, each metric and what the network, a classifier, predicts for each sample.
+        """Measure each metric, and predict the class of each sample, in one pass; the network is a classifier.
 
         Raises:
             DataError: as for ``metrics``, or the labels are not classes that the network outputs.

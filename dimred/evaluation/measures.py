@@ -73,7 +73,7 @@ class MeanOfItems(Measure[float]):
 
 
 class MeansOfSamples(Measure[np.ndarray]):
-    """Each sample's score, float32 (n,), see ``means_of_samples``."""
+    """Each sample's score, float32 (n,); see ``means_of_samples``."""
 
     def __init__(self, score: Score):
         self._score = score
@@ -153,7 +153,7 @@ def measure_batches(
     Raises:
         DataError: a batch can't be read, a label is not a class of the network, or an input is not finite, and neither
             are its batch's outputs.
-        ConfigError: a score did not give one value for each item, see ``scores.misfit``.
+        ConfigError: a score did not give one value for each item; see ``scores.misfit``.
     """
     kept: list[list[Any]] = [[] for _ in measures]
     n_rows = 0

@@ -148,7 +148,7 @@ def values_of(score: Score, outputs: Any, labels: Tensor) -> tuple[np.ndarray, n
 def sums_and_counts(score: Score, outputs: Any, labels: Tensor) -> tuple[np.ndarray, np.ndarray]:
     """Compute a score on a batch, and return for each sample the sum and the number of the items that count.
 
-    Sums and counts are float64 (n,) each; ConfigError if there is not one value for each item, see ``misfit``.
+    Sums and counts are float64 (n,) each; ConfigError if there is not one value for each item; see ``misfit``.
     """
     values, is_item = values_of(score, outputs, labels)
     if wrong := misfit(values.shape, outputs, labels):

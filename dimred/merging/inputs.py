@@ -36,7 +36,7 @@ def open_checkpoints(
 
     Args:
         sources: one folder of checkpoints; or any number of files, folders of shards and globs.
-        order: what to sort by: ``step``, from the manifest or the names; ``name``; or ``mtime``, see ``steps_of``.
+        order: what to sort by: ``step``, from the manifest or the names; ``name``; or ``mtime`` (see ``steps_of``).
         last: number of checkpoints to open, the newest of those between the steps; None for all.
         from_step, to_step: first and last step to open; None for no limit. Other checkpoints are not read.
         layout: which entries are weights; for the default see ``trainable_layout``.

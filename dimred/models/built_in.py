@@ -43,10 +43,10 @@ def make_named(name: str, n_classes: int, initialisation: str = "xavier_uniform"
     Args:
         name: a built-in network, or a factory, ``package.module:factory``.
         n_classes: number of outputs, at least 2 for a built-in network.
-        initialisation: how a built-in network's convolutions are initialised, see ``initialise``.
+        initialisation: how a built-in network's convolutions are initialised; see ``initialise``.
 
     Raises:
-        ConfigError: ``n_classes`` is too small, or the factory can't be used, see ``make_network``.
+        ConfigError: ``n_classes`` is too small, or the factory can't be used; see ``make_network``.
     """
     if name not in BUILT_IN:
         return make_network(name, n_classes)

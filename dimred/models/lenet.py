@@ -46,7 +46,7 @@ def lenet(n_classes: int, initialisation: str = "xavier_uniform") -> LeNet:
 
     Args:
         n_classes: number of outputs.
-        initialisation: name of the convolutions' initialisation, see ``initialise``.
+        initialisation: name of the convolutions' initialisation; see ``initialise``.
     """
     network = LeNet(n_classes)
     initialise(network, initialisation, dense="xavier_uniform")

@@ -114,7 +114,7 @@ def resnet(name: str, n_classes: int, initialisation: str = "xavier_uniform") ->
     Args:
         name: ``resnet50`` (25.6 M weights at 1001 classes), ``resnet18``, or ``resnet_small`` (20 k, for small images).
         n_classes: number of outputs.
-        initialisation: name of the convolutions' initialisation, see ``initialise``.
+        initialisation: name of the convolutions' initialisation; see ``initialise``.
     """
     block, depths, widths, stem = _ARCHITECTURES[name]
     network = ResNet(block, depths, widths, n_classes, stem)

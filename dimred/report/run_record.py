@@ -151,7 +151,7 @@ class StageTwoRecord:
         """Return the epoch, counted from stage 1's beginning, and the training loss from each of n records.
 
         Returns:
-            Epochs and losses, float64 (n,) each, see ``MethodReport.losses``.
+            Epochs and losses, float64 (n,) each; see ``MethodReport.losses``.
         """
         epochs, losses = self.method.losses()
         return self.stage_1_epochs + epochs, losses

@@ -48,7 +48,7 @@ def collect_steps(records: Iterable[Mapping[str, Any]], n_steps: int) -> SearchS
     """Collect the columns from a search's records one by one, in 88 bytes per step.
 
     Args:
-        records: the steps' records in order, see ``SearchResult.record``.
+        records: the steps' records in order; see ``SearchResult.record``.
         n_steps: their number.
     """
     numbers = {key: array("d") for key in (*_KEYS, *FAILURES)}

@@ -25,7 +25,7 @@ class ChoiceResult:
     Attributes:
         name: name of the candidate with the lowest loss.
         effective_size: how many equally weighted snapshots it is worth.
-        candidates: name, size and measurements of each, see ``Choice.result``.
+        candidates: name, size and measurements of each; see ``Choice.result``.
         n_measured: number of networks that were measured for this choice.
         forward_passes: the cost of measuring them, in forward passes over the training split.
         seconds: the wall seconds that measuring took.

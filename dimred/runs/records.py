@@ -120,7 +120,7 @@ def cut_metrics(path: Path, mark: Mark | None, ranks: Ranks = ALONE) -> None:
         ranks: rank 0's file is cut, and every other rank gets a copy of it, because that rank's host may be new.
 
     Raises:
-        RunError: rank 0's file was cut or changed, see ``read_beginning``; the other ranks raise a DimredError.
+        RunError: rank 0's file was cut or changed (see ``read_beginning``); the other ranks raise a DimredError.
     """
     parts = iter(() if mark is None else read_beginning(path, mark))
     with open_atomic(path) as file:

@@ -311,7 +311,7 @@ def open_run(
     Raises:
         ConfigError: the folder can't be made.
         RunError: another process is using it.
-        FaultError, StoppedError: from the block, see ``translate_errors``.
+        FaultError, StoppedError: from the block; see ``translate_errors``.
     """
     if fast_dev_run:
         task = task.shortened(one_step_of(task.config))

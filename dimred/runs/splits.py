@@ -106,7 +106,7 @@ def build_data(
 
     Raises:
         ConfigError: ``sink`` is set on CPU, or a factory can't be found.
-        DataError: the split can't be used, see ``Dataset.split``.
+        DataError: the split can't be used; see ``Dataset.split``.
     """
     if config.sink and ms.get_context("device_target") == "CPU":
         raise ConfigError("data.sink is true, but --device-target is CPU, which has no queue; --set data.sink=false")

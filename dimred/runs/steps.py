@@ -121,7 +121,7 @@ def build_train_step(config: StageOneConfig, network: nn.Cell, steps_per_epoch: 
     """Build stage 1's step for a network without its loss: loss, optimizer with decay groups and schedule, and parts.
 
     Raises:
-        ConfigError: the optimizer can't be built, see ``build_optimizer``, or the loss can't, see ``build_loss``.
+        ConfigError: the optimizer can't be built (see ``build_optimizer``), or the loss can't (see ``build_loss``).
     """
     rates = build_rates(config.schedule, steps_per_epoch, config.epochs).tolist()
     return join_step(config, network, build_optimizer(config.optimizer, network, rates), ranks)
@@ -131,7 +131,7 @@ def join_step(config: StageConfig, network: nn.Cell, optimizer: nn.Optimizer, ra
     """Join network, loss, optimizer and parts into a training step, for either stage.
 
     Raises:
-        ConfigError: the loss can't be built, see ``build_loss``, or the parts do not fit together, see ``TrainStep``.
+        ConfigError: the loss can't be built (see ``build_loss``), or the parts do not fit together (see ``TrainStep``).
     """
     parts = build_parts(config, network)
     step = TrainStep(build_loss(config, network), optimizer, ranks=ranks, ballot=ranks.ballot(), **parts)
@@ -157,7 +157,7 @@ class _WithLoss(nn.Cell):
 def build_loss(config: StageConfig, network: nn.Cell) -> nn.Cell:
     """Build a cell that maps inputs and labels to the mean loss; by default cross entropy with label smoothing.
 
-    A user's own loss may return a pair (sum, count) instead of the mean, see ``TrainStep``.
+    A user's own loss may return a pair (sum, count) instead of the mean; see ``TrainStep``.
 
     Raises:
         ConfigError: a user's own loss can't be found or made.
@@ -166,7 +166,7 @@ def build_loss(config: StageConfig, network: nn.Cell) -> nn.Cell:
 
 
 def mean_loss(config: StageConfig) -> nn.Cell:
-    """Build a cell that maps outputs and labels to the mean loss, see ``build_loss``."""
+    """Build a cell that maps outputs and labels to the mean loss; see ``build_loss``."""
     if config.loss is None:
         return nn.CrossEntropyLoss(label_smoothing=config.label_smoothing)
     return _own_loss(config.loss, "mean")

@@ -12,7 +12,7 @@ class LineFunction(Protocol):
     known, and no value is computed twice.
 
     Attributes:
-        is_scaled: whether the direction's length says how far to go, see ``Proposal``.
+        is_scaled: whether the direction's length says how far to go; see ``Proposal``.
     """
 
     is_scaled: bool

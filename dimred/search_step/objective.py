@@ -36,7 +36,7 @@ class Objective:
         network: network and loss in one cell.
         trainable: the parameters, in the order of the weight vector.
         vectors: treats these parameters as one vector.
-        reduce: cell that averages this rank's means over all ranks, see ``Ranks.mean``; None for one process.
+        reduce: cell that averages this rank's means over all ranks (see ``Ranks.mean``); None for one process.
         micro_batch_size: rows per micro-batch; None takes each batch whole.
         draw_dropout_masks: see ``VectorGradient``.
         loss_scale: the loss scale, or ``LossScale()``.

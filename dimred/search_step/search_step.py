@@ -71,7 +71,7 @@ class SearchStep(TypedCell):
     replaces every dropout in the network, in place, with one whose mask can be drawn again; see ``make_replayable``.
 
     Args:
-        network: network and loss in one cell; returns a batch's scalar mean loss, or (sum, count), see ``TrainStep``.
+        network: network and loss in one cell; returns a batch's scalar mean loss, or (sum, count); see ``TrainStep``.
         components: P, orthonormal rows (k, M) float32 over the network's trainable weights in their order.
         direction: chooses the direction in the subspace, such as ``InverseBFGS`` or ``ProjectedSGD``.
         line_search: chooses how far to go along it, such as ``ArmijoBacktracking`` or ``FixedStep``.
@@ -86,10 +86,10 @@ class SearchStep(TypedCell):
     Attributes:
         memory: ``SearchMemory``, the search's state between steps.
         objective: ``Objective``, a batch's loss and gradient at the current weights.
-        subspace: the two passes over the basis, ``project`` and ``back_project``, see ``make_projection``.
+        subspace: the two passes over the basis, ``project`` and ``back_project``; see ``make_projection``.
 
     Inputs:
-        the inputs of ``network``, as tensors or NumPy arrays, see ``as_tensors``.
+        the inputs of ``network``, as tensors or NumPy arrays; see ``as_tensors``.
 
     Outputs:
         SearchResult; its first field is the loss, Tensor () float32.

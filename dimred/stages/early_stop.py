@@ -132,7 +132,7 @@ class EarlyStop:
         return {} if self.best is None else {_LOSSES: self.best.losses}
 
     def progress(self) -> dict[str, Any] | None:
-        """Return the last measurement, the best and the number since then, as JSON values; None before the first."""
+        """Return the last measurement, the best, and how many came after it, as JSON values; None before the first."""
         if self.best is None:
             return None
         return {

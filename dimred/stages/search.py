@@ -109,9 +109,9 @@ class SearchPlan(Plan[SearchConfig]):
     basis: SubspaceBasis | CheckpointSeries | None = None
 
     def next_commands(self, config_1: StageOneConfig, weights: Path, run_folder: Path) -> NextCommands | None:
-        """Return a PCA command and its file as argument; None if there are too few snapshots.
+        """Return the PCA command, with its file as stage 2's argument; None if there are too few snapshots.
 
-        They ask for no more directions than the snapshots give.
+        Both ask for no more directions than the snapshots give.
         """
         snapshots = weights.absolute().parent / SNAPSHOTS
         n_snapshots = len(CheckpointSeries.open(snapshots)) if any(snapshots.glob("*")) else 0
@@ -199,7 +199,7 @@ class SearchPlan(Plan[SearchConfig]):
 def check_search_memory(config: StageTwoConfig, network: nn.Cell, ranks: Ranks) -> None:
     """Check that this host has enough free memory for its ranks' search; all ranks call this.
 
-    Each rank keeps its part of the basis and some vectors, see ``search_memory``.
+    Each rank keeps its part of the basis and some vectors; see ``search_memory``.
     """
     here = ranks_on_this_host(ranks)
     n_bytes = here * search_memory(config, network, ranks.group_size)
@@ -230,7 +230,7 @@ def build_search_step(task: Task[StageTwoConfig], basis: SubspaceBasis) -> Subsp
     """Build a search's step; the task's network has the weights to begin from.
 
     Raises:
-        ConfigError: the loss can't be built, see ``build_loss``, or the search's options do not fit together.
+        ConfigError: the loss can't be built (see ``build_loss``), or the search's options do not fit together.
         BasisMismatchError: the basis does not fit the network.
     """
     config = task.config

@@ -64,7 +64,7 @@ class StageOne:
 
         Raises:
             ConfigError: ``epochs`` is below the epoch that the run has reached, or an input has changed.
-            RunError, CheckpointError: the state can't be restored, see ``Run.restore``.
+            RunError, CheckpointError: the state can't be restored; see ``Run.restore``.
         """
         is_new = self._restore(first)
         self.run.write_configuration()

@@ -58,7 +58,7 @@ class StageTwo(Observer):
 
         Raises:
             ConfigError: ``epochs`` is below the epoch that the run has reached, or an input has changed.
-            RunError, CheckpointError: the state can't be restored, see ``Run.restore``.
+            RunError, CheckpointError: the state can't be restored; see ``Run.restore``.
             FaultError: no candidate has a finite loss on ``val``.
         """
         run = self.run

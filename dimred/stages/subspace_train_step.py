@@ -27,11 +27,11 @@ class SubspaceTrainStep(SearchStep):
     step returns a ``SearchResult``; see ``SearchStep`` for the errors that a call raises.
 
     Args:
-        network: network and loss in one cell; returns a batch's scalar mean loss, or (sum, count), see ``TrainStep``.
+        network: network and loss in one cell; returns a batch's scalar mean loss, or (sum, count); see ``TrainStep``.
         basis: a ``SubspaceBasis`` for the network's trainable weights, or its path.
         optimizer: none; a search adds its update as it is.
         options: the search's options, each with its default and its range; and loss_scale, clipping, ema, parts,
-            micro_batch_size, ranks, see ``SearchStep``.
+            micro_batch_size, ranks; see ``SearchStep``.
 
             rule ("bfgs"; "bfgs" or "sgd"): a quasi-Newton direction and a line search, or momentum in the subspace.
             n_components (all; 1 to the basis's k): how many leading directions to search in.

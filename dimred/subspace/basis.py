@@ -161,7 +161,7 @@ def check_out(path: Path, *, overwrite: bool) -> None:
 
 
 def _check_replaced(path: Path, there: Path) -> None:
-    """Raise ConfigError unless what is ``there`` is metadata without rows, which a killed run left."""
+    """Raise ConfigError unless ``there`` is metadata without rows, as a killed run leaves it."""
     if there != path:
         with suppress(BasisMismatchError):
             read_metadata(there)

@@ -19,7 +19,7 @@ class BatchGradient(VisitedOnce, nn.Cell):
         network: network and loss in one cell.
         parameters: the parameters to differentiate with respect to.
         loss_scale: scales the loss before its gradient is taken, and unscales the gradient; ``LossScale()`` for none.
-        weighs: whether a batch is part of a larger one and so has a weight, see ``WeightedLoss``; otherwise it is 1.
+        weighs: whether a batch is part of a larger one and so has a weight (see ``WeightedLoss``); otherwise it is 1.
 
     Attributes:
         loss: the network's ``WeightedLoss`` or ``MeanLoss``.
@@ -44,7 +44,7 @@ class BatchGradient(VisitedOnce, nn.Cell):
 
 
 class _ScaledLoss(nn.Cell):
-    """A cell that returns the loss to differentiate, the loss f times the weight, and the weight."""
+    """A cell that returns three numbers: the loss to differentiate; the loss f times the weight; and the weight."""
 
     def __init__(self, loss: nn.Cell, loss_scale: LossScale):
         super().__init__(auto_prefix=False)

@@ -28,7 +28,7 @@ class StaticLossScale(LossScale):
         n_overflows: steps dropped so far, () int32.
 
     Raises:
-        ConfigError: an argument is not in its range, see ``LossScaleConfig``.
+        ConfigError: an argument is not in its range; see ``LossScaleConfig``.
     """
 
     telemetry: ClassVar[tuple[str, ...]] = ("loss_scale", "n_overflows")
@@ -41,7 +41,7 @@ class StaticLossScale(LossScale):
         self.n_overflows = Parameter(Tensor(0, ms.int32), name="loss_scale.overflows", requires_grad=False)
 
     def scaled(self, loss: Tensor, total: Tensor) -> Tensor:
-        """Return S f without the weight, which could overflow half precision; ``unscaled`` applies it."""
+        """Return S f. The weight is left to ``unscaled``, because here it could overflow half precision."""
         return loss * self.scale
 
     def unscaled(self, gradients: tuple[Tensor, ...], weight: Tensor) -> tuple[Tensor, ...]:
@@ -72,7 +72,7 @@ class DynamicLossScale(StaticLossScale):
         smallest, largest: bounds of S.
 
     Raises:
-        ConfigError: an argument is not in its range, or ``scale`` is not between the bounds, see ``LossScaleConfig``.
+        ConfigError: an argument is not in its range, or ``scale`` is not between the bounds; see ``LossScaleConfig``.
     """
 
     def __init__(

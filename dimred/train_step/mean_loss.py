@@ -38,7 +38,7 @@ class MeanLoss(VisitedOnce, nn.Cell):
 
 
 def loss_numbers(loss: Any) -> list[Tensor]:
-    """Return the mean loss, or the sum and the count, float32 each; refuse anything else, see ``MeanLoss``.
+    """Return the mean loss, or the sum and the count, float32 each; refuse anything else; see ``MeanLoss``.
 
     Any other pair, such as a loss and an accuracy, must not be divided.
     """

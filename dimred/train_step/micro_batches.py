@@ -52,7 +52,7 @@ class GroupGradient(VectorGradient):
         """Return the loss times the weight, and the weight; see ``VectorGradient.loss``.
 
         Raises:
-            ConfigError: the inputs can't be cut, see ``_cut``.
+            ConfigError: the inputs can't be cut; see ``_cut``.
         """
         batches = _cut(inputs, self._rows)
         if len(batches) == 1:

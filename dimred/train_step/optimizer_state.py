@@ -23,7 +23,7 @@ def has_averaged_point(optimizer: nn.Cell | None) -> bool:
 
 
 def weights_to_use(optimizer: nn.Cell | None) -> AbstractContextManager[None]:
-    """Inside the block, put the weights to evaluate and keep into the network, if they are not there already."""
+    """Put the weights that are evaluated and kept into the network inside the block, if they aren't there already."""
     in_place: Callable[[], AbstractContextManager[None]] = getattr(optimizer, "in_place", nullcontext)
     return in_place()
 

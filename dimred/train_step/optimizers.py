@@ -39,7 +39,7 @@ def decay_groups(parameters: Sequence[Parameter], weight_decay: float, no_decay:
     Args:
         parameters: the parameters, in the order that the optimizer's ``parameters`` will have.
         weight_decay: the decay for the group with decay.
-        no_decay: name patterns for the parameters without decay, see ``decays``.
+        no_decay: name patterns for the parameters without decay; see ``decays``.
 
     Returns:
         The groups, as ``nn.Optimizer`` takes them; a group without parameters is left out.

@@ -72,7 +72,7 @@ class TrainStep(VisitedOnce, TypedCell):
         optimizer: an optimizer without a loss scale, for trainable network parameters that are all float32; other
             parameters stay as they are.
         loss_scale, clipping, ema: the usual parts, or None: ``StaticLossScale`` or ``DynamicLossScale``, ``Clipping``,
-            ``EMA``; a number in their place, or a ``mindspore.amp`` scaler or manager, see ``collect_parts``. With a
+            ``EMA``; a number in their place, or a ``mindspore.amp`` scaler or manager; see ``collect_parts``. With a
             loss scale, a step whose gradient is not finite is dropped, unless ``drop_overflow`` is false: weights,
             optimizer state, EMA, BatchNorm statistics and all other network parameters stay as they were, byte for
             byte. Without one, such a step is applied and NaN reaches the weights, because the check could cost as much
@@ -85,7 +85,7 @@ class TrainStep(VisitedOnce, TypedCell):
             the loss scale and its counts stay as they are; see ``Ballot``.
 
     Inputs:
-        the inputs of ``network``, as tensors or NumPy arrays, see ``as_tensors``.
+        the inputs of ``network``, as tensors or NumPy arrays; see ``as_tensors``.
 
     Outputs:
         StepResult; its first field is the loss.
@@ -93,7 +93,7 @@ class TrainStep(VisitedOnce, TypedCell):
     Raises:
         ConfigError: ``optimizer`` is not an optimizer, has a loss scale, or has a parameter that is not trainable in
             the network or not float32; two parameters share a name; ``micro_batch_size`` is below 1; a part can't be
-            used, see ``collect_parts``; or a part, micro-batches or ranks can't use an embedding's sparse gradients.
+            used (see ``collect_parts``); or a part, micro-batches or ranks can't use an embedding's sparse gradients.
             The first step also raises it, before it changes anything, if the loss is neither one number nor a pair with
             an integer count.
     """

@@ -21,7 +21,7 @@ def collect_parts(network: nn.Cell, *, parts: Sequence[StepPart], **usual: Any) 
 
     Args:
         network: network and loss in one cell.
-        parts: the user's own parts, see ``StepPart``.
+        parts: the user's own parts; see ``StepPart``.
         usual: the arguments for the usual parts, by name; None for no such part.
             ``loss_scale``: a ``LossScale``; a number, for a static one; or one from ``mindspore.amp``, whose settings
             and current scale are used: ``StaticLossScaler``, ``DynamicLossScaler``, ``FixedLossScaleManager``,

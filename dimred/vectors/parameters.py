@@ -40,7 +40,7 @@ def from_arrays(parameters: Iterable[Parameter], arrays: Mapping[str, np.ndarray
 
 
 def put_array(parameter: Parameter, array: np.ndarray) -> None:
-    """Copy an array of the parameter's shape into the parameter's own memory, see ``workarounds.moved_memory``."""
+    """Copy an array of the parameter's shape into the parameter's own memory; see ``workarounds.moved_memory``."""
     ops.assign(parameter, Tensor(array, parameter.dtype))
 
 

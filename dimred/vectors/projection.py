@@ -40,7 +40,7 @@ class HostProjection:
 class GraphProjection:
     """A projection like ``HostProjection``, but with graphs, on a device or over several ranks.
 
-    Each of R ranks holds ceil(M / R) columns, see ``Shards``. ``project`` ends in an all-reduce of k numbers,
+    Each of R ranks holds ceil(M / R) columns; see ``Shards``. ``project`` ends in an all-reduce of k numbers,
     ``back_project`` in a gather of M.
 
     Args:

@@ -85,7 +85,7 @@ def cuda_backend() -> Path:
 
 
 def cuda_kernels() -> Path:
-    """Return the path of the library with MindSpore's GPU kernels, see ``cuda_backend``."""
+    """Return the path of the library with MindSpore's GPU kernels; see ``cuda_backend``."""
     return cuda_backend().parent / "gpu" / _KERNELS
 
 

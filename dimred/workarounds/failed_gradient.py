@@ -20,7 +20,7 @@ _Inputs = ParamSpec("_Inputs")
 _Result = TypeVar("_Result")
 
 _EXECUTOR = "_pynative_executor"  # private to MindSpore
-# Up to MindSpore 2.8 it is in the second, which is deprecated since.
+# Up to MindSpore 2.8 it is in the second module, later in the first.
 _HOMES = ("mindspore.graph.api", "mindspore.common.api")
 
 
