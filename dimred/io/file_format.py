@@ -17,8 +17,8 @@ class FileFormat(NamedTuple):
 
     Attributes:
         name: the name that a file of this format states.
-        version: 1 for the first one. A change that an older dimred can't read raises it, and adds a function that
-            converts the content of the version before, which ``content_of`` calls.
+        version: 1 at first. Whoever makes a change that an older dimred can't read raises it, and adds a function
+            that converts content from the previous version; ``content_of`` calls that function.
     """
 
     name: str

@@ -138,7 +138,7 @@ class Run(Generic[Config]):
         if n_epochs < progress.epoch and self.n_steps > 0:
             did = "finished" if self.finished_epochs == progress.epoch else "begun"
             raise ConfigError(
-                f"epochs is {n_epochs}, but the run has {did} epoch {progress.epoch}; --set epochs to that or more"
+                f"epochs is {n_epochs}, but the run has {did} epoch {progress.epoch}; --set epochs to at least that"
             )
         step.restore(state.arrays, str(state.path))
         cut_metrics(self.folder / METRICS, state.values["metrics"], self.ranks)
@@ -258,7 +258,7 @@ class Run(Generic[Config]):
         self.figures.measure(step, choose)
 
     def record_epoch(self, evaluation_seconds: float, **more: Any) -> None:
-        """Write an epoch's record: its last loss, the metrics that were measured, what the parts report, the seconds.
+        """Write an epoch's record: its last loss, the measured metrics, what the parts report, and its seconds.
 
         Args:
             evaluation_seconds: wall seconds that measuring and saving took.

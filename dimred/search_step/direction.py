@@ -272,7 +272,7 @@ class ProjectedSGD:
 
 
 def _schedule(learning_rate: float | Sequence[float] | Callable[[int], float]) -> Callable[[int], float]:
-    """Make a function from a step's number, from 0, to its rate."""
+    """Return a function that maps a step's number, counted from 0, to its rate."""
     if callable(learning_rate):
         return partial(_rate_of, learning_rate)
     rates = np.atleast_1d(learning_rate)
