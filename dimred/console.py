@@ -209,11 +209,11 @@ class _Output:
             self._poll.register(os.dup(sys.stdout.fileno()), 0)  # 0: errors alone are reported
 
     def has_lost_its_reader(self) -> bool:
-        """Return whether it is a pipe that nobody reads any more because ``head`` or a pager has ended."""
+        """Return whether standard output is a pipe that nobody reads any more, as after ``head`` or a pager ends."""
         return bool(self._poll.poll(0))
 
     def drop_unwritten(self) -> None:
-        """Flush it; if that fails, drop the rest, so that Python does not try again at exit and print a traceback."""
+        """Flush standard output; if that fails, drop the rest, because Python would try again at exit and fail."""
         try:
             sys.stdout.flush()
         except OSError:

@@ -223,9 +223,7 @@ def _parse(text: str, source: str) -> Any:
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
-        return (
-            None if node is None else loader.construct_object(node, deep=True)
-        )  # refuses a value inside itself
+        return None if node is None else loader.construct_object(node, deep=True)  # refuses a value inside itself
     except (yaml.YAMLError, *_CONSTRUCTOR_ERRORS) as error:
         where = " ".join(str(error).split())[:200]
         raise ConfigError(f"{source} is not valid YAML: {where}") from error

@@ -109,7 +109,7 @@ def ask_driver() -> Driver | None:
     except subprocess.TimeoutExpired:
         return Driver((0, 0), (), f"no answer in {_SECONDS_TO_ANSWER:.0f} s")
     if done.returncode:
-        return Driver((0, 0), (), f"asking it ended with status {done.returncode}")
+        return Driver((0, 0), (), f"the program that asks it ended with status {done.returncode}")
     answer = json.loads(done.stdout)
     if answer is None:
         return None

@@ -169,8 +169,8 @@ def on_equal_terms(
 
     Returns:
         Epoch -> value for stage 1; the same for stage 2, whose epochs continue stage 1's; and a description of the
-        statistics, which are re-estimated if both stages measured with them. It is empty if neither did, as for a
-        network without BatchNorm.
+        statistics. These are re-estimated if both stages measured with re-estimated ones; the description is empty if
+        neither did, as for a network without BatchNorm.
     """
     reestimate = [bool(stage_1.by_epoch(metric, REESTIMATED))]
     if stage_2 is not None:

@@ -170,5 +170,5 @@ def test_a_driver_that_does_not_answer_is_a_fault_and_no_end(gpu: Any, monkeypat
     monkeypatch.setattr(sys, "executable", "/bin/false")
     driver = ask_driver()
     assert driver is not None
-    assert driver.fault == "asking it ended with status 1"
-    assert "NVIDIA's driver fails (asking it ended with status 1); look at nvidia-smi" in refusal()
+    assert driver.fault == "the program that asks it ended with status 1"
+    assert "NVIDIA's driver fails (the program that asks it ended with status 1); look at nvidia-smi" in refusal()
