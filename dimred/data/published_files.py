@@ -43,7 +43,7 @@ class PublishedFiles(ABC):
     n_classes: int
 
     def check(self, data: Path, parts: Iterable[str] = PARTS) -> None:
-        """Check that DATA is a folder with some parts' files, without reading them.
+        """Check that DATA is a folder with the files of these parts, without reading them.
 
         Raises:
             DataError: it is not; the message names what is missing.

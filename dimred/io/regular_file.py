@@ -31,7 +31,7 @@ class NotRegularError(OSError):
 
 
 def check_regular(path: str | os.PathLike[str]) -> None:
-    """Check that a path leads to a regular file, by links or not; it is not opened.
+    """Check that a path leads to a regular file, directly or through links; the file is not opened.
 
     Raises:
         NotRegularError: it leads to something else.

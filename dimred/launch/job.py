@@ -163,7 +163,7 @@ def make_job(
 ) -> Job:
     """Make a job from the fields of ``Job``; None stands for an option that was not given.
 
-    A rank table gives the devices, the hosts and, unless ``master_addr`` does, host 0's address if the table has it.
+    A rank table gives the devices and the hosts, and also host 0's address, if it has that and ``master_addr`` is None.
     The default port is a free one for one host, and 8118 for several, because they have to agree on it.
 
     Raises:

@@ -80,8 +80,8 @@ class SubspaceBasis:
             n_components: the number of rows that are used.
 
         Returns:
-            ``n_snapshots``, ``n_components`` as given, ``n_weights``, ``explained_variance``, the fraction of the
-            snapshots' variance along these rows, or None if it is unknown, and ``digest``.
+            ``n_snapshots``; ``n_components`` as given; ``n_weights``; ``explained_variance``, the fraction of the
+            snapshots' variance along these rows (None if it is unknown); and ``digest``.
         """
         ratio = self.explained_variance_ratio
         return {
