@@ -29,7 +29,7 @@ class MethodResult(NamedTuple):
 
     Attributes:
         network: path of a checkpoint with parameters and statistics.
-        passes: what the training that led to it cost, stage 1 included, in epochs of ordinary training, each a forward
+        passes: the cost of the training that led to it, stage 1 included, in epochs of ordinary training, each a forward
             and a backward pass. A forward pass for a choice counts a third; whole training runs that ``val`` did not
             choose are not counted.
         seconds: wall seconds that the method took, without stage 1; they include choices, and training runs that were

@@ -140,7 +140,7 @@ class Ranks:
     def check_same(self, name: str, content: bytes) -> None:
         """Check that all ranks have the same content.
 
-        Only then do the R ranks' digests add up to R times each digest.
+        The R ranks' digests add up to R times each digest only if all of them are equal.
 
         Args:
             name: what the message calls the content, such as ``configuration``.

@@ -151,8 +151,8 @@ def measure_batches(
         What each measure kept from the batches.
 
     Raises:
-        DataError: a batch can't be read, a label is not a class of the network, or an input is not finite, and neither
-            are its batch's outputs.
+        DataError: a batch can't be read, a label is not a class of the network, or neither an input nor its batch's
+            outputs are finite.
         ConfigError: a score did not give one value for each item; see ``scores.misfit``.
     """
     kept: list[list[Any]] = [[] for _ in measures]

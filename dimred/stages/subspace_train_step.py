@@ -43,7 +43,7 @@ class SubspaceTrainStep(SearchStep):
                 gradients come from one batch.
             gamma (0.9; at least 0, below 1): momentum of the step outside the subspace.
             alpha (0.001; at least 0): size of that step; 0 for none.
-            learning_rate (0.1; above 0): sgd: a number, one for each accepted step, or a function of their number.
+            learning_rate (0.1; above 0): sgd: a number, a list for the accepted steps, or a function of their number.
             momentum (0.9; at least 0, below 1): sgd: momentum in the subspace.
             max_rejected_steps (100; at least 1): after this many rejected steps in a row, the next raises an error.
 
