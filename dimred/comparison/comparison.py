@@ -29,9 +29,9 @@ class MethodResult(NamedTuple):
 
     Attributes:
         network: path of a checkpoint with parameters and statistics.
-        passes: the cost of the training that led to it, stage 1 included, in epochs of ordinary training, each a forward
-            and a backward pass. A forward pass for a choice counts a third; whole training runs that ``val`` did not
-            choose are not counted.
+        passes: the cost of the training that led to it, stage 1 included, in epochs of ordinary training. An epoch is a
+            forward and a backward pass; a forward pass for a choice counts a third. Whole training runs that ``val``
+            did not choose are not counted.
         seconds: wall seconds that the method took, without stage 1; they include choices, and training runs that were
             not chosen or diverged.
         chosen: the choice on ``val``, in words; empty if there was nothing to choose.
