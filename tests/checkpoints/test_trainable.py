@@ -48,7 +48,7 @@ def test_the_basis_of_a_state_without_a_counter_is_refused_by_the_network(tmp_pa
         cell = nn.SequentialCell(nn.Dense(2, 3, weight_init="normal"))
         save_step(tmp_path / f"net-{epoch}_5.ckpt", cell, optimizer_of(kind, cell.trainable_params()))
     basis = fit_basis(tmp_path, 2, out=tmp_path / "pca_mat.npy")
-    with pytest.raises(BasisMismatchError, match="here and missing there"):
+    with pytest.raises(BasisMismatchError, match="in the basis and is missing from the network"):
         load_basis(basis.path, network=cell)
 
 

@@ -107,7 +107,7 @@ def test_each_rank_sees_one_of_the_gpus_that_the_user_shows(
 @pytest.mark.parametrize(
     ("variables", "said"),
     [
-        ({"FAKE_DRIVER": "10.2"}, "driver runs CUDA up to 10.2; install 450.80 or a newer one, for CUDA 11, or use "),
+        ({"FAKE_DRIVER": "10.2"}, "driver runs CUDA up to 10.2; install version 450.80 or newer, for CUDA 11, or use "),
         ({"FAKE_FAULT": "803"}, "driver fails (an error of the fake, 803); look at nvidia-smi, and restart the "),
         ({"CUDA_VISIBLE_DEVICES": "7"}, "finds no GPU, and CUDA_VISIBLE_DEVICES is '7'; name GPUs of this machine in "),
         ({"FAKE_CAPABILITY": "5.2"}, "5.2 are not in its package, which begins at 6.0; use a newer GPU, or use "),
