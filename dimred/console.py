@@ -163,7 +163,7 @@ class _Rate(ProgressColumn):
         return Text("" if task.speed is None else f"{task.speed:.1f}/s")
 
 
-def run_program(*programs: Callable[..., None], tell_refusal: Callable[[str], bool] = lambda why: False) -> None:
+def run_program(*programs: Callable[..., None], tell_refusal: Callable[[str], bool] = lambda reason: False) -> None:
     """Run a function as a program that logs to standard output, and exit; see ``run_command``.
 
     Args:
@@ -177,7 +177,7 @@ def run_program(*programs: Callable[..., None], tell_refusal: Callable[[str], bo
 
 
 def run_command(
-    command: Any, tell_refusal: Callable[[str], bool] = lambda why: False, *, to_stdout: bool = False
+    command: Any, tell_refusal: Callable[[str], bool] = lambda reason: False, *, to_stdout: bool = False
 ) -> NoReturn:
     """Run a Typer command and exit; a DimredError becomes one line on standard error, with its exit status.
 
@@ -247,7 +247,7 @@ def _status_of_pipe(error: BrokenPipeError, output: _Output) -> int:
     """Return SIGPIPE's exit status if our own reader has gone; otherwise log the error from another pipe."""
     if output.has_lost_its_reader():
         return 128 + signal.SIGPIPE
-    return _status_of(error, lambda why: False)
+    return _status_of(error, lambda reason: False)
 
 
 def _status_of(error: Exception, tell_refusal: Callable[[str], bool]) -> int:

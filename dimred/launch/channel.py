@@ -51,13 +51,13 @@ def has_launcher() -> bool:
     return _launcher is not None
 
 
-def tell_refusal(why: str) -> bool:
+def tell_refusal(reason: str) -> bool:
     """Send the launcher the reason why this rank refuses to begin; the launcher prints it once for all ranks.
 
     Returns:
         Whether it was sent. It is not if there is no launcher or the rank has begun; then the caller must print it.
     """
-    return not _sent_kinds and _tell("refused", why, waits=True)
+    return not _sent_kinds and _tell("refused", reason, waits=True)
 
 
 def tell_position(activity: str, step: int) -> None:
