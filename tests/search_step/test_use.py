@@ -208,7 +208,7 @@ def test_help_tells_each_option_of_a_search_with_its_default_and_its_range():
     told = {name: f"{option['default']}; {range_of(option)}" for name, option in options.items()}
     told["rule"] = f'"bfgs"; {range_of(options["rule"])}'
     # The schema of these two also has the forms for "all directions" and for several rates.
-    told["n_components"], told["learning_rate"] = "all; 1 to those of the basis", "0.1; above 0"
+    told["n_components"], told["learning_rate"] = "all; 1 to the basis's k", "0.1; above 0"
     assert in_help == told
 
 
