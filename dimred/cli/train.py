@@ -193,7 +193,9 @@ def _check_paths(data: Path, go_on_from: Path | None, weights: Path | None, pca_
     paths = {"DATA": data, "--from": go_on_from, "WEIGHTS": weights, "PCA_MAT": pca_mat}
     absent = [argument for argument, path in paths.items() if path is not None and not path.exists()]
     if absent:
-        raise ConfigError("; ".join(f"{one} is {str(paths[one])!r}, which does not exist" for one in absent))
+        raise ConfigError(
+            "; ".join(f"{argument} is {str(paths[argument])!r}, which does not exist" for argument in absent)
+        )
     if weights is not None and weights.suffix in (".npy", ".h5"):
         raise ConfigError(f"WEIGHTS is {str(weights)!r}, a basis; give a full checkpoint first, then the basis")
     for argument, path in (("--from", go_on_from), ("WEIGHTS", weights)):

@@ -33,7 +33,7 @@ def _dataset_name(name: Any) -> Any:
 
 
 class ModelConfig(Strict):
-    """The network, see ``dimred.models``."""
+    """The network; see ``dimred.models``."""
 
     name: Annotated[str, AfterValidator(partial(known_or_own, _NETWORKS))] = "resnet50"
     """The network: resnet50, resnet18, resnet_small, lenet (grey, 32 pixels), or your own by package.module:factory,
@@ -62,7 +62,7 @@ class ModelConfig(Strict):
 
 
 class DataConfig(Strict):
-    """How samples become batches, see ``dimred.data``."""
+    """How samples become batches; see ``dimred.data``."""
 
     dataset: Annotated[
         str,
@@ -70,7 +70,7 @@ class DataConfig(Strict):
         AfterValidator(partial(known_or_own, _DATASETS)),
     ] = "image_folder"
     """What DATA is: image_folder, class folders of images; mnist, cifar10 or cifar100, the folder with their published
-    files; or your own data by package.module:factory, see ``dimred.data.own_dataset``."""
+    files; or your own data by package.module:factory (``dimred.data.own_dataset``)."""
     image_size: Count = 224
     """Height and width of the network's input, in pixels."""
     batch_size: Count = 256
@@ -121,7 +121,7 @@ class DataConfig(Strict):
 
 
 class MixingConfig(Strict):
-    """Mixed samples in the training of stage 1, see ``dimred.data.mixing``."""
+    """Mixed samples in the training of stage 1; see ``dimred.data.mixing``."""
 
     mixup: Positive | None = None
     """Mixup: the parameter of its Beta distribution, such as 0.2; null for no mixup."""
@@ -136,7 +136,7 @@ class MixingConfig(Strict):
 
 
 class PrecisionConfig(Strict):
-    """Mixed precision, see ``dimred.train_step.precision``."""
+    """Mixed precision; see ``dimred.train_step.precision``."""
 
     level: Literal["O0", "O1", "O2", "O3"] = "O0"
     """O0: float32; O1: convolutions and dense layers in half precision; O2: all but normalisation; O3: all."""
@@ -170,7 +170,7 @@ class ProfileConfig(Strict):
 
 
 class LossScaleConfig(Strict):
-    """Loss scaling for mixed precision, see ``dimred.train_step.loss_scale``."""
+    """Loss scaling for mixed precision; see ``dimred.train_step.loss_scale``."""
 
     name: Literal["none", "static", "dynamic"] = "none"
     """none; static: the scale is constant; dynamic: it shrinks on overflow and grows after a run of good steps."""
@@ -200,14 +200,14 @@ class LossScaleConfig(Strict):
 
 
 class ClippingConfig(Strict):
-    """A bound on the gradient's norm, see ``dimred.train_step.clipping``."""
+    """A bound on the gradient's norm; see ``dimred.train_step.clipping``."""
 
     norm: Positive | None = None
     """Largest global norm; longer gradients are scaled down to it. null for no bound."""
 
 
 class EmaConfig(Strict):
-    """An average of weights and BatchNorm statistics, evaluated beside the raw ones, see ``dimred.train_step.ema``."""
+    """An average of weights and BatchNorm statistics, measured beside the raw ones; see ``dimred.train_step.ema``."""
 
     decay: Fraction | None = None
     """Fraction of the average that is kept at each applied step, such as 0.999; null for none."""
@@ -273,7 +273,7 @@ class ScheduleConfig(Strict):
 
 
 class OptimizerConfig(Strict):
-    """How gradients become updates, see ``dimred.train_step.optimizers``."""
+    """How gradients become updates; see ``dimred.train_step.optimizers``."""
 
     name: Annotated[str, AfterValidator(partial(known_or_own, _OPTIMIZERS))] = "momentum"
     """momentum, sgd, adamw, schedule_free, or your own by package.module:factory, a function of groups and rates."""

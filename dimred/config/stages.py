@@ -64,12 +64,12 @@ class _TaskConfig(Strict):
     """Your own callback by package.module:factory: the factory is called with the run's folder, and the function it
     returns with each record of metrics.jsonl. null for none."""
     loss: OwnFactory | None = None
-    """Your own loss by package.module:factory, such as mindspore.nn:MSELoss, see pipelines/TUTORIAL.md; null for the
+    """Your own loss by package.module:factory, such as mindspore.nn:MSELoss (pipelines/TUTORIAL.md); null for the
     cross entropy."""
     label_smoothing: Fraction = 0.1
     """Label smoothing of the cross entropy."""
     metric: OwnFactory | None = None
-    """Your own metric to report, by package.module:factory, see pipelines/TUTORIAL.md; null for the built-in
+    """Your own metric to report, by package.module:factory (pipelines/TUTORIAL.md); null for the built-in
     ones: accuracy, and with 100 classes or more also top5."""
     all_reduce_split: tuple[Count, ...] = ()
     """Ascend, several ranks: numbers of the gradients, in order, at which a fused all-reduce ends; [] fuses none."""
@@ -80,9 +80,9 @@ class _TaskConfig(Strict):
     """Steps between the states that are saved for --resume within an epoch. A state is also saved at the end of each
     epoch; null saves only these."""
     read_every_steps: Count = 10
-    """Steps between reads of the losses, and of the votes of several ranks, from the device: after a fault or a signal
-    on one rank, all ranks save the state from before it within this many steps. The launcher waits 60 s after a signal,
-    so read more often if steps take seconds. A search reads in each step."""
+    """Every so many steps, the losses are read from the device, and several ranks ask each other whether all is well.
+    So within this many steps after a fault or a signal on one rank, all ranks save the state from before it. The
+    launcher waits 60 s after a signal: read more often if steps take seconds. A search reads in each step."""
 
 
 class StageConfig(PartsOfStep, _TaskConfig):
@@ -246,7 +246,7 @@ class StageTwoConfig(StageConfig):
     """The configuration of stage 2: a search in the directions of stage 1's snapshots, a cooldown, or your own method.
 
     Its methods are those sections that are a ``MethodConfig``; nothing else lists their names. A user's own method,
-    ``package.module:Name``, gives the model one more section, see ``with_method``.
+    ``package.module:Name``, gives the model one more section; see ``with_method``.
     """
 
     NEW_KEYS: ClassVar[dict[str, str]] = StageConfig.NEW_KEYS | {"optimizer": "set cooldown.optimizer"}
@@ -254,7 +254,7 @@ class StageTwoConfig(StageConfig):
     method: str = "search"
     """search: search in the directions of stage 1's snapshots, and keep the weights that it ends with, as published;
     cooldown: continue stage 1's training while its rate falls to 0, and let val choose between the final weights and
-    the best average of the snapshots; or your own by package.module:Name, see dimred/stages/README.md."""
+    the best average of the snapshots; or your own by package.module:Name (dimred/stages/README.md)."""
     epochs: NumberOrFraction = SearchConfig.default_epochs
     """Passes over the training split: a number, or a fraction of the passes of both stages together, such as 10%. By
     default 2 for a search and 10% for a cooldown."""
@@ -273,7 +273,7 @@ class StageTwoConfig(StageConfig):
         """Return the model that has the section of a method: for a user's own one more than for the others.
 
         Raises:
-            ConfigError: a user's own can't be used, see ``own_method``; or its section would have the name of a key.
+            ConfigError: a user's own can't be used (``own_method``), or its section would have the name of a key.
         """
         return _with_own_method(method) if isinstance(method, str) and is_own(method) else StageTwoConfig
 
@@ -301,12 +301,12 @@ class StageTwoConfig(StageConfig):
 
     @property
     def fixed_keys(self) -> frozenset[str]:
-        """Return the method's fixed keys, see ``MethodConfig``."""
+        """Return the method's fixed keys; see ``MethodConfig``."""
         return self.method_config.fixed_keys
 
     @property
     def needs_exact_float32(self) -> bool:
-        """Return what the method says, see ``MethodConfig``."""
+        """Return what the method says; see ``MethodConfig``."""
         return self.method_config.needs_exact_float32
 
     @model_validator(mode="before")
@@ -335,8 +335,8 @@ class StageTwoConfig(StageConfig):
                 continue
             given = flatten({other: getattr(self, other).model_dump(exclude_unset=True)})
             raise ValueError(
-                f"{', '.join(given)}: for the method {other}, but method is {self.method}; leave it out, or use "
-                f"--set method={other}"
+                f"{', '.join(given)} can't be set, because method is {self.method}, not {other}; leave that out, or "
+                f"use --set method={other}"
             )
         return self
 
@@ -378,7 +378,7 @@ class StageTwoConfig(StageConfig):
 
 
 def _epochs_of_fraction(fraction: str, stage_1_epochs: int | None) -> int:
-    """Return stage 2's epochs, see ``StageTwoConfig.with_epochs_after``."""
+    """Return stage 2's epochs; see ``StageTwoConfig.with_epochs_after``."""
     if not stage_1_epochs:
         unknown = "the name of WEIGHTS does not say how many stage 1 made"
         none = "WEIGHTS are of epoch 0, before stage 1's first pass"
@@ -392,7 +392,7 @@ def _epochs_of_fraction(fraction: str, stage_1_epochs: int | None) -> int:
 
 @cache
 def _with_own_method(method: str) -> type[StageTwoConfig]:
-    """Return the model of a stage 2 with a user's own method, see ``StageTwoConfig.with_method``."""
+    """Return the model of a stage 2 with a user's own method; see ``StageTwoConfig.with_method``."""
     section = own_method(method)
     name = section_name(method)
     if name in StageTwoConfig.model_fields or hasattr(StageTwoConfig, name):

@@ -209,7 +209,7 @@ def _coefficients_of(profile: str, inputs: Sequence[SavedNetwork], named: Sequen
     coefficients = profile_coefficients(profile, [checkpoint.step for checkpoint in inputs])
     if gives_numbers(profile):
         coefficients = coefficients[as_named(inputs, named)]
-        lines = [f"\n  {c:g}  {one.path}" for c, one in zip(coefficients, inputs, strict=True)]
+        lines = [f"\n  {c:g}  {checkpoint.path}" for c, checkpoint in zip(coefficients, inputs, strict=True)]
         _log.info(f"the checkpoints' coefficients, oldest first:{''.join(lines)}")
     return coefficients
 
@@ -305,7 +305,7 @@ def _choose(
     log = work / "metric.log"
     judge = FunctionMetric(metric) if callable(metric) else ProcessMetric(metric, timeout, log)
     with contextlib.closing(judge):
-        lines = [f"\n  {one.step}  {'/'.join(one.path.parts[-2:])}" for one in inputs]
+        lines = [f"\n  {checkpoint.step}  {'/'.join(checkpoint.path.parts[-2:])}" for checkpoint in inputs]
         _log.info(f"{len(inputs)} checkpoints by step, oldest first:{''.join(lines)}")
         try:
             why_ended = score_candidates(scores, steps)
@@ -376,7 +376,7 @@ def _open_rest(path: Path, inputs: Sequence[SavedNetwork]) -> SavedNetwork:
     """Open the checkpoint to copy all but the weights from; if it is one of the inputs, return that."""
     rest = read_one(path)
 
-    def is_rest(one: SavedNetwork) -> bool:
-        return len(one.files) == len(rest.files) and all(map(is_name_of, rest.files, one.files))
+    def is_rest(checkpoint: SavedNetwork) -> bool:
+        return len(checkpoint.files) == len(rest.files) and all(map(is_name_of, rest.files, checkpoint.files))
 
     return next(filter(is_rest, inputs), rest)

@@ -127,7 +127,10 @@ def test_a_file_is_refused_with_every_mistake_in_either_section(tmp_path: Path) 
         ("stage_2.search.rho=1", "--set takes keys of the stage that runs, such as search.rho=...; set stage 2's with"),
         ("optimizer.name=sgd", "optimizer is a key of stage_1; leave it out here"),
         ("keep_best=false", "unknown key 'keep_best'; did you mean 'cooldown.keep_best'?"),
-        ("cooldown.factor=0.1", "cooldown.factor: for the method cooldown, but method is search; leave it out, or use"),
+        (
+            "cooldown.factor=0.1",
+            "cooldown.factor can't be set, because method is search, not cooldown; leave that out, or use",
+        ),
         ("method=both", "method is 'both'; allowed: search, cooldown, or your own by package.module:factory"),
         ("search.rho=1", "search.rho is 1; it must be less than 1"),
         ("epochs=0%", "epochs is '0%'; it must be a whole number of at least 1, or a fraction of all passes below"),
@@ -196,12 +199,16 @@ def test_a_wrong_override_is_refused_by_name(override: str, said: str) -> None:
         ("digits_1", ["stop=averaged", "snapshots.first_epoch=71"], "stop averages snapshots"),
         ("digits_2", ["search.learning_rate=5"], "learning_rate is an option of the rule sgd, but rule is bfgs"),
         ("digits_2", ["search.rule=sgd", "search.rho=0.6"], "rho is an option of the rule bfgs, but rule is sgd"),
-        ("digits_cooldown_2", ["search.alpha=0.1"], "search.alpha: for the method search, but method is cooldown"),
+        (
+            "digits_cooldown_2",
+            ["search.alpha=0.1"],
+            "search.alpha can't be set, because method is cooldown, not search",
+        ),
         ("digits_cooldown_2", ["reestimate_batch_norm=false"], "reestimate_batch_norm is false, but the networks that"),
         (
             "digits_2",
             ["cooldown.optimizer.name=sgd"],
-            "cooldown.optimizer.name: for the method cooldown, but me",
+            "cooldown.optimizer.name can't be set, because method is ",
         ),
     ],
 )
@@ -383,7 +390,10 @@ def test_a_method_of_one_s_own_has_a_section_that_is_checked_saved_and_read_back
     [
         (["still.widht=2"], "unknown key 'still.widht'; did you mean 'still.width'?"),
         (["still.width=wide"], "still.width is 'wide'; it must be a valid number"),
-        (["search.rho=0.5"], "search.rho: for the method search, but method is tests.config.test_config:still; leave"),
+        (
+            ["search.rho=0.5"],
+            "search.rho can't be set, because method is tests.config.test_config:still, not search; leave",
+        ),
         (["epochs=2"], "epochs is 2, but the method still trains nothing; leave it out"),
         (["method=search", "epochs=0"], "epochs is 0; it must be a whole number of at least 1, or a fraction of all"),
         (["method=search", "still.width=2"], "unknown key 'still.width'; allowed: "),
