@@ -105,7 +105,7 @@ class StoppedError(DimredError):
     Args:
         number: n.
         saved: what is kept.
-        by_launcher: whether the launcher sent n. It sends SIGTERM whatever signal it received, which it has logged.
+        by_launcher: whether the launcher sent n. It sends SIGTERM whatever signal it received, and has said which.
         settings: as for ``DimredError``.
     """
 

@@ -79,7 +79,7 @@ class CheckpointSeries:
         Raises:
             ConfigError: ``directory`` is not a path.
             SeriesError: the folder is missing, is above the folder of a run's snapshots, or has a damaged manifest; or
-                it has no manifest, and its files have other names or are of several networks.
+                it has no manifest, and no files with a snapshot's name, or those of several networks.
             CheckpointError: the folder can't be read.
         """
         check_type(argument, directory, (str, os.PathLike), "the path of a folder")

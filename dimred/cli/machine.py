@@ -263,7 +263,7 @@ def _write_report(target: Target, results: Sequence[CheckResult], answers: Mappi
         "time": now.isoformat(timespec="seconds"),
         "system": platform.platform(),
         "device target": target,
-        "results": [result._asdict() for result in results],
+        "results": [{"what": name, "text": text, "remedy": remedy} for name, text, remedy in results],
         "numbers": {
             check: answer if isinstance(answer, str) else [difference._asdict() for difference in answer]
             for check, answer in answers.items()

@@ -62,10 +62,11 @@ def evaluate(
     """Measure the accuracy, or your own metric, of a checkpoint or of a run's network.
 
     A network with BatchNorm is measured twice: with its own statistics, and with statistics re-estimated on
-    reestimate_batches training batches. A merge of snapshots has no statistics, so it is measured with the
-    re-estimated ones alone. With 100 classes or more, top5 is measured too. --json prints the accuracy as a fraction,
-    for each class too, and which classes were taken for which. These figures and --predictions use the network's own
-    statistics, if it has any. A warning is shown if the split also chose something in the run that WEIGHTS come from.
+    reestimate_batches training batches. Weights without statistics, such as a merge of snapshots, are measured with
+    the re-estimated ones alone. With 100 classes or more, top5 is measured too. --json prints the accuracy as a
+    fraction, for each class too, and which classes were taken for which. These figures and --predictions use the
+    network's own statistics, if it has any. A warning is shown if the split also chose something in the run that
+    WEIGHTS come from.
 
     Example: dimred eval ./digits average.ckpt --config digits
 

@@ -38,7 +38,7 @@ class MethodConfig(Strict):
 
     @property
     def fixed_keys(self) -> frozenset[str]:
-        """Return the stage 2 keys that only this method forbids a resume to change; by default none."""
+        """Return stage 2 keys that a resume may change with other methods, but not with this one; by default none."""
         return frozenset()
 
 

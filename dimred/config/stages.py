@@ -80,9 +80,9 @@ class _TaskConfig(Strict):
     """Steps between the states that are saved for --resume within an epoch. A state is also saved at the end of each
     epoch; null saves only these."""
     read_every_steps: Count = 10
-    """Every so many steps, the losses are read from the device, and several ranks ask each other whether all is well.
-    So within this many steps after a fault or a signal on one rank, all ranks save the state from before it. The
-    launcher waits 60 s after a signal: read more often if steps take seconds. A search reads in each step."""
+    """Steps between reads from the device: of the losses, and of the ranks' votes on whether all is well. So within
+    this many steps after a fault or a signal on one rank, all ranks save the state from before it. The launcher waits
+    60 s after a signal: read more often if steps take seconds. A search reads in each step."""
 
 
 class StageConfig(PartsOfStep, _TaskConfig):

@@ -108,6 +108,6 @@ def _with_boxes(
 
 
 def _span(centre: Any, length: int, kept: float) -> slice:
-    """Return where a box begins and ends along a side: it spans sqrt(1 - kept) of the side, cut at the edges."""
+    """Return where a box begins and ends along a side: sqrt(1 - kept) of it around the centre, cut at the edges."""
     half = int(length * np.sqrt(1 - kept)) // 2
     return slice(max(int(centre) - half, 0), min(int(centre) + half, length))

@@ -22,7 +22,7 @@ class UnclearOrderError(ConfigError):
     def __init__(self, problem: str) -> None:
         super().__init__(
             f"order is 'step', but {problem}; leave out the checkpoints of other runs, use {BY_NAME} or {BY_TIME}, "
-            "or rename the files so that one whole number grows",
+            "or rename the files or folders so that one whole number grows",
             argument="order",
             settings=[BY_NAME, BY_TIME],
         )
