@@ -31,6 +31,15 @@ def mode(request):
     ms.set_context(mode=ms.GRAPH_MODE)
 
 
+slow_in_graph = pytest.mark.parametrize(
+    "mode", [pytest.param("graph", marks=pytest.mark.slow), "pynative"], indirect=True
+)
+"""Run a test that has ``mode`` in PyNative, and only with ``-m slow`` in graph mode, which takes seconds to compile.
+
+It is for what the host does, whichever mode it is in; other tests show by default what graphs do.
+"""
+
+
 @pytest.fixture(autouse=True)
 def _graph_mode():
     """Set graph mode, because MindSpore starts in PyNative."""

@@ -12,6 +12,7 @@ from mindspore import Tensor
 
 from dimred.proof.search_twin import Twin
 from dimred.stages.subspace_train_step import SubspaceTrainStep
+from tests.helpers.modes import slow_in_graph
 from tests.helpers.networks import (
     Quadratic,
     Shortened,
@@ -94,8 +95,9 @@ def follow(problem, options):
     return pair.step, twin, outcomes
 
 
+@slow_in_graph
 @pytest.mark.parametrize("case", CASES)
-def test_quadratic(case):
+def test_quadratic(case, mode):
     step, twin, outcomes = follow(quadratic_case, CASES[case])
     if twin.rule == "bfgs":
         atol = TOLERANCE * np.abs(twin.h).max()

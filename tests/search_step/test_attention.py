@@ -10,6 +10,7 @@ from mindspore import Tensor, nn, ops
 from dimred.search_step.attention import ReplayableAttention
 from dimred.search_step.dropout import draw_masks, make_replayable
 from dimred.stages.subspace_train_step import SubspaceTrainStep
+from tests.helpers.modes import slow_in_graph
 from tests.helpers.networks import basis_for
 
 WIDTH, N_HEADS, N_QUERIES, N_KEYS, N = 8, 2, 5, 4, 3
@@ -63,7 +64,7 @@ class Regression(nn.Cell):
         return ops.square(self.head(x) - 1.0).mean()
 
 
-@pytest.mark.parametrize("mode", [pytest.param("graph", marks=pytest.mark.slow), "pynative"], indirect=True)
+@slow_in_graph
 def test_a_search_repeats_the_masks_of_a_step_and_draws_others_in_the_next(mode: str) -> None:
     ms.set_seed(3)
     attention = nn.MultiheadAttention(WIDTH, N_HEADS, dropout=0.5)
@@ -99,15 +100,16 @@ def test_the_attention_of_mindspore_s_transformer_is_replaced(pynative: None) ->
     np.testing.assert_array_equal(network(x).asnumpy(), network(x).asnumpy())
 
 
-def test_masks_drop_the_fraction_and_scale_the_rest_in_a_graph_as_in_pynative() -> None:
+@slow_in_graph
+def test_masks_drop_the_fraction_and_scale_the_rest_as_in_pynative(mode: str) -> None:
     """The returned weights are those that were dropped, as MindSpore's are."""
     network = nn.SequentialCell(nn.MultiheadAttention(WIDTH, N_HEADS, dropout=0.25, batch_first=True))
     plain = network[0]
     assert make_replayable(network)
     x = draw(30, 40, WIDTH)
     results = []
-    for number in (ms.GRAPH_MODE, ms.PYNATIVE_MODE):
-        ms.set_context(mode=number)
+    for each in (ms.get_context("mode"), ms.PYNATIVE_MODE):
+        ms.set_context(mode=each)
         network.set_train(True)
         draw_masks(1, 0, 0)
         results.append([one.asnumpy() for one in network[0](x, x, x, average_attn_weights=False)])

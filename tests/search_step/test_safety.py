@@ -12,6 +12,7 @@ from dimred.search_step.line_search import LineSearchResult
 from dimred.search_step.result import Outcome, memory_arrays, search_line
 from dimred.stages.subspace_train_step import SubspaceTrainStep
 from dimred.vectors.parameters import from_arrays, to_arrays
+from tests.helpers.modes import slow_in_graph
 from tests.helpers.networks import (
     BatchNormNet,
     PlainBasis,
@@ -127,7 +128,8 @@ def test_a_wholly_rejected_step_changes_nothing(mode):
     np.testing.assert_array_equal(found.subspace_step, np.zeros(8))
 
 
-def test_rejected_steps_move_outside_only_keep_the_state_and_end_with_the_reason():
+@slow_in_graph
+def test_rejected_steps_move_outside_only_keep_the_state_and_end_with_the_reason(mode):
     network, step = quadratic(alpha=0.01, gamma=0.0, max_rejected_steps=3)
     step.line_search = RejectAll(3)
     memory, components = step.memory.direction, basis_for(network, 6).components
@@ -147,7 +149,8 @@ def test_rejected_steps_move_outside_only_keep_the_state_and_end_with_the_reason
     assert step.memory.n_steps == 3
 
 
-def test_captured_fraction_and_distances():
+@slow_in_graph
+def test_captured_fraction_and_distances(mode):
     network, step = quadratic(k=12, alpha=0.1)
     found = step(linear(0))
     assert found.captured_fraction == pytest.approx(1.0, abs=1e-5)
@@ -160,10 +163,11 @@ def test_captured_fraction_and_distances():
     assert found.seconds.keys() == {"gradient", "direction", "trials", "commit"}
 
 
+@slow_in_graph
 @pytest.mark.parametrize(
     ("rule", "options"), [("bfgs", {"max_trials": 6, "sigma": 0.01}), ("sgd", {"learning_rate": 1.0})]
 )
-def test_a_trial_that_is_not_finite_is_rejected(rule, options):
+def test_a_trial_that_is_not_finite_is_rejected(rule, options, mode):
     network = Guarded(limit=60.0)  # |w|^2 is 20 at the start and 245 at the first trial
     components = np.eye(5, dtype=np.float32)
     step = SubspaceTrainStep(network, PlainBasis(components), alpha=0.0, rule=rule, **options)
@@ -204,7 +208,8 @@ class Interrupted:
         raise KeyboardInterrupt
 
 
-def test_an_interrupted_search_puts_everything_back():
+@slow_in_graph
+def test_an_interrupted_search_puts_everything_back(mode):
     network = BatchNormNet()
     step = SubspaceTrainStep(network, basis_for(network, 8))
     before, memory = state_bytes(network), step.memory
@@ -215,8 +220,9 @@ def test_an_interrupted_search_puts_everything_back():
     assert step.memory == memory
 
 
+@slow_in_graph
 @pytest.mark.parametrize("options", [{"alpha": 0.01}, {"alpha": 0.0, "rule": "sgd"}], ids=str)
-def test_a_run_resumed_from_the_arrays_of_its_state_goes_on_byte_for_byte(options):
+def test_a_run_resumed_from_the_arrays_of_its_state_goes_on_byte_for_byte(options, mode):
     """A state that a caller keeps does not change, either."""
     network, step = quadratic(**options)
     for number in range(4):
@@ -234,7 +240,8 @@ def test_a_run_resumed_from_the_arrays_of_its_state_goes_on_byte_for_byte(option
     assert state_bytes(resumed) == state_bytes(network)
 
 
-def test_the_state_of_another_search_is_refused_and_changes_nothing():
+@slow_in_graph
+def test_the_state_of_another_search_is_refused_and_changes_nothing(mode):
     _, step = quadratic()
     step(linear(0))
     for options in ({"rule": "sgd"}, {"k": 5}):
@@ -280,7 +287,8 @@ def test_random_numbers_the_search_cannot_repeat_are_found_before_a_step_is_made
     assert step.memory is memory
 
 
-def test_losses_are_measured_again_until_a_step_is_accepted():
+@slow_in_graph
+def test_losses_are_measured_again_until_a_step_is_accepted(mode):
     network = BatchNormNet()
     step = SubspaceTrainStep(network, basis_for(network, 8), alpha=0.0)
     passes, loss = [], step.objective.loss

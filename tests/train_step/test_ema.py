@@ -92,8 +92,18 @@ def search_step(network: nn.Cell, average: EMA) -> SubspaceTrainStep:
     return SubspaceTrainStep(network, basis_for(network, 8), parts=[average])
 
 
-@pytest.mark.parametrize("make", [train_step, search_step])
-@pytest.mark.parametrize("ramp", [True, False], ids=["ramp", "fixed"])
+MADE = [(train_step, True), (train_step, False), (search_step, True), (search_step, False)]  # and whether it ramps
+
+
+@pytest.mark.parametrize(
+    ("make", "ramp", "mode"),
+    [
+        *((*made, "pynative") for made in MADE),
+        (*MADE[0], "graph"),
+        *(pytest.param(*made, "graph", marks=pytest.mark.slow) for made in MADE[1:]),
+    ],
+    indirect=["mode"],
+)
 def test_an_average_made_before_the_weights_are_loaded_begins_at_its_first_update(make, ramp, mode):
     """What the network held before counts for nothing, whatever it was, and neither do its BatchNorm statistics."""
     network, loaded = BatchNormNet(), to_arrays(BatchNormNet(seed=6).get_parameters())

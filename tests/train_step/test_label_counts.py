@@ -85,7 +85,12 @@ def problem(given, labels):
 
 
 @pytest.mark.parametrize(
-    ("case", "is_graph"), [*((case, False) for case in CASES), ("ignored", True), ("pixels", True)]
+    ("case", "is_graph"),
+    [
+        *((case, False) for case in CASES),
+        ("ignored", True),
+        pytest.param("pixels", True, marks=pytest.mark.slow),
+    ],
 )
 def test_a_step_in_micro_batches_is_that_of_the_whole_batch(case, is_graph, pynative):
     ms.set_context(mode=ms.GRAPH_MODE if is_graph else ms.PYNATIVE_MODE)

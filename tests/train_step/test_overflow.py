@@ -14,6 +14,7 @@ from dimred.train_step.loss_scale import DynamicLossScale, StaticLossScale
 from dimred.train_step.optimizers import OPTIMIZERS, make_optimizer
 from dimred.train_step.precision import with_precision
 from dimred.train_step.step import TrainStep
+from tests.helpers.modes import slow_in_graph
 from tests.helpers.networks import BatchNormNet, basis_for, image_batch
 from tests.helpers.problems import RATES, changed, overflowing, values
 
@@ -56,7 +57,8 @@ def check(make: Callable[[], TrainStep]) -> None:
     assert changed(after, undisturbed) <= SCALE_STATE
 
 
-def test_nan_reaches_the_weights_unless_there_is_a_loss_scale_to_drop_the_step() -> None:
+@slow_in_graph
+def test_nan_reaches_the_weights_unless_there_is_a_loss_scale_to_drop_the_step(mode) -> None:
     images, labels = image_batch(0)
     images[0] = float("nan")
     for scale, applied in ((None, True), (1, False)):

@@ -15,6 +15,7 @@ from dimred.train_step.loss_scale import DynamicLossScale, StaticLossScale
 from dimred.train_step.optimizers import make_optimizer
 from dimred.train_step.schedule_free import ScheduleFree
 from dimred.train_step.step import TrainStep
+from tests.helpers.modes import slow_in_graph
 from tests.helpers.networks import basis_for, state_bytes
 from tests.helpers.optimizers import OPTIMIZERS, optimizer_of
 
@@ -44,6 +45,7 @@ def test_a_step_that_is_called_trains_whatever_was_measured_in_between(stage: in
         network.set_train(False)  # as a measurement would do
 
 
+@slow_in_graph
 @pytest.mark.parametrize("parts", [lambda network: [], lambda network: [EMA(network), DynamicLossScale()]])
 def test_a_step_that_weighs_nothing_leaves_the_network_s_cells_alone(parts: Callable[[nn.Cell], list]) -> None:
     network = nn.WithLossCell(with_batch_norm(), nn.CrossEntropyLoss())
@@ -181,6 +183,7 @@ def test_inputs_need_not_be_tensors_where_nothing_is_cut() -> None:
     assert float(step((X, Y), 0.5).loss) == pytest.approx(expected, rel=1e-5)
 
 
+@slow_in_graph
 @pytest.mark.parametrize("stage", [1, 2])
 def test_arrays_are_taken_as_tensors_in_float32_and_other_arrays_are_refused(stage: int) -> None:
     ends = []
