@@ -10,9 +10,8 @@ import yaml
 import dimred as library
 from dimred.config import StageOneConfig
 from dimred.runs.device import set_up
-from tests.comparison.runs import FEW_SNAPSHOTS, SEARCH, STAGE_ONE, STAGE_TWO
+from tests.comparison.runs import FEW_SNAPSHOTS, SEARCH, STAGE_ONE, STAGE_TWO, TASK
 from tests.helpers.tiny_run import stage_1_run
-from tests.helpers.tiny_task import TASK
 
 
 @pytest.fixture(scope="package")
@@ -20,7 +19,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make two stage 1 runs with different seeds, the second with few snapshots, and files with stage 2."""
     folder = tmp_path_factory.mktemp("compared")
     for seed, changed in ((3, {}), (4, FEW_SNAPSHOTS)):
-        set_up(seed)
+        set_up(seed, mode="pynative")
         config = StageOneConfig.model_validate(TASK | STAGE_ONE | {"seed": seed} | changed)
         stage_1_run(config)(folder / f"run_{seed}", False)
     for name, config in (("two", STAGE_TWO), ("search", SEARCH)):

@@ -6,8 +6,10 @@ from typing import Any
 
 import yaml
 
+from tests.helpers import tiny_task
 from tests.helpers.run_files import write_config
 
+TASK: dict[str, Any] = tiny_task.TASK | {"mode": "pynative"}
 STAGE_ONE: dict[str, Any] = {
     "epochs": 4,
     "schedule": {"peak": 0.1, "warmup_epochs": 1, "total_epochs": 6},

@@ -28,11 +28,10 @@ from dimred.run_files.run_names import full_checkpoints
 from dimred.run_files.stage_two_result import StageTwoResult
 from dimred.runs.begun import Begun, Pin, write_pins
 from dimred.runs.device import set_up
-from tests.comparison.runs import AT, PASSES, SEARCH, STAGE_ONE, copied
+from tests.comparison.runs import AT, PASSES, SEARCH, STAGE_ONE, TASK, copied
 from tests.helpers.processes import nothing_is_left, soon
 from tests.helpers.run_files import write_config
 from tests.helpers.tiny_run import stage_1_run
-from tests.helpers.tiny_task import TASK
 
 
 @pytest.mark.slow
@@ -201,7 +200,7 @@ def test_a_signal_is_told_with_what_to_do(folder: Path, tmp_path: Path) -> None:
 def test_plain_training_to_the_end_is_stage_1_uninterrupted(folder: Path, tmp_path: Path) -> None:
     run, out = folder / "run_3", tmp_path / "out"
     compared = library.compare("nowhere", [run], folder / "two.yaml", out, methods=["plain_to_the_end"])
-    set_up(3)
+    set_up(3, mode="pynative")
     stage_1_run(StageOneConfig.model_validate(TASK | STAGE_ONE | {"epochs": 6, "seed": 3}))(tmp_path / "whole", False)
     expected = read_checkpoint(full_checkpoints(tmp_path / "whole" / "checkpoint_stage_1")[6])
     [row] = compared["runs"]

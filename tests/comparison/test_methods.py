@@ -19,9 +19,8 @@ from dimred.pipelines.stage_1 import stage_1
 from dimred.report.run_record import read_stage_1
 from dimred.run_files.stage_two_result import StageTwoResult
 from dimred.runs.begun import Begun, Pin, write_pins
-from tests.comparison.runs import AT, PASSES, STAGE_ONE, copied
+from tests.comparison.runs import AT, PASSES, STAGE_ONE, TASK, copied
 from tests.helpers.run_files import write_compared
-from tests.helpers.tiny_task import TASK
 
 
 @pytest.mark.slow
