@@ -1,8 +1,8 @@
 """Jobs of two ranks give the same bytes when killed, after a data fault, on two hosts and by a rank table.
 
 Whole jobs that are ended and resumed are slow, and so is the recipe of the digits; by default a job of the task that
-trains in milliseconds runs whole. The parts are quick: ``tests/distributed`` has the state that ranks save when one of
-them can't go on, at any step, and how all of them get it back.
+trains in milliseconds runs whole, in PyNative. The parts are quick: ``tests/distributed`` has the state that ranks save
+when one of them can't go on, at any step, and how all of them get it back.
 """
 
 import json
@@ -57,7 +57,7 @@ TWO_OPTIONS = [
 
 @pytest.fixture(scope="module")
 def short_job(tmp_path_factory: pytest.TempPathFactory) -> RanksJob:
-    return job_in_milliseconds(tmp_path_factory.mktemp("two ranks ü"))
+    return job_in_milliseconds(tmp_path_factory.mktemp("two ranks ü"), mode="pynative")
 
 
 @pytest.fixture(scope="module")
