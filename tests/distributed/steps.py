@@ -48,9 +48,13 @@ def stage_2_weights(ranks: Ranks, group_size: int):
 
 
 def beside_one_rank(ranks: Ranks) -> dict:
-    """Take five steps of each stage on R ranks with b rows each, and on one rank with all R b rows."""
-    one, alone = (stage_1_weights(who, ranks.group_size) for who in (ranks, ALONE))
-    (two, decisions), (two_alone, decisions_alone) = (stage_2_weights(who, ranks.group_size) for who in (ranks, ALONE))
+    """Take five steps of each stage on R ranks with b rows each, and on one rank, in PyNative, with all R b rows."""
+    one = stage_1_weights(ranks, ranks.group_size)
+    two, decisions = stage_2_weights(ranks, ranks.group_size)
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    alone = stage_1_weights(ALONE, ranks.group_size)
+    two_alone, decisions_alone = stage_2_weights(ALONE, ranks.group_size)
+    ms.set_context(mode=ms.GRAPH_MODE)
     return {
         "stage_1_error": float(np.abs(one - alone).max()),
         "stage_2_error": float(np.abs(two - two_alone).max()),
