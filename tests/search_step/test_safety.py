@@ -265,20 +265,28 @@ def test_frozen_parameters_are_outside_the_basis_and_untouched(pynative):
     assert not np.array_equal(weight_vector(network), trained)
 
 
+NOISY = {
+    "plain": FunctionalDropout,
+    "constant": ConstantNoise,
+    "small loss": lambda: FunctionalDropout(scale=1e-4),
+    "large loss": lambda: FunctionalDropout(offset=1e3),
+    "head of zeros": lambda: FunctionalDropout(head="zeros"),  # which hides the noise until it has moved
+}
+
+
 @pytest.mark.parametrize(
-    "network",
+    ("noise", "mode"),
     [
-        FunctionalDropout,
-        lambda: FunctionalDropout(scale=1e-4),
-        lambda: FunctionalDropout(offset=1e3),
-        lambda: FunctionalDropout(head="zeros"),  # which hides the noise until it has moved
-        ConstantNoise,
+        *((noise, "pynative") for noise in NOISY),
+        ("plain", "graph"),
+        ("constant", "graph"),
+        *(pytest.param(noise, "graph", marks=pytest.mark.slow) for noise in (*NOISY,)[2:]),
     ],
-    ids=["plain", "small loss", "large loss", "head of zeros", "constant"],
+    indirect=["mode"],
 )
-def test_random_numbers_the_search_cannot_repeat_are_found_before_a_step_is_made(mode, network):
+def test_random_numbers_the_search_cannot_repeat_are_found_before_a_step_is_made(noise, mode):
     ms.set_seed(1)  # by chance, two losses near 1,000 are equal to rounding
-    network = network()
+    network = NOISY[noise]()
     step = SubspaceTrainStep(network, basis_for(network, 40))
     before, memory = state_bytes(network), step.memory
     with pytest.raises(SearchError, match=r"ops\.dropout"):

@@ -36,7 +36,8 @@ def assert_is_the_mean(network: Path, checkpoints: Path) -> None:
 
 def test_the_command_runs_it(checkpoints: Path, tmp_path: Path) -> None:
     weights, out = checkpoints / "network-2_4.ckpt", tmp_path / "device0_stage_2"
-    options = ["--set", OWN, "--set", "average.newest=2", "--devices", 1, "--device-target", "CPU", "--out", tmp_path]
+    sets = [f"--set={option}" for option in (OWN, "average.newest=2", "mode=pynative")]
+    options = [*sets, "--devices", 1, "--device-target", "CPU", "--out", tmp_path]
     shown = dimred("train", "stage-2", tmp_path, weights, *options, cwd=REPOSITORY, status=0).stdout
     assert "0 epochs of 4 steps, 0 in all" in shown
     assert_is_the_mean(out / "checkpoint_stage_2" / "network-final.ckpt", checkpoints)
