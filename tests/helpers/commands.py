@@ -18,7 +18,10 @@ REPOSITORY = Path(__file__).parents[2]
 CONFIGS = REPOSITORY / "pipelines" / "configs"
 DIGITS = CONFIGS / "digits.yaml"
 N_SNAPSHOTS = 36
-SHORT = [f"--set={option}" for option in ("epochs=3", "snapshots.per_epoch=12", "snapshots.first_epoch=1")]
+SHORT = [
+    f"--set={option}"
+    for option in ("epochs=3", "snapshots.per_epoch=12", "snapshots.first_epoch=1", "reestimate_batches=2")
+]
 DIMRED = Path(sys.executable).with_name("dimred")
 """The installed command, with which the commands that a run prints begin unless the environment is active."""
 ON_PATH = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}

@@ -77,11 +77,22 @@ def two_stages(digits: Path, shared: Shared) -> TwoStages:
 
 @pytest.fixture(scope="session")
 def searched(two_stages: TwoStages, shared: Shared) -> Path:
-    """Run a search with alpha = 0, on the given matrix and in a terminal; what that showed lies beside the run."""
+    """Run a search with alpha = 0, on the given matrix and in a terminal; what that showed lies beside the run.
+
+    It is in PyNative, because compiling its graphs would take most of the time; stage 1 is in graph mode.
+    """
 
     def fill(out: Path) -> None:
         files = (two_stages.data, two_stages.weights, two_stages.matrix, "--config", DIGITS, "--out", out)
-        command = (sys.executable, "-m", "dimred.pipelines.stage_2", *files, "--set=search.alpha=0")
+        command = (
+            sys.executable,
+            "-m",
+            "dimred.pipelines.stage_2",
+            *files,
+            "--set=search.alpha=0",
+            "--set=mode=pynative",
+            "--set=reestimate_batches=2",
+        )
         # Without GLOG_v=3 MindSpore's C++ code warns about many things.
         shown = in_a_terminal(*command, "--set=tensorboard=true", cwd=two_stages.folder, GLOG_v="2")
         (out.parent / "shown of stage 2").write_text(shown)
