@@ -1,13 +1,9 @@
 """Mark the quick tests: ``-m quick`` takes them, and ends in three minutes on two cores."""
 
-import functools
 import gc
-import inspect
 import os
 import signal
 from pathlib import Path
-from types import CodeType
-from typing import Any
 
 import mindspore as ms
 import pytest
@@ -62,26 +58,6 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # and in the processes that tests start.
 ms.runtime.launch_blocking()
 os.environ["MS_DEV_LAUNCH_BLOCKING"] = "1"
-
-# MindSpore reads and parses a method's source anew for each graph, which takes a tenth of the time to compile.
-_read_source_lines = inspect.getsourcelines
-
-
-@functools.cache
-def _lines_of_code(code: CodeType) -> tuple[list[str], int]:
-    return _read_source_lines(code)
-
-
-def _source_lines(read: Any) -> tuple[list[str], int]:
-    """Return the lines of an object's source and the first one's number, for a function from the first reading."""
-    code = getattr(inspect.unwrap(read), "__code__", None)
-    if code is None:
-        return _read_source_lines(read)
-    lines, first = _lines_of_code(code)
-    return [*lines], first
-
-
-inspect.getsourcelines = _source_lines
 
 # Collections after every 700 new objects take a tenth of the time in which files are parsed, and graphs compiled.
 gc.set_threshold(50_000)

@@ -77,10 +77,7 @@ def two_stages(digits: Path, shared: Shared) -> TwoStages:
 
 @pytest.fixture(scope="session")
 def searched(two_stages: TwoStages, shared: Shared) -> Path:
-    """Run a search with alpha = 0, on the given matrix and in a terminal; what that showed lies beside the run.
-
-    It is in PyNative, because compiling its graphs would take most of the time; stage 1 is in graph mode.
-    """
+    """Run a search with alpha = 0, on the given matrix and in a terminal; what that showed lies beside the run."""
 
     def fill(out: Path) -> None:
         files = (two_stages.data, two_stages.weights, two_stages.matrix, "--config", DIGITS, "--out", out)
@@ -90,7 +87,6 @@ def searched(two_stages: TwoStages, shared: Shared) -> Path:
             "dimred.pipelines.stage_2",
             *files,
             "--set=search.alpha=0",
-            "--set=mode=pynative",
             "--set=reestimate_batches=2",
         )
         # Without GLOG_v=3 MindSpore's C++ code warns about many things.
