@@ -276,12 +276,6 @@ class SeriesWriter(CheckpointSeries):
         for path in self.unlisted():
             path.unlink(missing_ok=True)
 
-    def _unlisted(self) -> list[Path]:
-        """List files that are named like snapshots of this series but are not among its entries."""
-        names = {entry.file for entry in self.entries}
-        paths = [path for path in self.directory.iterdir() if path.suffix in SUFFIXES and path.name not in names]
-        return [path for path in paths if network_of(path.stem) == self.prefix]
-
     def unlisted(self) -> list[Path]:
         """List files that are named like snapshots of this series but are not among its entries."""
         names = {entry.file for entry in self.entries}

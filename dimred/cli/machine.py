@@ -257,7 +257,7 @@ def _judge(check: str, answer: _Answer) -> CheckResult:
 
 
 def _write_report(target: Target, results: Sequence[CheckResult], answers: Mapping[str, _Answer]) -> Path:
-    """Write all results and numbers into a new file in this folder, and return its path."""
+    """Write all results and numbers into a new file in the working folder, and return its path."""
     now = datetime.now().astimezone()
     content = {
         "time": now.isoformat(timespec="seconds"),

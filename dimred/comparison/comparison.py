@@ -7,12 +7,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dimred.averaging.choice import in_words
 from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.comparison.runs import checkpoint_of, on_one_process, run_stage
 from dimred.config import StageOneConfig, StageTwoConfig
 from dimred.launch.device import Target
 from dimred.report.run_record import read_stage_1
-from dimred.report.words import kept_in_words
 from dimred.run_files.run_names import RESULT, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS
 from dimred.run_files.stage_two_result import StageTwoResult
 from dimred.runs.task import build_task
@@ -34,8 +34,8 @@ class MethodResult(NamedTuple):
             did not choose are not counted.
         seconds: wall seconds that the method took, without stage 1; they include choices, and training runs that were
             not chosen or diverged.
-        chosen: the choice on ``val``, in words; empty if there was nothing to choose.
-        choice: the chosen rate, if other seeds are to use it too.
+        chosen: what ``val`` chose, in words; empty if there was nothing to choose.
+        choice: the rate that ``val`` chose, if other seeds are to use it too.
         diverged: the rates at which training diverged, in words; empty if there were none.
     """
 
@@ -130,7 +130,8 @@ class Comparison:
         result = self.result_of(name)
         network = next((self.folder / name / STAGE_2_CHECKPOINTS).glob("*-final.ckpt"))
         passes = self.passes_of_stage_1 + result.passes
-        return MethodResult(str(network), passes, result.seconds, kept_in_words(result))
+        chosen = "" if result.kept is None else in_words(result.kept)
+        return MethodResult(str(network), passes, result.seconds, chosen)
 
     def _run(self, program: str, name: str, config: StageOneConfig | StageTwoConfig, options: Sequence[str]) -> None:
         title = f"seed {self.config_1.seed}, epoch {self.at}: {name}"

@@ -74,7 +74,7 @@ class _TaskConfig(Strict):
     all_reduce_split: tuple[Count, ...] = ()
     """Ascend, several ranks: numbers of the gradients, in order, at which a fused all-reduce ends; [] fuses none."""
     deterministic: bool = False
-    """Ascend: use slower kernels and collectives that give the same bits in every run; not run on a device yet."""
+    """Ascend, GPU: use slower kernels and collectives that give the same bits in every run. Not run on a device yet."""
     profile: ProfileConfig | None = None
     save_every_steps: Count | None = None
     """Steps between the states that are saved for --resume within an epoch. A state is also saved at the end of each

@@ -53,7 +53,7 @@ class ClassCounts(NamedTuple):
 
     Attributes:
         n_items: number of items in each class, (n_classes,).
-        n_correct: how many of these were predicted, (n_classes,).
+        n_correct: how many of these were classified correctly, (n_classes,).
         confusions: (label, predicted class, how often), the most frequent first; ties by class, the lower first.
     """
 

@@ -43,7 +43,7 @@ from dimred.merging.score_log import Average, ScoreLog, choose_winner, score_can
 from dimred.merging.user_metric import FunctionMetric, MetricError, ProcessMetric, Score
 
 _log = logging.getLogger(__name__)
-_CANDIDATE = "candidate-"  # how the names of averages begin until one is the result
+_CANDIDATE = "candidate-"  # the file names of averages begin with it, until one is the result
 
 
 def merge(
@@ -336,7 +336,7 @@ def _choose(
 
 @contextlib.contextmanager
 def _stoppable() -> Iterator[None]:
-    """End the block by StoppedError after a signal, once all that was entered later is cleaned up."""
+    """Turn a stop signal into StoppedError, after the contexts inside the block have cleaned up."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt(number)  # no Exception, because a user's metric may catch any of those

@@ -61,7 +61,7 @@ def set_up(
         ConfigError: MindSpore can't use the device.
     """
     gc.freeze()  # MindSpore collects garbage at each compilation; imported modules need no visit
-    choose_device(device_target)
+    use_device(device_target)
     ms.set_context(mode=ms.GRAPH_MODE if mode == "graph" else ms.PYNATIVE_MODE)
     ms.set_seed(seed)
     if deterministic and ms.get_context("deterministic") != "ON":  # can be set only once, before the ranks join
@@ -72,7 +72,7 @@ def set_up(
     return ranks
 
 
-def choose_device(target: Target, *, tf32: bool = False) -> None:
+def use_device(target: Target, *, tf32: bool = False) -> None:
     """Let MindSpore compute on a device; on a GPU without TF32, unless ``tf32`` allows it.
 
     Raises:

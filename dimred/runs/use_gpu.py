@@ -20,6 +20,6 @@ def use_gpu(*, tf32: bool = False) -> None:
         ConfigError: MindSpore is imported already, or driver, GPU, CUDA's libraries or MindSpore's backend are missing.
     """
     DEVICES["GPU"].make_ready("dimred.use_gpu() is called", "leave the call out")
-    from dimred.runs.device import choose_device  # imports MindSpore, which reads what was made ready
+    from dimred.runs.device import use_device  # imports MindSpore, which reads what was made ready
 
-    choose_device("GPU", tf32=tf32)
+    use_device("GPU", tf32=tf32)

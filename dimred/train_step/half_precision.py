@@ -24,9 +24,9 @@ def convert(
         ConfigError: a pattern matches no cell, or the device can't compute in one of the types.
     """
     if level != "O0":
-        _check_device(network, "dtype is", dtype)
+        _check_device(network, dtype, f"dtype is {dtype!r}", "set level to O0")
     for name in sorted({*casts.values()} - {"float32"}):
-        _check_device(network, "casts has", name)
+        _check_device(network, name, f"casts has {name!r}", "leave it out of casts")
     if level == "O1":
         white = tuple(kind for kind in amp.get_white_list() if issubclass(kind, nn.Cell) and kind not in _RECURRENT)
         _convert([place for place in places(network) if isinstance(place.cell, white)], dtype)
@@ -69,7 +69,7 @@ def _convert(fitting: Sequence[Place], dtype: str) -> None:
         place.put(_ComputesIn(place.cell, dtype))
 
 
-def _check_device(network: nn.Cell, argument: str, dtype: str) -> None:
+def _check_device(network: nn.Cell, dtype: str, given: str, remedy: str) -> None:
     """Check with small operations that the device can compute in this type; otherwise training fails much later."""
     ones = ops.ones((1, 1, 1, 1), getattr(ms, dtype))
     try:
@@ -79,6 +79,6 @@ def _check_device(network: nn.Cell, argument: str, dtype: str) -> None:
     except (RuntimeError, TypeError) as error:
         device = ms.get_context("device_target")
         raise ConfigError(
-            f"{argument} {dtype!r}, in which the device {device} can't compute this network's layers; use "
-            "float16, or level O0"
+            f"{given}, but the device {device} can't compute this network's layers in {dtype}; {remedy}, or use "
+            "another type"
         ) from error

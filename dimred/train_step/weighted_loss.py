@@ -75,7 +75,8 @@ class WeightedLoss(VisitedOnce, nn.Cell):
         if len(numbers) == 1:
             mean = numbers[0]
             n_items = ops.stop_gradient(self.n_items + 0.0)
-            weight = ops.select(n_items < 0, self.one, n_items / n_rows)  # another kind of loss counts its rows
+            # n_items is -1 if no cross entropy was called; then each row counts.
+            weight = ops.select(n_items < 0, self.one, n_items / n_rows)
         else:
             mean = numbers[0] / ops.maximum(numbers[1], 1.0)
             weight = numbers[1] / n_rows

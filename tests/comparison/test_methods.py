@@ -94,6 +94,7 @@ def test_stage_2_is_what_its_configuration_makes_it_and_a_cooldown_has_as_many_p
     rows = {row["method"]: row for row in summary["rows"]}
     assert list(rows) == ["stage_2", "cooldown"]
     assert [row["title"] for row in rows.values()] == ["stage 2: search", "cooldown in place of the search"]
+    assert rows["stage_2"]["chosen"] == [""]  # a search keeps what it ends with; val chooses nothing
     searched, cooled = (
         StageTwoResult.read(tmp_path / "seed_3" / f"at_{AT}" / name / "result.json") for name in ("stage_2", "cooldown")
     )

@@ -36,7 +36,8 @@ def test_a_program_started_directly_refuses_bad_input(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", [1, 2])
 def test_an_error_that_every_rank_finds_is_printed_once(devices: int, digits: Path, tmp_path: Path) -> None:
     command = ("train", "stage-1", digits, "--config", DIGITS, "--device-target", "CPU", "--devices", devices)
     done = dimred(*command, "--set=model.n_classes=8", "--out", "new/out", cwd=tmp_path)

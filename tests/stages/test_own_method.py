@@ -34,6 +34,7 @@ def assert_is_the_mean(network: Path, checkpoints: Path) -> None:
     assert all((found[name] != last[name]).any() for name in statistics)
 
 
+@pytest.mark.slow
 def test_the_command_runs_it(checkpoints: Path, tmp_path: Path) -> None:
     weights, out = checkpoints / "network-2_4.ckpt", tmp_path / "device0_stage_2"
     sets = [f"--set={option}" for option in (OWN, "average.newest=2", "mode=pynative")]

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from dimred.subspace.basis import load_basis
 from tests.helpers import needs
@@ -15,6 +16,7 @@ N, M, LIMIT = 34, 1_500_000, 200_000_000
 
 
 @needs.LINUX
+@pytest.mark.slow
 def test_the_command_takes_less_memory_than_the_matrix(tmp_path):
     """The matrix alone (204 MB as float32, 408 MB as float64) exceeds the limit."""
     rng = np.random.default_rng(0)
