@@ -73,7 +73,8 @@ class StageTwoResult:
         cooldown: see ``Cooldown.summary`` of ``dimred.stages``; None after a search.
         basis: see ``SubspaceBasis.in_short``; None after a cooldown.
         steps: number of steps.
-        totals: totals of a search's steps, see ``totals`` of ``dimred.search_step``; empty for other steps.
+        totals: totals over a method's steps; ``passes`` counts their ``n_forward`` and ``n_backward``. For a search,
+            see ``totals`` of ``dimred.search_step``. Empty if each step makes one forward and one backward pass.
         training_seconds: wall seconds of the steps.
         stopped: why the search ended early; None if it did not.
         warning: a warning about the figures; None if there is nothing to warn of.
