@@ -1,4 +1,4 @@
-"""Mark the quick tests: ``-m quick`` takes them, and ends in three minutes on two cores."""
+"""Mark the quick tests: ``-m quick`` takes them, and ends in four minutes on two cores."""
 
 import gc
 import os
