@@ -118,7 +118,10 @@ def of_tasks(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 def score_table(tasks: Mapping[str, Sequence[Run]]) -> str:
     """Tabulate the score of each row, mean ± standard deviation over the seeds."""
-    heads = [f"{TASKS[task]}, seeds {', '.join(str(run.seed) for run in runs)}" for task, runs in tasks.items()]
+    heads = list[str]()
+    for task, runs in tasks.items():
+        noun = "seed" if len(runs) == 1 else "seeds"
+        heads.append(f"{TASKS[task]}, {noun} {', '.join(str(run.seed) for run in runs)}")
     lines = ["| | passes | " + " | ".join(heads) + " |", "|---|---:|" + "---:|" * len(heads)]
     for row in ROWS:
         passes = np.mean([run.rows()[row].passes for runs in tasks.values() for run in runs])
