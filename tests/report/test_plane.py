@@ -128,4 +128,4 @@ def test_snapshots_that_are_equal_leave_the_plane_out(tmp_path: Path) -> None:
     )
     stage_2_run(config_with(), tmp_path / "one" / "checkpoint_stage_1" / "network-3_4.ckpt")(tmp_path / "two", False)
     page = report(tmp_path / "two", tmp_path / "report", 3, 1).read_text()
-    assert re.findall(r'id="figure-([^"]+)"', page) == ["metric", "loss"]
+    assert re.findall(r'id="figure-([^"]+)"', page) == ["metric", "loss", "classes"]

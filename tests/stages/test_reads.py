@@ -132,4 +132,4 @@ def test_a_search_reads_as_often_as_its_readme_says(
     run = stage_2_run(config, weights_of(stage_1[0]), tmp_path / "pca_mat.npy")
     reads = reads_of(run, tmp_path / "two", SearchStep)
     for step, record in enumerate(read_metrics(tmp_path / "two" / "metrics.jsonl")[1:-1], start=2):
-        assert (reads.inside[step], reads.after[step]) == (3 + record["n_trials"], 1)
+        assert (reads.inside[step], reads.after[step]) == (3 + record["n_trials"], 2)
