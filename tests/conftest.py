@@ -13,7 +13,7 @@ from tests.helpers.fake_cuda import build_fake_cuda
 
 TESTS = Path(__file__).parent
 NOT_QUICK = {"slow", "benchmark", "browser", "torch", "gpu", "cuda"}  # markers
-# Folders and files that start training runs or jobs, compile much, or take ten seconds: none is quick, and two workers
+# Folders and files that start training runs or jobs, compile much, or take ten seconds: none is quick, and the workers
 # begin with them in this order, so that the short ones fill the gaps at the end.
 LONGER = (
     "pipelines/test_progress.py",  # makes the run of both stages, for which other files of pipelines would wait

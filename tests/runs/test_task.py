@@ -152,7 +152,7 @@ def build_for_images() -> nn.Cell:
     ("precision", "said"),
     [
         ({"casts": {"nothing": "float32"}}, "precision.casts has 'nothing', which matches no cell"),
-        ({"level": "O2", "dtype": "bfloat16"}, "precision.dtype is 'bfloat16', in which the device CPU can't"),
+        ({"level": "O2", "dtype": "bfloat16"}, "precision.dtype is 'bfloat16', but the device CPU can't"),
     ],
 )
 def test_a_precision_that_does_not_fit_is_named_by_its_key(precision: dict[str, Any], said: str) -> None:

@@ -112,7 +112,7 @@ def test_batch_norm_is_kept_in_float32_or_not(options, kept, pynative):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"level": "O2", "dtype": "bfloat16"}, "dtype is 'bfloat16', in which the device CPU can't compute"),
+        ({"level": "O2", "dtype": "bfloat16"}, "dtype is 'bfloat16', but the device CPU can't compute"),
         ({"level": "O2", "casts": {"classifier": "float32"}}, "casts has 'classifier', which matches no cell"),
     ],
 )
