@@ -100,7 +100,8 @@ def _values(stage: type[StageConfig], whole: Mapping[str, Any], overrides: Seque
 
 def _has_other_method(section: Mapping[str, Any], overrides: Sequence[str]) -> bool:
     """Return whether the overrides name a method other than the one the section is for."""
-    typed = [value for key, _, value in (override.partition("=") for override in overrides) if key == "method"]
+    pairs = [override.partition("=") for override in overrides]
+    typed = [value for key, _, value in pairs if key == "method"]
     default = StageTwoConfig.model_fields["method"].default
     return bool(typed) and _parse(typed[-1], "--set method") != section.get("method", default)
 

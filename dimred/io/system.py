@@ -166,7 +166,7 @@ def start_tied(
         OSError: no process can be started.
     """
     lifeline = -1 if hasattr(ctypes.CDLL(None), "prctl") else _lifeline()
-    signals = ",".join(str(int(ignored_number)) for ignored_number in ignored)
+    signals = ",".join(str(int(ignored_signal)) for ignored_signal in ignored)
     tied = [sys.executable, "-I", "-S", _TIED, str(os.getpid()), str(lifeline), str(int(number)), signals, *command]
     passed = [*pass_fds, *([] if lifeline < 0 else [lifeline])]
     return subprocess.Popen(tied, start_new_session=True, pass_fds=passed, **options)

@@ -66,8 +66,8 @@ def summarise(network: nn.Cell, *inputs: Sequence[int] | Input, count_functions:
     Raises:
         ConfigError: the network can't take such inputs.
     """
-    shapes = tuple(given if isinstance(given, Input) else Input(tuple(given)) for given in inputs)
-    zeros = [ops.zeros(shape.shape, getattr(ms, shape.type)) for shape in shapes]
+    wanted = tuple(given if isinstance(given, Input) else Input(tuple(given)) for given in inputs)
+    zeros = [ops.zeros(given.shape, getattr(ms, given.type)) for given in wanted]
     layers: list[Layer] = []
     ids: set[int] = set()
     handles = [cell.register_forward_hook(_recorder(name, layers, ids)) for name, cell in _layers_of(network)]
@@ -84,9 +84,9 @@ def summarise(network: nn.Cell, *inputs: Sequence[int] | Input, count_functions:
         if count_functions:
             function_flops, not_counted = _flops_of_functions(network, zeros, layers)
     except Exception as error:
-        described = " and ".join(f"{shape.type} {shape.shape}" for shape in shapes)
+        described = " and ".join(f"{given.type} {given.shape}" for given in wanted)
         raise ConfigError(
-            f"the network can't take {number_of(len(shapes), 'input')}, {described} ({_first_line(error)}); give its "
+            f"the network can't take {number_of(len(wanted), 'input')}, {described} ({_first_line(error)}); give its "
             "inputs with --input [TYPE:]SHAPE, once for each"
         ) from error
     finally:
@@ -96,7 +96,7 @@ def summarise(network: nn.Cell, *inputs: Sequence[int] | Input, count_functions:
             cell.add_flags(training=was_training)
         ms.set_context(mode=mode)
     flops = sum(layer.flops for layer in layers) + (function_flops or 0)
-    return Summary(layers, shapes, *_sizes(network.get_parameters()), flops, function_flops, not_counted)
+    return Summary(layers, wanted, *_sizes(network.get_parameters()), flops, function_flops, not_counted)
 
 
 def _layers_of(network: nn.Cell) -> list[tuple[str, nn.Cell]]:
