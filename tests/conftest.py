@@ -1,5 +1,6 @@
 """Mark the quick tests: ``-m quick`` takes them, and ends in four minutes on two cores."""
 
+import functools
 import gc
 import os
 import signal
@@ -58,6 +59,8 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # and in the processes that tests start.
 ms.runtime.launch_blocking()
 os.environ["MS_DEV_LAUNCH_BLOCKING"] = "1"
+# And the threads that share an operator spin, too.
+ms.device_context.cpu.op_tuning.threads_num(1)
 
 # Collections after every 700 new objects take a tenth of the time in which files are parsed, and graphs compiled.
 gc.set_threshold(50_000)
@@ -77,14 +80,15 @@ def fake_cuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark quick tests before ``-m`` selects, and put the longer ones first."""
     for item in items:
-        if place(item) == len(LONGER) and not {mark.name for mark in item.iter_markers()} & NOT_QUICK:
+        if place(item.path) == len(LONGER) and not {mark.name for mark in item.iter_markers()} & NOT_QUICK:
             item.add_marker("quick")
-    items.sort(key=place)
+    items.sort(key=lambda item: place(item.path))
 
 
-def place(item: pytest.Item) -> int:
+@functools.cache
+def place(path: Path) -> int:
     """Return the place of a test's file or folder in ``LONGER``, or after its end."""
-    file = item.path.relative_to(TESTS)
+    file = path.relative_to(TESTS)
     return next((n for n, name in enumerate(LONGER) if name in (file.parts[0], file.as_posix())), len(LONGER))
 
 

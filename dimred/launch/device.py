@@ -41,11 +41,20 @@ class Device:
         target: its name for ``--device-target`` and for MindSpore.
         remedy: what to do if MindSpore does not know it.
         is_shared: whether several processes can compute on one of them at the same time.
+        starts_late: whether its first operation starts it, and may fail or take long.
+        short_type: the shorter type in which it can compute products of float32 numbers, as MindSpore's options and
+            the key in ``precision`` name it; "" if it has none.
+        float32_by_default: whether dimred turns that type off unless the user allows it; if not, MindSpore chooses.
+        keys: the keys of the configuration that have an effect on it, among those that have none on some other kind.
     """
 
     target: Target
     remedy = ""
     is_shared = False
+    starts_late = False
+    short_type = ""
+    float32_by_default = False
+    keys: frozenset[str] = frozenset()
 
     def find(self) -> Found:
         """Look for devices that this process can use."""

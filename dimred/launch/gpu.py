@@ -38,6 +38,10 @@ class NvidiaGpu(Device):
 
     target: Target = "GPU"
     remedy = "call dimred.use_gpu() before the first import of mindspore"
+    starts_late = True
+    short_type = "tf32"
+    float32_by_default = True
+    keys = frozenset({"precision.jit_level", "precision.tf32", "deterministic"})
 
     def find(self) -> Found:
         driver = ask_driver()

@@ -23,15 +23,8 @@ _log = logging.getLogger(__name__)
 
 Mode = Literal["graph", "pynative"]
 
-_SHORT_TYPES: dict[Target, str] = {"Ascend": "hf32", "GPU": "tf32"}  # also the names of their keys in ``precision``
 _COMPILED_ONLY = ("precision.jit_level", "all_reduce_split")  # keys with an effect on compiled graphs alone
-_HAS_EFFECT_ON: dict[str, tuple[Target, ...]] = {
-    "precision.jit_level": ("Ascend", "GPU"),
-    "precision.hf32": ("Ascend",),
-    "precision.tf32": ("GPU",),
-    "deterministic": ("Ascend", "GPU"),
-    "all_reduce_split": ("Ascend",),
-}
+_OF_SOME_DEVICES = sorted(frozenset[str]().union(*(device.keys for device in DEVICES.values())))
 _DEFAULTS = StageConfig()
 
 
@@ -67,13 +60,17 @@ def set_up(
     if deterministic and ms.get_context("deterministic") != "ON":  # can be set only once, before the ranks join
         ms.set_deterministic(True)
     ranks = _join(device_target, all_reduce_split) if os.environ.get("MS_ROLE") == "MS_WORKER" else ALONE
-    if device_target == "GPU":
+    if DEVICES[device_target].starts_late:
         _compute_once(device_target)
     return ranks
 
 
-def use_device(target: Target, *, tf32: bool = False) -> None:
-    """Let MindSpore compute on a device; on a GPU without TF32, unless ``tf32`` allows it.
+def use_device(target: Target, *, allow_short_type: bool = False) -> None:
+    """Let MindSpore compute on a device.
+
+    Args:
+        target: the kind of device.
+        allow_short_type: whether a device with ``float32_by_default`` may use its shorter type all the same.
 
     Raises:
         ConfigError: MindSpore can't use it.
@@ -89,8 +86,8 @@ def use_device(target: Target, *, tf32: bool = False) -> None:
                 f"--device-target is {target}, which MindSpore can't use here: {shown(str(error), 300)}; "
                 f"{DEVICES[target].remedy}"
             ) from error
-    if target == "GPU":
-        _allow_short_type(target, tf32)
+    if DEVICES[target].float32_by_default:
+        _allow_short_type(target, allow_short_type)
 
 
 def _compute_once(target: Target) -> None:
@@ -112,7 +109,7 @@ def _compute_once(target: Target) -> None:
 def _join(target: Target, all_reduce_split: Sequence[int]) -> Ranks:
     """Join the ranks of the job."""
     communication.init()
-    splits = all_reduce_split if target == "Ascend" else ()
+    splits = all_reduce_split if "all_reduce_split" in DEVICES[target].keys else ()
     return Group(communication.get_rank(), communication.get_group_size(), splits)
 
 
@@ -123,13 +120,13 @@ def set_precision(config: StageConfig) -> None:
     """
     precision = config.precision
     target = ms.get_context("device_target")
-    if target in _SHORT_TYPES:
-        allowed = False if config.needs_exact_float32 else getattr(precision, _SHORT_TYPES[target])
+    device = DEVICES[target]
+    if device.short_type:
+        allowed = False if config.needs_exact_float32 else getattr(precision, device.short_type)
         if allowed is not None:
             _allow_short_type(target, allowed)
-    is_set = {key: attrgetter(key)(config) != attrgetter(key)(_DEFAULTS) for key in _HAS_EFFECT_ON}
-    keys = [key for key, devices in _HAS_EFFECT_ON.items() if is_set[key] and target not in devices]
-    if keys:
+    is_set = {key: attrgetter(key)(config) != attrgetter(key)(_DEFAULTS) for key in _OF_SOME_DEVICES}
+    if keys := [key for key in _OF_SOME_DEVICES if is_set[key] and key not in device.keys]:
         _log.info(f"without effect on {target}: {', '.join(keys)}")
     if config.mode == "pynative" and (keys := [key for key in _COMPILED_ONLY if is_set[key]]):
         _log.info(f"without effect in PyNative: {', '.join(keys)}")
@@ -154,6 +151,6 @@ def compile_at(level: str | None, cell: nn.Cell) -> None:
 def _allow_short_type(target: Target, allowed: bool) -> None:
     """Set whether convolutions and matrix products of float32 numbers may be computed in the device's shorter type."""
     options = getattr(ms.device_context, target.lower()).op_precision
-    name = _SHORT_TYPES[target]
+    name = DEVICES[target].short_type
     getattr(options, f"conv_allow_{name}")(allowed)
     getattr(options, f"matmul_allow_{name}")(allowed)

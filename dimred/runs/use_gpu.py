@@ -22,4 +22,4 @@ def use_gpu(*, tf32: bool = False) -> None:
     DEVICES["GPU"].make_ready("dimred.use_gpu() is called", "leave the call out")
     from dimred.runs.device import use_device  # imports MindSpore, which reads what was made ready
 
-    use_device("GPU", tf32=tf32)
+    use_device("GPU", allow_short_type=tf32)

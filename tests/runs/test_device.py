@@ -60,7 +60,7 @@ print(ms.get_context("deterministic"), levels)
 """
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines() == [
-        "without effect on CPU: precision.jit_level, precision.hf32, precision.tf32, deterministic",
+        "without effect on CPU: deterministic, precision.hf32, precision.jit_level, precision.tf32",
         "without effect in PyNative: precision.jit_level",
         "ON {'O1'}",
     ]
