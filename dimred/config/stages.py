@@ -224,6 +224,11 @@ class StageOneConfig(StageConfig):
                 f"schedule.name is {schedule.name}, but optimizer.name is schedule_free, whose average takes the place "
                 "of a falling rate; set schedule.name to constant"
             )
+        if self.optimizer.name == "schedule_free" and self.snapshots.content == "mean":
+            yield (
+                "snapshots.content is mean, but optimizer.name is schedule_free, whose snapshots hold its own average; "
+                "set snapshots.content to point"
+            )
         if self.stop is not None:
             yield from self._problems_of_stop()
         if self.loss is not None and self.mixing.is_on:

@@ -27,6 +27,7 @@ from dimred.run_files.metric import ACCURACY, TOP5, metrics_of
 from dimred.runs.device import compile_at
 from dimred.train_step.clipping import Clipping
 from dimred.train_step.ema import EMA
+from dimred.train_step.interval_mean import IntervalMean
 from dimred.train_step.loss_scale import DynamicLossScale, StaticLossScale
 from dimred.train_step.optimizers import decays, make_optimizer
 from dimred.train_step.part import StepPart
@@ -124,17 +125,29 @@ def build_train_step(config: StageOneConfig, network: nn.Cell, steps_per_epoch: 
         ConfigError: the optimizer can't be built (see ``build_optimizer``), or the loss can't (see ``build_loss``).
     """
     rates = build_rates(config.schedule, steps_per_epoch, config.epochs).tolist()
-    return join_step(config, network, build_optimizer(config.optimizer, network, rates), ranks)
+    optimizer = build_optimizer(config.optimizer, network, rates)
+    means = [IntervalMean(network)] if config.snapshots.content == "mean" else []
+    return join_step(config, network, optimizer, ranks, *means)
 
 
-def join_step(config: StageConfig, network: nn.Cell, optimizer: nn.Optimizer, ranks: Ranks) -> TrainStep:
+def join_step(
+    config: StageConfig, network: nn.Cell, optimizer: nn.Optimizer, ranks: Ranks, *more_parts: StepPart
+) -> TrainStep:
     """Join network, loss, optimizer and parts into a training step, for either stage.
+
+    Args:
+        config: has the sections of the usual parts.
+        network: the network without its loss.
+        optimizer: the optimizer of its trainable weights.
+        ranks: the job's ranks.
+        more_parts: parts beside those of the sections.
 
     Raises:
         ConfigError: the loss can't be built (see ``build_loss``), or the parts do not fit together (see ``TrainStep``).
     """
-    parts = build_parts(config, network)
-    step = TrainStep(build_loss(config, network), optimizer, ranks=ranks, ballot=ranks.ballot(), **parts)
+    options = build_parts(config, network)
+    options["parts"] += more_parts
+    step = TrainStep(build_loss(config, network), optimizer, ranks=ranks, ballot=ranks.ballot(), **options)
     compile_at(config.precision.jit_level, step)
     return step
 

@@ -20,7 +20,9 @@ from dimred.runs.loop import Progress
 from dimred.runs.run import Run
 from dimred.stages.early_stop import EarlyStop
 from dimred.stages.next_command import commands_after_stage_1
+from dimred.train_step.interval_mean import IntervalMean
 from dimred.train_step.optimizer_state import has_averaged_point, weights_to_use
+from dimred.train_step.part import parts_of
 from dimred.train_step.protocol import Result, Step
 from dimred.train_step.statistics import moving_statistics
 from dimred.vectors.parameters import preserved, to_arrays
@@ -49,6 +51,7 @@ class StageOne:
         if weights is not None:
             run.pins["model.weights"] = Pin(weights.digest, str(weights.path.resolve()))
         self._snapshots: SeriesWriter | None = None  # on rank 0
+        self._mean = next(iter(parts_of(IntervalMean, step.parts)), None)  # with snapshots.content mean
         n_snapshots = self._config.snapshots.per_epoch
         # The steps, from 1, after which a snapshot is taken in each epoch that has snapshots.
         self._snapshot_steps = {round(self._per_epoch * part / n_snapshots) for part in range(1, n_snapshots + 1)}
@@ -142,10 +145,17 @@ class StageOne:
         """Check the loss for divergence, and take a snapshot if one is due."""
         self.run.note(result)
         if self.reads_after(progress.done):
-            with weights_to_use(self.step.optimizer):
-                weights = to_arrays(self._task.network.trainable_params())
+            weights = self._weights_to_keep()
             check_finite(weights, self.run.n_steps)
             self._ranks.run_on_rank_zero(lambda: self._append(weights))
+        elif self._mean is not None and progress.done == self._per_epoch:
+            self._mean.restart()  # so that the first mean begins with the first epoch that has snapshots
+
+    def _weights_to_keep(self) -> dict[str, np.ndarray]:
+        if self._mean is not None:
+            return self._mean.take()
+        with weights_to_use(self.step.optimizer):
+            return to_arrays(self._task.network.trainable_params())
 
     def _append(self, weights: dict[str, np.ndarray]) -> None:
         snapshots = self._snapshots

@@ -14,6 +14,7 @@ from mindspore import Tensor, nn
 from dimred.models.resnet import resnet
 from dimred.train_step.clipping import Clipping
 from dimred.train_step.ema import EMA
+from dimred.train_step.interval_mean import IntervalMean
 from dimred.train_step.loss_scale import DynamicLossScale, StaticLossScale
 from dimred.train_step.optimizers import make_optimizer
 from dimred.train_step.precision import with_precision
@@ -29,6 +30,7 @@ PARTS = {
     "dynamic scale": lambda network: {"parts": [DynamicLossScale()]},
     "clipping": lambda network: {"parts": [Clipping(1.0)]},
     "ema": lambda network: {"parts": [EMA(network, 0.999)]},
+    "interval mean": lambda network: {"parts": [IntervalMean(network)]},
     "2 micro-batches": lambda network: {"micro_batch_size": ROWS // 2},
 }
 
@@ -59,7 +61,7 @@ def make(part: str) -> nn.Cell:
 @pytest.mark.parametrize(
     "parts",
     [
-        ["none", "static scale", "clipping", "ema"],
+        ["none", "static scale", "clipping", "ema", "interval mean"],
         ["dynamic scale", "2 micro-batches"],
         ["adamw", "schedule_free", "O2 float16"],
     ],

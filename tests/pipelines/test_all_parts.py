@@ -28,7 +28,7 @@ PARTS: dict[str, Any] = {
 DATA = {"data": TASK["data"] | {"batch_size": 3}}
 ONE = {
     "epochs": EPOCHS,
-    "snapshots": {"per_epoch": 3},
+    "snapshots": {"per_epoch": 3, "content": "mean"},
     "checkpoints": {"every_epochs": 2, "keep": 9},
     "optimizer": {"name": "adamw"},
     "schedule": {"name": "cosine", "peak": 0.02, "warmup_epochs": 1},
