@@ -68,6 +68,7 @@ KERNELS = {
     "averaging/choice.py": ("tests/averaging/test_choice.py",),
     "averaging/windows.py": ("tests/averaging/test_windows.py",),
     "train_step/ema.py": (f"{_STEP}/test_ema.py",),
+    "train_step/interval_mean.py": (f"{_STEP}/test_interval_mean.py",),
     "train_step/clipping.py": (
         f"{_PARTS}clipping_is_its_twin",
         f"{_PARTS}entries_of_very_different_sizes_are_clipped_together",
@@ -142,6 +143,9 @@ EQUIVALENT: dict[str, dict[str, str]] = {
     },
     "train_step/ema.py": {
         "(1.0 - self.decay) * ops.ones((), ms.float32) -> (1.0 - self.decay) / ops.ones((), ms.float32)": _NEUTRAL,
+    },
+    "train_step/interval_mean.py": {
+        "self.n_steps.asnumpy() > 0 -> self.n_steps.asnumpy() > 1": "the mean of a single step is the weight itself",
     },
     "train_step/clipping.py": {
         "largest < 1.0 / _ORDINARY -> largest <= 1.0 / _ORDINARY": "at the bound either power of two keeps all digits",
