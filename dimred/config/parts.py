@@ -334,8 +334,8 @@ class SnapshotConfig(Strict):
     """Number of the newest snapshots to keep; 32 directions need 33."""
     content: Literal["point", "mean"] = "point"
     """point: a snapshot holds the weights as they are; mean: their mean over the steps since the last snapshot, which
-    costs one addition a step. For averages of a language model, means did better than points; on photographs they did
-    as well. For a basis they did worse on both (tests/studies/after_adamw.md)."""
+    costs one addition a step and a copy of the weights. Averages of means were better than those of points for a
+    language model, and as good for photographs; a search's directions were worse (tests/studies/after_adamw.md)."""
     format: Literal["ckpt", "safetensors"] = "ckpt"
     """Format of the snapshot files. A ckpt file has a checksum that every reader verifies. Other frameworks can read
     safetensors files too, but in those only a PCA notices a byte that the disk has changed."""
