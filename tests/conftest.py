@@ -59,7 +59,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # and in the processes that tests start.
 ms.runtime.launch_blocking()
 os.environ["MS_DEV_LAUNCH_BLOCKING"] = "1"
-# And the threads that share an operator spin, too.
+# The threads that share one operator spin while they wait, too. This process has one of them.
 ms.device_context.cpu.op_tuning.threads_num(1)
 
 # Collections after every 700 new objects take a tenth of the time in which files are parsed, and graphs compiled.

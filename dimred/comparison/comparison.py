@@ -118,7 +118,8 @@ class Comparison:
     def run_stage_1(self, name: str, changes: dict[str, Any], total: int, options: Sequence[str] = ()) -> MethodResult:
         """Train to epoch ``total`` with changed options, without snapshots, and without evaluation before the end."""
         updates = changes | {"epochs": total, "stop": None, "evaluate_every_epochs": total}
-        updates["snapshots"] = self.config_1.snapshots.model_copy(update={"first_epoch": total + 1})
+        none = {"first_epoch": total + 1, "content": "point"}
+        updates["snapshots"] = self.config_1.snapshots.model_copy(update=none)
         self._run("stage_1", name, self.config_1.model_copy(update=updates), options)
         checkpoints = self.folder / name / STAGE_1_CHECKPOINTS
         seconds = read_stage_1(checkpoints).seconds_until(total)

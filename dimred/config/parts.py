@@ -333,9 +333,10 @@ class SnapshotConfig(Strict):
     keep: Count = 40
     """Number of the newest snapshots to keep; 32 directions need 33."""
     content: Literal["point", "mean"] = "point"
-    """point: a snapshot holds the weights as they are; mean: their mean over the steps since the last snapshot, which
-    costs one addition a step and a copy of the weights. Averages of means were better than those of points for a
-    language model, and as good for photographs; a search's directions were worse (tests/studies/after_adamw.md)."""
+    """point: a snapshot holds the weights as they are; mean: their mean over the steps since the last snapshot, or
+    since first_epoch began, which takes two copies of the weights and two additions a step. For a language model,
+    averages of means were better than those of points, and a search's directions worse; for photographs neither
+    differed (tests/studies/after_adamw.md)."""
     format: Literal["ckpt", "safetensors"] = "ckpt"
     """Format of the snapshot files. A ckpt file has a checksum that every reader verifies. Other frameworks can read
     safetensors files too, but in those only a PCA notices a byte that the disk has changed."""

@@ -39,7 +39,7 @@ class Ascend(Device):
     target: Target = "Ascend"
     remedy = "source CANN's set_env.sh first"
     short_type = "hf32"
-    keys = frozenset({"precision.jit_level", "precision.hf32", "deterministic", "all_reduce_split"})
+    special_keys = frozenset({"precision.jit_level", "precision.hf32", "deterministic", "all_reduce_split"})
 
     def find(self) -> Found:
         count = ascend_devices()

@@ -44,8 +44,8 @@ class Device:
         starts_late: whether its first operation starts it, and may fail or take long.
         short_type: the shorter type in which it can compute products of float32 numbers, as MindSpore's options and
             the key in ``precision`` name it; "" if it has none.
-        float32_by_default: whether dimred turns that type off unless the user allows it; if not, MindSpore chooses.
-        keys: the keys of the configuration that have an effect on it, among those that have none on some other kind.
+        turns_short_type_off: whether dimred turns it off unless the user allows it; otherwise MindSpore chooses.
+        special_keys: configuration keys that have an effect on it, and none on some other kind.
     """
 
     target: Target
@@ -53,8 +53,8 @@ class Device:
     is_shared = False
     starts_late = False
     short_type = ""
-    float32_by_default = False
-    keys: frozenset[str] = frozenset()
+    turns_short_type_off = False
+    special_keys: frozenset[str] = frozenset()
 
     def find(self) -> Found:
         """Look for devices that this process can use."""

@@ -40,8 +40,8 @@ class NvidiaGpu(Device):
     remedy = "call dimred.use_gpu() before the first import of mindspore"
     starts_late = True
     short_type = "tf32"
-    float32_by_default = True
-    keys = frozenset({"precision.jit_level", "precision.tf32", "deterministic"})
+    turns_short_type_off = True
+    special_keys = frozenset({"precision.jit_level", "precision.tf32", "deterministic"})
 
     def find(self) -> Found:
         driver = ask_driver()

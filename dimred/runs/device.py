@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 Mode = Literal["graph", "pynative"]
 
 _COMPILED_ONLY = ("precision.jit_level", "all_reduce_split")  # keys with an effect on compiled graphs alone
-_OF_SOME_DEVICES = sorted(frozenset[str]().union(*(device.keys for device in DEVICES.values())))
+_SPECIAL_KEYS = sorted(frozenset[str]().union(*(device.special_keys for device in DEVICES.values())))
 _DEFAULTS = StageConfig()
 
 
@@ -70,7 +70,7 @@ def use_device(target: Target, *, allow_short_type: bool = False) -> None:
 
     Args:
         target: the kind of device.
-        allow_short_type: whether a device with ``float32_by_default`` may use its shorter type all the same.
+        allow_short_type: whether a device with ``turns_short_type_off`` may use its shorter type all the same.
 
     Raises:
         ConfigError: MindSpore can't use it.
@@ -86,7 +86,7 @@ def use_device(target: Target, *, allow_short_type: bool = False) -> None:
                 f"--device-target is {target}, which MindSpore can't use here: {shown(str(error), 300)}; "
                 f"{DEVICES[target].remedy}"
             ) from error
-    if DEVICES[target].float32_by_default:
+    if DEVICES[target].turns_short_type_off:
         _allow_short_type(target, allow_short_type)
 
 
@@ -109,7 +109,7 @@ def _compute_once(target: Target) -> None:
 def _join(target: Target, all_reduce_split: Sequence[int]) -> Ranks:
     """Join the ranks of the job."""
     communication.init()
-    splits = all_reduce_split if "all_reduce_split" in DEVICES[target].keys else ()
+    splits = all_reduce_split if "all_reduce_split" in DEVICES[target].special_keys else ()
     return Group(communication.get_rank(), communication.get_group_size(), splits)
 
 
@@ -125,8 +125,8 @@ def set_precision(config: StageConfig) -> None:
         allowed = False if config.needs_exact_float32 else getattr(precision, device.short_type)
         if allowed is not None:
             _allow_short_type(target, allowed)
-    is_set = {key: attrgetter(key)(config) != attrgetter(key)(_DEFAULTS) for key in _OF_SOME_DEVICES}
-    if keys := [key for key in _OF_SOME_DEVICES if is_set[key] and key not in device.keys]:
+    is_set = {key: attrgetter(key)(config) != attrgetter(key)(_DEFAULTS) for key in _SPECIAL_KEYS}
+    if keys := [key for key in _SPECIAL_KEYS if is_set[key] and key not in device.special_keys]:
         _log.info(f"without effect on {target}: {', '.join(keys)}")
     if config.mode == "pynative" and (keys := [key for key in _COMPILED_ONLY if is_set[key]]):
         _log.info(f"without effect in PyNative: {', '.join(keys)}")

@@ -127,11 +127,15 @@ def build_train_step(config: StageOneConfig, network: nn.Cell, steps_per_epoch: 
     rates = build_rates(config.schedule, steps_per_epoch, config.epochs).tolist()
     optimizer = build_optimizer(config.optimizer, network, rates)
     means = [IntervalMean(network)] if config.snapshots.content == "mean" else []
-    return join_step(config, network, optimizer, ranks, *means)
+    return join_step(config, network, optimizer, ranks, means)
 
 
 def join_step(
-    config: StageConfig, network: nn.Cell, optimizer: nn.Optimizer, ranks: Ranks, *more_parts: StepPart
+    config: StageConfig,
+    network: nn.Cell,
+    optimizer: nn.Optimizer,
+    ranks: Ranks,
+    more_parts: Sequence[StepPart] = (),
 ) -> TrainStep:
     """Join network, loss, optimizer and parts into a training step, for either stage.
 
@@ -140,13 +144,13 @@ def join_step(
         network: the network without its loss.
         optimizer: the optimizer of its trainable weights.
         ranks: the job's ranks.
-        more_parts: parts beside those of the sections.
+        more_parts: parts that have no section.
 
     Raises:
         ConfigError: the loss can't be built (see ``build_loss``), or the parts do not fit together (see ``TrainStep``).
     """
     options = build_parts(config, network)
-    options["parts"] += more_parts
+    options["parts"] = [*options["parts"], *more_parts]
     step = TrainStep(build_loss(config, network), optimizer, ranks=ranks, ballot=ranks.ballot(), **options)
     compile_at(config.precision.jit_level, step)
     return step

@@ -28,11 +28,10 @@ def disk_of_stage_1(config: StageOneConfig, network: nn.Cell) -> int:
     state = everything + 2 * weights  # AdamW keeps two moments
     if config.ema.is_on:
         state += everything
-    if config.snapshots.content == "mean":
-        state += weights
     checkpoints = min(config.checkpoints.keep, config.epochs // config.checkpoints.every_epochs + 1) + 1
     snapshots = snapshots_in_the_end(config) + 1
-    return FLOAT * (snapshots * weights + (checkpoints + STATES) * state)
+    means = 2 * weights if config.snapshots.content == "mean" else 0  # in the states alone
+    return FLOAT * (snapshots * weights + checkpoints * state + STATES * (state + means))
 
 
 def snapshots_in_the_end(config: StageOneConfig, steps_per_epoch: int | None = None) -> int:

@@ -52,6 +52,8 @@ class StageOne:
             run.pins["model.weights"] = Pin(weights.digest, str(weights.path.resolve()))
         self._snapshots: SeriesWriter | None = None  # on rank 0
         self._mean = next(iter(parts_of(IntervalMean, step.parts)), None)  # with snapshots.content mean
+        # A full checkpoint is saved where an interval begins, so it holds none of these.
+        self._of_mean = [] if self._mean is None else self._mean.parameters
         n_snapshots = self._config.snapshots.per_epoch
         # The steps, from 1, after which a snapshot is taken in each epoch that has snapshots.
         self._snapshot_steps = {round(self._per_epoch * part / n_snapshots) for part in range(1, n_snapshots + 1)}
@@ -89,9 +91,11 @@ class StageOne:
             self.stop.restore(state)
         elif state is None and first is not None:
             arrays, epoch = first
-            self.step.restore(arrays, "--from")
+            self.step.restore({**to_arrays(self._of_mean), **arrays}, "--from")
             if self.run.is_kept:  # a trial has only one epoch
                 self._progress.epoch = epoch + 1
+        if state is None and self._mean is not None:
+            self._mean.begin()
         return state is None
 
     def _end(self) -> None:
@@ -149,7 +153,7 @@ class StageOne:
             check_finite(weights, self.run.n_steps)
             self._ranks.run_on_rank_zero(lambda: self._append(weights))
         elif self._mean is not None and progress.done == self._per_epoch:
-            self._mean.restart()  # so that the first mean begins with the first epoch that has snapshots
+            self._mean.begin()  # the first mean begins with the first epoch that has snapshots
 
     def _weights_to_keep(self) -> dict[str, np.ndarray]:
         if self._mean is not None:
@@ -172,7 +176,9 @@ class StageOne:
         is_due = progress.epoch % self._config.checkpoints.every_epochs == 0 or self._is_last(progress)
         if progress.done == self._per_epoch and is_due:
             epoch = progress.epoch
-            self._ranks.run_on_rank_zero(lambda: retry(lambda: self.checkpoints.save(epoch, self._per_epoch, arrays)))
+            of_mean = {parameter.name for parameter in self._of_mean}
+            full = {name: array for name, array in arrays.items() if name not in of_mean}
+            self._ranks.run_on_rank_zero(lambda: retry(lambda: self.checkpoints.save(epoch, self._per_epoch, full)))
         self._save_state(arrays)
 
     def _is_to_measure(self, progress: Progress) -> bool:

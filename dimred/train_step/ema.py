@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import cast
 
 import mindspore as ms
 from mindspore import Parameter, Tensor, nn, ops
@@ -86,7 +86,7 @@ class EMA(WeightsPart):
         """Update the averages once, and return True."""
         n_updates = self.n_updates + 1
         fraction = self.fraction(n_updates.astype(ms.float32))
-        moves = move_averages(n_updates == 1, fraction, self.averages, self.values)
+        moves = _each(ops.partial(_move, n_updates == 1, fraction), self.averages, self.values)
         return ops.depend(True, (moves, ops.assign(self.n_updates, n_updates)))
 
     @contextmanager
@@ -138,17 +138,6 @@ class _OfHalfLife(nn.Cell):
     def construct(self, number: Tensor) -> Tensor:
         tanh = ops.tanh(self.half_rate / number)
         return 2 * tanh / (1 + tanh)
-
-
-def move_averages(is_first: Tensor, fraction: Tensor, averages: Any, values: Any) -> Any:
-    """Move each average by a fraction of the way to its value, or the first time, set it to the value.
-
-    Args:
-        is_first: () bool.
-        fraction: () float32.
-        averages, values: the parameters, tuples of the same length.
-    """
-    return _each(ops.partial(_move, is_first, fraction), averages, values)
 
 
 def _move(is_first: Tensor, fraction: Tensor, average: Parameter, value: Tensor) -> Tensor:

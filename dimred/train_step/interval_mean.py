@@ -5,22 +5,24 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 from dimred.errors import check_type
-from dimred.train_step.ema import move_averages
 from dimred.train_step.part import WeightsPart
 from dimred.train_step.precision import half_as_float32
 from dimred.vectors.parameters import to_arrays
+
+_each = ops.HyperMap()  # a graph compiles it much faster than a loop
 
 
 class IntervalMean(WeightsPart):
     """A part that keeps the mean of the trainable weights w_t after each applied step t = 1, ..., n of an interval.
 
-    mean <- w_1                        t = 1
-    mean <- mean + (w_t - mean) / t    t > 1
+    mean = w_0 + ((w_1 - w_0) + ... + (w_n - w_0)) / n
 
-    An interval ends with ``take``. A float32 sum over thousands of steps would round each weight to its own coarse
-    grid; this mean rounds only the differences (Welford, 1962). It takes one copy of the weights, and one addition a
-    step. The means are parameters named ``interval_mean.<name>``, and the number of steps is ``interval_mean.steps``;
-    the cell's checkpoints hold them all. Means of half-precision weights are float32.
+    w_0 are the weights where the interval begins: at ``begin``, and after each ``take``. The sum is of differences,
+    because a float32 sum of thousands of weights would round each of them to a coarse grid, and a mean that each step
+    corrects by a fraction of 1 / t would lose the late steps. (Polyak & Juditsky, 1992, over an interval.)
+
+    The part takes two copies of the weights, and a subtraction and an addition a step. Its parameters are float32:
+    ``interval_mean.first.<name>`` for w_0, ``interval_mean.sum.<name>``, and ``interval_mean.steps``, int32.
 
     Args:
         network: the network whose trainable weights to average.
@@ -35,32 +37,48 @@ class IntervalMean(WeightsPart):
         super().__init__(auto_prefix=False)
         check_type("network", network, nn.Cell, "a cell with trainable parameters")
         self.values = ms.ParameterTuple(network.trainable_params())
-        self.means = ms.ParameterTuple(
+        self.first = self._beside("first")
+        self.sums = self._beside("sum")
+        self.n_steps = Parameter(Tensor(0, ms.int32), name=f"{self.name}.steps", requires_grad=False)
+        self.begin()
+
+    def _beside(self, kind: str) -> ms.ParameterTuple:
+        """Make a parameter for each weight."""
+        return ms.ParameterTuple(
             [
-                Parameter(half_as_float32(value.value()).copy(), name=f"{self.name}.{value.name}", requires_grad=False)
+                Parameter(
+                    half_as_float32(value.value()).copy(), name=f"{self.name}.{kind}.{value.name}", requires_grad=False
+                )
                 for value in self.values
             ]
         )
-        self.n_steps = Parameter(Tensor(0, ms.int32), name=f"{self.name}.steps", requires_grad=False)
 
     def construct(self) -> bool:
-        """Take the weights into the means, and return True."""
-        n_steps = self.n_steps + 1
-        moves = move_averages(n_steps == 1, 1.0 / n_steps.astype(ms.float32), self.means, self.values)
-        return ops.depend(True, (moves, ops.assign(self.n_steps, n_steps)))
+        """Add the weights to the sums, and return True."""
+        sums = _each(_add, self.sums, self.first, self.values)
+        return ops.depend(True, (sums, ops.assign(self.n_steps, self.n_steps + 1)))
 
     def take(self) -> dict[str, np.ndarray]:
         """Return the means by the names of their weights, in the weights' types, and begin the next interval.
 
         If no step of the interval was applied, the weights did not move, and are returned.
         """
+        n_steps = int(self.n_steps.asnumpy())
         weights = to_arrays(self.values)
-        if self.n_steps.asnumpy() > 0:
-            for value, mean in zip(self.values, self.means, strict=True):
-                weights[value.name] = mean.asnumpy().astype(weights[value.name].dtype)
-        self.restart()
+        if n_steps > 0:
+            for value, first, total in zip(self.values, self.first, self.sums, strict=True):
+                mean = first.asnumpy() + total.asnumpy().astype(np.float64) / n_steps
+                weights[value.name] = mean.astype(weights[value.name].dtype)
+        self.begin()
         return weights
 
-    def restart(self) -> None:
-        """Begin the next interval: the next step replaces the means."""
+    def begin(self) -> None:
+        """Begin an interval with the network's weights as they are."""
+        for value, first, total in zip(self.values, self.first, self.sums, strict=True):
+            ops.assign(first, half_as_float32(value.value()))
+            ops.assign(total, ops.zeros_like(total))
         ops.assign(self.n_steps, Tensor(0, ms.int32))
+
+
+def _add(total: Parameter, first: Parameter, value: Tensor) -> Tensor:
+    return ops.assign(total, total + (value - first))

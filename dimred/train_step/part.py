@@ -27,7 +27,7 @@ class StepPart(TypedCell):
     Its own parameters are named ``<name>.<...>``. A state holds them, and a resume or a cooldown restores them.
 
     Attributes:
-        name: the part's name, and the name of its section in the configuration.
+        name: the part's name, and that of its section in the configuration, if it has one.
         telemetry: names of the numbers that it reports at each step.
         statistics: parameters that each rank computes from its own images. Before a state is saved, each is set to
             its mean over the ranks.

@@ -142,7 +142,8 @@ def test_every_method_over_two_seeds(folder: Path, tmp_path: Path) -> None:
 def test_schedule_free_training_has_a_row_for_as_many_passes(folder: Path, tmp_path: Path) -> None:
     """Its rates lie around r / (1 - momentum), and its network is the averaged point with BatchNorm re-estimated."""
     rows = ["stage_2", "schedule_free", "plain_for_total"]
-    summary = library.compare("nowhere", [folder / "run_3"], folder / "two.yaml", tmp_path, methods=rows)
+    means = copied(folder / "run_3", tmp_path / "means", snapshots={"per_epoch": 2, "content": "mean"})
+    summary = library.compare("nowhere", [means], folder / "two.yaml", tmp_path / "out", methods=rows)
     runs = {run["method"]: run for run in summary["runs"]}
     assert runs["schedule_free"]["passes"] == runs["plain_for_total"]["passes"] >= runs["stage_2"]["passes"]
     assert any(runs["schedule_free"]["choice"] == pytest.approx(rate) for rate in (0.5, 1.0, 2.0))

@@ -38,7 +38,7 @@ def uninterrupted(stage: int, command: list[str], out: Path, **environment: str)
 def job_in_milliseconds(out: Path, **more: object) -> RanksJob:
     """Run stage 1 of the task that trains in milliseconds, with more keys than these."""
     options = {"epochs": 5, "data.batch_size": 3, "snapshots.per_epoch": 2, "snapshots.first_epoch": 1}
-    options |= {"snapshots.keep": 9, "schedule.warmup_epochs": 1} | more
+    options |= {"snapshots.keep": 9, "snapshots.content": "mean", "schedule.warmup_epochs": 1} | more
     (out / "one.yaml").write_text(yaml.safe_dump(TASK))
     sets = [f"--set={key}={value}" for key, value in options.items()]
     command = script(1, out, "--config", out / "one.yaml", *TWO_RANKS, *sets)

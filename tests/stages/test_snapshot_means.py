@@ -11,10 +11,11 @@ from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageOneConfig
 from dimred.errors import ConfigError
 from dimred.run_files.run_names import SNAPSHOTS, STAGE_1_CHECKPOINTS
+from dimred.stages.disk import STATES, disk_of_stage_1
 from dimred.train_step.interval_mean import IntervalMean
 from tests.helpers.results import differences, results
 from tests.helpers.tiny_run import dying, stage_1_run
-from tests.helpers.tiny_task import TASK
+from tests.helpers.tiny_task import N_CLASSES, TASK, network
 
 STEPS = 4  # in an epoch
 STAGE_1: dict[str, Any] = {
@@ -74,3 +75,23 @@ def test_a_run_that_dies_within_an_interval_goes_on_to_the_same_bytes(first_epoc
 def test_schedule_free_training_whose_snapshots_are_averages_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"set snapshots\.content to point"):
         config_with({"content": "mean"}, optimizer={"name": "schedule_free"})
+
+
+def test_full_checkpoints_hold_nothing_of_the_mean_and_any_of_them_can_begin_a_run(tmp_path: Path) -> None:
+    means = config_with({"content": "mean"}, checkpoints={"every_epochs": 1})
+    stage_1_run(means)(tmp_path / "one", False)
+    first = tmp_path / "one" / STAGE_1_CHECKPOINTS / f"network-1_{STEPS}.ckpt"
+    assert not [name for name in read_checkpoint(first) if name.startswith(IntervalMean.name)]
+    stage_1_run(means, first)(tmp_path / "begun", False)
+    expected, found = snapshots_of(tmp_path / "one"), snapshots_of(tmp_path / "begun")
+    assert list(found) == [2 * STEPS, 3 * STEPS]
+    for step, weights in found.items():
+        for name, mean in weights.items():
+            np.testing.assert_array_equal(mean, expected[step][name], name)
+
+
+def test_the_states_need_room_for_two_more_copies_of_the_weights() -> None:
+    net = network(N_CLASSES)
+    n_weights = sum(weight.size for weight in net.trainable_params())
+    mean, point = (disk_of_stage_1(config_with({"content": content}), net) for content in ("mean", "point"))
+    assert mean - point == 4 * STATES * 2 * n_weights

@@ -34,7 +34,7 @@ ROWS = (
     AVERAGE_OF_MEANS,
 )
 RIVALS = ("last weights", "cooldown", AVERAGE, "cosine", "search, 3 directions", "search, 32 random directions")
-MEANS = {AVERAGE_OF_MEANS: AVERAGE, SEARCH_OF_MEANS: SEARCH}
+MEANS = ((AVERAGE_OF_MEANS, AVERAGE), (AVERAGE_OF_MEANS, "cooldown"), (SEARCH_OF_MEANS, SEARCH))
 _FILE = re.compile(r"(?P<task>[a-z]+)_(?P<seed>\d+)\.npz")
 
 
@@ -124,13 +124,13 @@ def score_table(tasks: Mapping[str, Sequence[Run]]) -> str:
         heads.append(f"{TASKS[task]}, {noun} {', '.join(str(run.seed) for run in runs)}")
     lines = ["| | passes | " + " | ".join(heads) + " |", "|---|---:|" + "---:|" * len(heads)]
     for row in ROWS:
-        passes = np.mean([run.rows()[row].passes for runs in tasks.values() for run in runs])
+        passes = [f"{np.mean([run.rows()[row].passes for run in runs]):.1f}" for runs in tasks.values()]
         cells = []
         for runs in tasks.values():
             scores = np.array([run.rows()[row].test for run in runs])
             spread = f" ± {scores.std(ddof=1):.2f}" if len(scores) > 1 else ""
             cells.append(f"{scores.mean():.2f}{spread}")
-        lines.append(f"| {row} | {passes:.1f} | {' | '.join(cells)} |")
+        lines.append(f"| {row} | {', '.join(dict.fromkeys(passes))} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -199,7 +199,7 @@ def main() -> None:
     tables = [
         score_table(tasks),
         difference_table(tasks, [(SEARCH, rival) for rival in RIVALS]),
-        difference_table(tasks, list(MEANS.items())),
+        difference_table(tasks, MEANS),
         run_table(tasks),
         search_table(tasks),
         *(rate_table(run) for run in runs if run.seed == TUNING_SEED),

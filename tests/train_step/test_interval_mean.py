@@ -56,36 +56,45 @@ def test_a_dropped_step_is_none_of_them(pynative: None) -> None:
     np.testing.assert_array_equal(taken(mean), weight_vector(network))  # of an interval without a step
 
 
-def test_a_long_interval_does_not_round_the_weights_to_a_coarser_grid(pynative: None) -> None:
-    """A float32 sum of 50,000 weights of 1.001 grows by 1.0 with each."""
+def test_a_long_interval_loses_no_steps(pynative: None) -> None:
+    """A float32 sum of the weights would lose a fifth of this drift, and a mean corrected by 1 / t all of it."""
     network = nn.Dense(1, 1, has_bias=False)
+    n_steps = 2000
+    path = np.linspace(1.001, 1.0011, n_steps + 1, dtype=np.float32)
+    ops.assign(network.weight, Tensor(path[:1, np.newaxis]))
     mean = IntervalMean(network)
-    value = np.float32(1.001)
-    ops.assign(network.weight, Tensor([[value]]))
-    mean()
-    ops.assign(mean.n_steps, Tensor(50_000, ms.int32))
-    for _ in range(100):
+    for value in path[1:]:
+        ops.assign(network.weight, Tensor([[value]]))
         mean()
-    assert taken(mean) == value
+    expected = path[1:].mean(dtype=np.float64)
+    assert abs(taken(mean).item() - expected) <= np.spacing(np.float32(expected))
 
 
-def test_what_was_there_before_the_first_step_has_no_weight(pynative: None) -> None:
+def test_an_interval_begins_with_the_weights_as_they_are(pynative: None) -> None:
+    """What the network held when the part was made has no weight, even if it is no number."""
     network = nn.Dense(1, 1, has_bias=False)
+    weight = network.weight.asnumpy().copy()
+    ops.assign(network.weight, Tensor([[np.nan]], ms.float32))
     mean = IntervalMean(network)
-    ops.assign(mean.means[0], Tensor([[np.nan]], ms.float32))
+    ops.assign(network.weight, Tensor(weight))
+    mean.begin()
     mean()
-    np.testing.assert_array_equal(taken(mean), network.weight.asnumpy().ravel())
+    np.testing.assert_array_equal(taken(mean), weight.ravel())
 
 
-def test_means_of_half_precision_weights_are_float32_and_are_taken_in_half_precision(pynative: None) -> None:
+def test_sums_of_half_precision_weights_are_float32_and_their_means_are_taken_in_half_precision(pynative: None) -> None:
     network = nn.Dense(2, 1, has_bias=False)
     network.weight = ms.Parameter(Tensor(np.ones((1, 2), np.float16)), name="weight")
     mean = IntervalMean(network)
     mean()
     network.weight.set_data(Tensor(np.full((1, 2), 1 + 2**-10, np.float16)))
     mean()
-    np.testing.assert_array_equal(mean.means[0].asnumpy(), np.full((1, 2), 1 + 2**-11, np.float32))
-    assert mean.take()["weight"].dtype == np.float16
+    network.weight.set_data(Tensor(np.full((1, 2), 1 + 2**-9, np.float16)))
+    mean()
+    np.testing.assert_array_equal(mean.sums[0].asnumpy(), np.full((1, 2), 3 * 2**-10, np.float32))
+    taken = mean.take()["weight"]
+    assert taken.dtype == np.float16
+    np.testing.assert_array_equal(taken, np.full((1, 2), 1 + 2**-10, np.float16))
 
 
 def test_a_network_that_is_no_cell_is_refused() -> None:
