@@ -67,7 +67,7 @@ def test_what_counts_is_decided_by_the_pairs(tasks: dict[str, list[after_adamw.R
     assert cooldown.endswith("less cooldown | +13.33 ± 3.33 | +1.00 ± 0.00 | ahead: photographs, source code |")
     assert few.endswith("less search, 3 directions | +3.33 ± 3.33 | +0.00 ± 0.00 | nothing |")
     assert cosine.endswith("less cosine | -13.33 ± 3.33 | +0.00 ± 0.00 | behind: photographs |")
-    of_means = after_adamw.difference_table(tasks, list(MEANS.items())).splitlines()[2]
+    of_means = after_adamw.difference_table(tasks, MEANS).splitlines()[2]
     assert of_means.startswith("| best average of means less best average | +66.67 ")
 
 
