@@ -36,7 +36,7 @@ _log = logging.getLogger("dimred")
 PUBLISHED = Path("digits")
 COOLDOWN = Path("digits_cooldown")
 _SNAPSHOTS = 40  # the fewest that stage 1 takes
-_CHOOSING = 2  # a cooldown's choice among these snapshots costs so many epochs' worth of forward passes, rounded up
+_CHOOSING = 2  # a cooldown's choice among these snapshots costs this many epochs' worth of forward passes, rounded up
 _DIMRED = (sys.executable, "-P", "-m", "dimred")
 _PROGRAM = (sys.executable, "-P", "-m")
 _HEADING = "Test accuracy, BatchNorm re-estimated in every row"
@@ -78,7 +78,7 @@ def demo(
 def _train_all(
     programs: ExitStack, out: Path, epochs: int, total: int, device: Device, overrides: Sequence[str]
 ) -> None:
-    """Run stage 1, the PCA, both stage 2s, and plain training for as many and for twice as many passes.
+    """Run stage 1, the PCA, both stage 2s, and plain training for ``total`` and for twice ``total`` passes.
 
     Each runs in its own process, with the program that the command line also runs. If processes can share the device,
     plain training runs at the same time.
@@ -90,7 +90,7 @@ def _train_all(
         options = [f"schedule.total_epochs={n_epochs}", "snapshots.first_epoch=1000"]
         run = out / f"plain_{n_epochs}"
         command = _stage_1(data, run, PUBLISHED, n_epochs, options, common)
-        _log.info(f"plain training of {n_epochs} epochs: {run}.log")
+        _log.info(f"plain training for {n_epochs} epochs: {run}.log")
         beside.append(start(programs, command, run.with_suffix(".log")))
         if not device.is_shared:
             _wait(beside[-1])

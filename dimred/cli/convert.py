@@ -18,7 +18,8 @@ def convert(
     key: Annotated[
         list[str] | None,
         typer.Option(
-            help="Which weights to take, such as ema or model.encoder; may be repeated. Default: the only ones in FILE."
+            help="Which weights to take, such as ema or model.encoder; may be repeated. Default: FILE's weights, if it "
+            "has a single set."
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The file to write; by default beside FILE.")] = None,

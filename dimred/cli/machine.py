@@ -136,7 +136,7 @@ def _specifiers(package: str) -> SpecifierSet:
 
 
 def _requirements() -> list[str]:
-    """Return dimred's requirements; none if it is used without being installed."""
+    """Return dimred's requirements; an empty list if it is used without being installed."""
     try:
         return importlib.metadata.requires(DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError:

@@ -23,7 +23,7 @@ def app() -> None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt, or during an import, end the process.
+    """Raise KeyboardInterrupt or, during an import, end the process.
 
     Some libraries turn a KeyboardInterrupt during their import into another error, and after one MindSpore aborts at
     exit.

@@ -316,7 +316,7 @@ def summary(
     print_table(headings, rows)
     of_inputs = " and ".join(_by(given.shape) for given in table.inputs)
     print(
-        f"\n{table.n_parameters:,} parameters that train ({4 * table.n_parameters / 2**20:.1f} MiB in float32), "
+        f"\n{table.n_parameters:,} trainable parameters ({4 * table.n_parameters / 2**20:.1f} MiB in float32), "
         f"{table.n_other:,} others\n{_in_unit(table.flops, 'FLOPs')} for an input of {of_inputs} "
         f"({_in_unit(table.flops / 2, 'MACs')})"
     )

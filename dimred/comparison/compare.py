@@ -148,7 +148,7 @@ def _jobs(
     if config_1.optimizer.name == "schedule_free":
         raise ConfigError(
             f"RUN is {str(run)!r}, trained with schedule_free, so stage 2 has nothing to do; give a run with "
-            "another optimizer: schedule-free SGD is a row that compare trains itself"
+            "another optimizer: compare trains schedule-free SGD itself, as a row of its own"
         )
     other = seeds.setdefault(config_1.seed, run)
     if other is not run:

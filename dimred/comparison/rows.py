@@ -19,4 +19,4 @@ def read_row(file: Path) -> Row:
     try:
         return read_checksummed(file, COMPARED)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{file} can't be used: {error}; remove it, and dimred compare makes it again") from None
+        raise ConfigError(f"{file} can't be used ({error}); remove it, and dimred compare makes it again") from None

@@ -74,7 +74,7 @@ def checkpoint_of(run: Path, epoch: int) -> Path:
     if epoch not in checkpoints:
         epochs = ", ".join(map(str, sorted(checkpoints))) or "none"
         raise ConfigError(
-            f"RUN is {str(run)!r}, which has no full checkpoint of epoch {epoch} (it has these: {epochs}); finish "
+            f"RUN is {str(run)!r}, which has no full checkpoint of epoch {epoch} (epochs with one: {epochs}); finish "
             "stage 1 first, with its --resume, or train it with a smaller checkpoints.every_epochs"
         )
     return checkpoints[epoch]

@@ -51,7 +51,7 @@ def load_config(stage: type[Stage], path: Path | None, overrides: Sequence[str] 
 
 
 def _problems(stage: type[StageConfig], whole: Mapping[str, Any], overrides: Sequence[str] = ()) -> list[str]:
-    """List the problems of a file with overrides: misplaced keys, and mistakes for the stage or for stage 2."""
+    """List the problems of a file with overrides: misplaced keys, and wrong values for the stage or for stage 2."""
     values = _values(stage, whole, overrides)
     problems = [*_misplaced(whole), *_problems_of(stage, values)]
     following = values.get("stage_2", {})
@@ -243,7 +243,7 @@ def _apply(values: dict[str, Any], override: str) -> None:
             raise ConfigError(f"--set is {override!r}, but {parent!r} is a value, and has no keys below it")
         values[parent] = dict(section)  # a copy, so that the values that were read stay as they are
         values = values[parent]
-    if name in N_COMPONENTS_NAMES:  # the file may have it by its other name
+    if name in N_COMPONENTS_NAMES:  # the file may have it under its other name
         for either in N_COMPONENTS_NAMES:
             values.pop(either, None)
     values[name] = _parse(text, f"--set {key}")

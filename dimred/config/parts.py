@@ -28,7 +28,7 @@ _Spread = Annotated[float, Field(gt=0, le=255)]
 
 
 def _dataset_name(name: Any) -> Any:
-    """Return the name of the data; null, which files from before the names have, stands for class folders."""
+    """Return the name of the data; null, as in files from before data had names, stands for class folders."""
     return _DATASETS[0] if name is None else name
 
 
@@ -57,7 +57,7 @@ class ModelConfig(Strict):
 
     @property
     def file_prefix(self) -> str:
-        """Return the prefix of its checkpoints' names: for ``package.module:factory`` the last part."""
+        """Return the prefix of its checkpoints' names: for ``package.module:factory``, the last part."""
         return self.name.rpartition(":")[2]
 
 

@@ -275,7 +275,7 @@ class StageTwoConfig(StageConfig):
 
     @classmethod
     def with_method(cls, method: object) -> type["StageTwoConfig"]:
-        """Return the model that has the section of a method: for a user's own one more than for the others.
+        """Return the model with the section of a method: for a user's own method, a subclass of ``StageTwoConfig``.
 
         Raises:
             ConfigError: a user's own can't be used (``own_method``), or its section would have the name of a key.
@@ -291,7 +291,7 @@ class StageTwoConfig(StageConfig):
 
     @property
     def method_name(self) -> str:
-        """Return the name of the method and of its section; of a user's own, the last part."""
+        """Return the name of the method and of its section; for a user's own method, the last part of its path."""
         return section_name(self.method)
 
     @property
@@ -334,7 +334,7 @@ class StageTwoConfig(StageConfig):
     def _has_the_section_of_its_method_alone(self) -> "StageTwoConfig":
         methods = self.methods()
         if self.method_name not in methods:
-            raise ValueError(f"method is {self.method}, your own; build this configuration with StageTwoConfig.checked")
+            raise ValueError(f"method {self.method} is your own; build this configuration with StageTwoConfig.checked")
         for other in methods:
             if other == self.method_name or other not in self.model_fields_set:
                 continue

@@ -266,7 +266,7 @@ def _as_data_error(text: str) -> DataError:
     reason = of_python or _REASON.search(text)
     why = shown(reason[1] if reason else text, 300)
     if difference := re.search("Cannot batch tensors with different (shapes|types)", text):
-        remedy = f"for images set data.resize=true, or give all samples one {difference[1][:-1]}"
+        remedy = f"for images, set data.resize=true, or give all samples one {difference[1][:-1]}"
         return DamagedError(f"samples have different {difference[1]}, and can't be put into a batch: {remedy} ({why})")
     if "[RandomCrop] failed" in text:
         remedy = "set data.resize=true, or give all images data.image_size"

@@ -145,8 +145,8 @@ def numbers_of_split(split: str, n_samples: int, val_fraction: float, val_seed: 
     numbers = np.sort(order[:n_val] if split == "val" else order[n_val:])
     if not len(numbers):
         raise DataError(
-            f"data.val_fraction is {val_fraction}, which leaves no sample for the split {split!r}; set another one, or "
-            "for a run without 'val' data.eval_split=test"
+            f"data.val_fraction is {val_fraction}, which leaves no sample for the split {split!r}; set another one "
+            "or, for a run without 'val', set data.eval_split=test"
         )
     return numbers
 

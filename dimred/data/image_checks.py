@@ -37,7 +37,7 @@ class CheckedImages(NamedTuple):
 
 
 def check_images(root: Path, workers: int) -> CheckedImages:
-    """Decode every image below a folder to find damaged ones, except hidden ones and those in hidden folders.
+    """Decode every image below a folder to find damaged ones; hidden images and hidden folders are left out.
 
     Args:
         root: the folder.

@@ -1,4 +1,4 @@
-"""Sample inputs: the types that MindSpore takes, and numbers that are not finite."""
+"""The inputs of samples: convert them to types that MindSpore takes, and find numbers that are not finite."""
 
 import numpy as np
 

@@ -22,6 +22,6 @@ def check_labels(labels: np.ndarray, n_classes: int, sample: str) -> None:
     if wrong.size:
         raise DataError(
             f"{sample} has the label {wrong[0]}, but the network has {n_classes} outputs, for the classes 0 to "
-            f"{n_classes - 1}; correct the label, or mark items to ignore with {IGNORED}; for a new network "
+            f"{n_classes - 1}; correct the label, or mark items to ignore with {IGNORED}; for a new network, "
             f"raise model.n_classes; if WEIGHTS were trained with {n_classes}, these data do not belong to them"
         )

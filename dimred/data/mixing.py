@@ -95,7 +95,7 @@ def _blended(inputs: np.ndarray, others: np.ndarray, kept: float, rng: np.random
 def _with_boxes(
     images: np.ndarray, others: np.ndarray, kept: float, rng: np.random.Generator
 ) -> tuple[np.ndarray, float]:
-    """Put the same box of the others into all images; return these and the fraction of pixels outside the box."""
+    """Copy the same box of the others into all images; return the images and the fraction of pixels outside the box."""
     if images.ndim != 4:
         raise DataError(f"the inputs have the shape {images.shape}, but cutmix needs images; set mixing.cutmix to null")
     height, width = images.shape[2:]

@@ -83,7 +83,7 @@ class OwnDataset(Batches):
             raise DataError(
                 f"data.dataset gave a label of type {label.dtype} and shape {label.shape} for the split "
                 f"{self._split!r}, which is not a class; give the class as a whole number (in 'train' also one "
-                f"probability for each of the {n_classes} classes), or for a regression set loss and metric"
+                f"probability for each of the {n_classes} classes), or, for a regression, set loss and metric"
             )
 
     def fault_of_step(self, seed: int, epoch: int, step: int) -> str | None:
@@ -194,7 +194,9 @@ class _Samples:
         name = f"sample {number} of the split {self._split!r}"
         *inputs, label = _parts_of(self._source, self._split, int(number), _MISTAKES)
         if len(inputs) + 1 != self._n_parts:
-            raise DataError(f"{name} has {len(inputs) + 1} parts, but the first has {self._n_parts}; give all as many")
+            raise DataError(
+                f"{name} has {len(inputs) + 1} parts, but the first has {self._n_parts}; give every sample as many"
+            )
         for values in inputs:
             if values.dtype.kind not in "biufSU":
                 raise DataError(f"{name} has the input {shown(values.tolist())}, which is not an array of numbers")

@@ -6,7 +6,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 from mindspore import Tensor, nn, ops
 
-_SMALL = 2**14  # numbers; copying so many is faster than a separate all-reduce
+_SMALL = 2**14  # numbers; copying up to this many is faster than a separate all-reduce
 _FIRST_GROUP = 2**10  # number of the first group, as in MindSpore's ``nn.wrap.grad_reducer``
 _each = ops.HyperMap()  # a graph compiles it much faster than a loop
 

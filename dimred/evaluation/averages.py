@@ -17,7 +17,7 @@ class SnapshotAverages:
     """Averages of saved weights, on every rank.
 
     Args:
-        series: the saved weights, on rank 0, which reads them; None on other ranks, and if there are none.
+        series: the saved weights, on rank 0, which reads them; None on other ranks, and where no weights are saved.
         layout: the weights' layout.
         ranks: the job's ranks; all of them call the methods.
 

@@ -29,8 +29,8 @@ class _Recorder(nn.Cell):
     """A BatchNorm in training mode that records the moments of its inputs.
 
     ``moments``, (3, C), holds for each channel the count n, the mean, and M = sum (x - mean)^2 over all elements in all
-    runs since it was set to 0. Two parts a and b are merged with (Chan, Golub and LeVeque, Updating Formulae and a
-    Pairwise Algorithm for Computing Sample Variances, 1979)
+    calls since it was set to 0. Two parts a and b are merged by the formulas of Chan, Golub and LeVeque (Updating
+    Formulae and a Pairwise Algorithm for Computing Sample Variances, 1979):
 
         n = n_a + n_b,   mean = mean_a + d n_b / n,   M = M_a + M_b + d^2 n_a n_b / n,   d = mean_b - mean_a
     """
@@ -62,12 +62,13 @@ def reestimate_batch_norm(network: nn.Cell, batches: Iterable[tuple[Tensor, ...]
 
         mean = sum x / n,   variance = sum (x - mean)^2 / n
 
-    for each channel, over the n elements in all batches on all ranks, and in each run of the layer within a pass. A
-    batch is weighted by its number of elements, and may be a single row; the earlier statistics don't count. In each
-    pass a BatchNorm normalises by the batch, as in training. All other cells are in evaluation mode: dropout is off, as
-    it is when the statistics are used (Li et al., Understanding the Disharmony between Dropout and Batch Normalization
-    by Variance Shift, 2019). A BatchNorm that never moves its statistics (``use_batch_statistics=False``, or
-    ``momentum=1``), or that no pass runs, keeps them. A warning is logged if statistics are not finite.
+    for each channel, over the n elements in all batches on all ranks; where a pass calls the layer more than once, each
+    call's elements count. A batch is weighted by its number of elements, and may be a single row; the earlier
+    statistics don't count. In each pass a BatchNorm normalises by the batch, as in training. All other cells are in
+    evaluation mode: dropout is off, as it is when the statistics are used (Li et al., Understanding the Disharmony
+    between Dropout and Batch Normalization by Variance Shift, 2019). A BatchNorm that never moves its statistics
+    (``use_batch_statistics=False``, or ``momentum=1``), or that no pass calls, keeps them. A warning is logged if
+    statistics are not finite.
 
     Args:
         network: changed in place; its training mode is restored afterwards. If a pass fails, it keeps its statistics.

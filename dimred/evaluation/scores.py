@@ -78,7 +78,7 @@ def class_labels(logits: Tensor, labels: Tensor) -> Tensor:
     if labels.dtype not in _WHOLE_NUMBERS:
         raise DataError(
             f"the labels are {labels.dtype} of the shape {labels.shape}, but only whole numbers can be counted as "
-            "classes; for a regression set loss and metric"
+            "classes; for a regression, set loss and metric"
         )
     if len(logits.shape) < 2 or logits.shape[:1] + logits.shape[2:] != labels.shape:
         raise DataError(

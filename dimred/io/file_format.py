@@ -17,8 +17,8 @@ class FileFormat(NamedTuple):
 
     Attributes:
         name: the name that a file of this format states.
-        version: 1 at first. Whoever makes a change that an older dimred can't read raises it, and adds a function
-            that converts content from the previous version; ``content_of`` calls that function.
+        version: 1 at first. A change that an older dimred can't read increments it, and adds a function that converts
+            content of the previous version, for ``content_of`` to call.
     """
 
     name: str
@@ -35,7 +35,7 @@ class FileFormat(NamedTuple):
             ValueError: it is of another format, or of a version that this dimred does not read.
         """
         if not isinstance(marked, dict) or marked.get(_NAME) != self.name:
-            raise ValueError(f"it is not a {self.name!r}")
+            raise ValueError(f"it is not in the format {self.name!r}")
         self._check_version(marked.get(_VERSION))
         return {key: value for key, value in marked.items() if key not in (_NAME, _VERSION)}
 

@@ -8,7 +8,7 @@ from types import FrameType
 
 
 def stop_signals() -> list[signal.Signals]:
-    """Return the signals that stop a run: SIGTERM, SIGINT, and unless they are ignored SIGHUP, SIGUSR1 and SIGUSR2.
+    """Return the signals that stop a run: SIGTERM, SIGINT, and, unless ignored, SIGHUP, SIGUSR1 and SIGUSR2.
 
     ``nohup`` ignores SIGHUP. Slurm and Grid Engine send SIGUSR1, and LSF and Grid Engine SIGUSR2, before they end a
     job.
@@ -19,7 +19,7 @@ def stop_signals() -> list[signal.Signals]:
 
 
 def can_handle() -> bool:
-    """Return whether this thread may handle signals: Python lets only the main one, as against a notebook's worker."""
+    """Return whether this thread may handle signals: Python lets only the main thread, not a notebook's worker."""
     return threading.current_thread() is threading.main_thread()
 
 

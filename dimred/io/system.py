@@ -1,4 +1,4 @@
-"""What the operating system offers: Linux's way where it is there, and a plain way elsewhere, as on macOS.
+"""What the operating system offers: Linux's way where it is available, and a plain way elsewhere, as on macOS.
 
 Which way is taken depends on what this Python has, never on the system's name.
 """

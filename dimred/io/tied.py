@@ -24,7 +24,7 @@ def main(parent: str, lifeline: str, number: str, ignored: str, *command: str) -
         ignored: signals to ignore, separated by commas.
         command: the program and its arguments.
     """
-    for ignored_by_python in (signal.SIGPIPE, signal.SIGXFSZ):  # the program would inherit that
+    for ignored_by_python in (signal.SIGPIPE, signal.SIGXFSZ):  # the program would ignore them, too
         signal.signal(ignored_by_python, signal.SIG_DFL)
     for text in filter(None, ignored.split(",")):
         signal.signal(int(text), signal.SIG_IGN)

@@ -69,7 +69,7 @@ def tell_position(activity: str, step: int) -> None:
 
 
 def tell_alive() -> None:
-    """Report activity without a completed step, as in a pass over ``val``."""
+    """Report activity that completes no step, such as a pass over ``val``."""
     if "at" in _sent_kinds:  # the launcher watches for stalls only after the first position
         _tell("alive")
 
@@ -142,8 +142,8 @@ class StallDetector:
     """A detector of stalls from the reports of this host's ranks.
 
     The ranks of data-parallel training meet in every step, so when one stalls, all soon do. The rank at the smallest
-    step is the straggler; a rank that never reported has not reached its first step. If all are equally far, they are
-    waiting for a rank on another host, or for each other.
+    step is the straggler; a rank that never reported has not reached its first step. If all are at the same step, they
+    wait for a rank on another host, or for each other.
 
     Args:
         ranks: numbers of this node's ranks.
@@ -168,14 +168,14 @@ class StallDetector:
         self.alive()
 
     def alive(self) -> None:
-        """Record that some rank is active, without a completed step."""
+        """Record that some rank is active, whether or not it has completed a step."""
         self._last = self._now()
 
     def stalled(self) -> Stall | None:
-        """Return the stall if all ranks have been silent for too long after the first report, else None.
+        """Return the stall if all ranks have been silent for too long, else None.
 
-        Call it several times a second: a pause of more than 10 s means that the launcher itself was suspended, and
-        does not count.
+        The silence counts from their last report; before the first there is no stall. Call this several times a second:
+        a pause of more than 10 s means that the launcher itself was suspended, and does not count.
         """
         now = self._now()
         if now - self._last_turn > _LONGEST_TURN_SECONDS:
@@ -195,7 +195,7 @@ class StallDetector:
         if others:
             words += f", and {_named(others)} waited for {'it' if len(behind) == 1 else 'them'}"
         elif len(behind) > 1:
-            words += "; all are equally far, so they wait for each other, or for a rank on another node"
+            words += "; all are at the same step, so they wait for each other, or for a rank on another node"
         return Stall(behind[0], words)
 
 

@@ -181,7 +181,7 @@ class _Watch:
             for message in rank.reports.messages():
                 self._take(number, message)
             if status is None and not rank.reports.is_open:
-                status = rank.status(wait_seconds=1.0)  # it is about to end
+                status = rank.status(wait_seconds=1.0)  # the rank is about to end
             if status is not None:
                 self._ended(number, status)
         if self._signals:

@@ -23,7 +23,7 @@ from dimred.launch.messages import Receiver
 from dimred.run_files.run_names import NOT_RESULTS, RANK_LOG
 
 _SECONDS_TO_DIE = 10.0
-# Lines from MindSpore's C++ code, and an epoch's line for programs: the next line tells people the same.
+# Lines from MindSpore's C++ code, and an epoch's line for programs: the next line says the same for people.
 _NOT_SHOWN = re.compile(rb"^(\[(INFO|WARNING)\] [A-Z_]+\(\d+,.*|epoch: \d+ step: \d+ loss is \S+)\n", re.MULTILINE)
 _TAIL_LINES = 20
 _TAIL_BYTES = 64_000

@@ -63,7 +63,7 @@ def make_rank_table(servers: Sequence[str], device_ips: Sequence[str]) -> dict[s
 
     Args:
         servers: the servers' addresses.
-        device_ips: the addresses of all devices, server by server, equally many for each.
+        device_ips: the addresses of all devices, server by server, the same number for each server.
 
     Raises:
         ConfigError: the devices can't be divided equally, or an address is not valid or is given twice.

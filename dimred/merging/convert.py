@@ -126,7 +126,7 @@ def _weights_in(torch: Any, value: Any, keys: tuple[str, ...]) -> Iterator[tuple
 
 
 def _choose(path: Path, candidates: Mapping[str, dict[str, Any]], keys: Sequence[str]) -> dict[str, Any]:
-    """Return the weights of the keys, or the only ones."""
+    """Return the weights under the given keys or, without keys, the only set; several keys prefix the names."""
     if not candidates:
         raise CheckpointError(f"{path} has no mapping from names to arrays of floats, so there are no weights in it")
     choices = ", ".join(

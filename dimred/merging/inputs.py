@@ -103,8 +103,8 @@ def as_named(checkpoints: Sequence[SavedNetwork], sources: Sequence[str]) -> lis
         paths = find_paths(source)
         if len(paths) > 1:
             raise ConfigError(
-                f"profile gives a coefficient for each checkpoint, but {source!r} stands for {len(paths)} of them "
-                "beside others; name each checkpoint, in the order of the coefficients",
+                f"profile gives a coefficient for each checkpoint, but {source!r} stands for {len(paths)} of "
+                "them, and is not the only argument; name each checkpoint, in the order of the coefficients",
                 argument="profile",
             )
         named += paths

@@ -52,7 +52,7 @@ _SAME = (
     "alora_invocation_tokens",
 )
 _SETS = ("target_modules", "exclude_modules", "modules_to_save", "layers_to_transform")  # their order means nothing
-# With these, an adapter adds something other than s B A, or B and A mean something else than their shapes say.
+# With these, an adapter adds something other than s B A, or B and A are not what their shapes suggest.
 _NOT_A_PRODUCT = (
     "use_dora",
     "lora_bias",

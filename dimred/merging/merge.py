@@ -373,7 +373,7 @@ def _digest_of(checkpoints: Sequence[SavedNetwork]) -> str:
 
 
 def _open_rest(path: Path, inputs: Sequence[SavedNetwork]) -> SavedNetwork:
-    """Open the checkpoint to copy all but the weights from; if it is one of the inputs, return that."""
+    """Open the checkpoint to copy all but the weights from; if it is one of the inputs, return that input."""
     rest = read_one(path)
 
     def is_rest(checkpoint: SavedNetwork) -> bool:

@@ -17,7 +17,7 @@ _SLICE = re.compile(r"(?<![a-z])(?:rank|mp|tp|pp|shard|part|slice|layer|consolid
 
 
 class UnclearOrderError(ConfigError):
-    """The names of checkpoints don't tell which is older; ``problem`` is a sentence that says why."""
+    """The names of checkpoints don't show which is older; ``problem`` is a sentence that says why."""
 
     def __init__(self, problem: str) -> None:
         super().__init__(

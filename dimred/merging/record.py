@@ -129,7 +129,7 @@ def record_of(
 
 
 def describe(result: Path, out: Path, record: dict[str, Any]) -> None:
-    """Write the record of a result, and for a folder its model card.
+    """Write the record of a result and, for a folder, its model card.
 
     Args:
         result: the file or folder, under its temporary name.
@@ -154,7 +154,7 @@ def sample_digests(checkpoint: SavedNetwork) -> list[str]:
 
 
 def tables_of(record: Mapping[str, Any]) -> list[tuple[Sequence[str], list[list[str]]]]:
-    """List the tables of a merge, (headings, rows) each: the inputs, and with a metric the best candidates."""
+    """List the tables of a merge, (headings, rows) each: the inputs and, with a metric, the best candidates."""
     inputs = [
         [checkpoint["path"], str(checkpoint["step"]), f"{checkpoint['coefficient']:.4g}"]
         for checkpoint in record["checkpoints"]

@@ -1,4 +1,4 @@
-"""Make a user's own network, or a cell such as a loss, by the name of its factory, ``package.module:factory``."""
+"""Make a user's own network, or a cell such as a loss, from the name of its factory, ``package.module:factory``."""
 
 import inspect
 from typing import Any

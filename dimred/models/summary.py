@@ -45,7 +45,7 @@ class Summary(NamedTuple):
     n_other: int
     flops: int  # in all layers, and in functions if they were counted
     function_flops: int | None = None  # in matrix products outside the layers; None if they were not counted
-    not_counted: str = ""  # why these could not be counted
+    not_counted: str = ""  # why ``function_flops`` could not be counted
 
 
 def summarise(network: nn.Cell, *inputs: Sequence[int] | Input, count_functions: bool = False) -> Summary:
@@ -195,7 +195,7 @@ def _products_of_attention(cell: nn.MultiheadAttention, query: Shape, key: Shape
 
     Args:
         cell: the attention, with width E.
-        query: shape of the queries, (L, N, E), or with ``batch_first`` (N, L, E), or (L, E).
+        query: shape of the queries: (L, N, E); (N, L, E) with ``batch_first``; or (L, E).
         key, value: shapes of keys and values, with S in place of L, and their own widths.
     """
     width = cell.embed_dim
@@ -207,7 +207,7 @@ def _products_of_attention(cell: nn.MultiheadAttention, query: Shape, key: Shape
 
 
 def _others(cell: nn.Cell, input_shape: Shape, output_shape: Shape) -> int:
-    """Count the other multiplications and additions in one call; 0 for unknown kinds of cell."""
+    """Count the multiplications and additions of one call outside its products; 0 for unknown kinds of cell."""
     n_outputs = math.prod(output_shape)
     if isinstance(cell, (*_CONVOLUTIONS, *_TRANSPOSED_CONVOLUTIONS, nn.Dense)):
         return n_outputs if cell.has_bias else 0

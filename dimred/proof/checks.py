@@ -43,7 +43,7 @@ def kernels() -> list[Difference]:
     rng = np.random.default_rng(5)
     a, b = (rng.standard_normal((128, 128)).astype(np.float32) for _ in range(2))
     x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((4, 8, 12, 12), (16, 8, 3, 3)))
-    up = rng.standard_normal((4, 16, 10, 10)).astype(np.float32)  # the gradient that comes from above
+    up = rng.standard_normal((4, 16, 10, 10)).astype(np.float32)  # the upstream gradient
 
     def weighted(x: Tensor, w: Tensor) -> Tensor:
         return (ops.conv2d(x, w) * Tensor(up)).sum()

@@ -27,7 +27,7 @@ def each_record(path: Path) -> Iterator[dict[str, Any]]:
         with open_regular(path) as file:
             for number, line in enumerate(file, start=1):
                 if line.endswith(b"\n"):
-                    yield _record(line, f"{path} is damaged in line {number}")
+                    yield _record(line, f"{path} is damaged at line {number}")
     except OSError as error:
         raise RunError(f"{path} can't be read ({error.strerror or error}); name the metrics.jsonl of a run") from None
 
@@ -42,7 +42,7 @@ def numbered_records(path: Path, key: str) -> Iterator[dict[str, Any]]:
         number = record.get(key)
         if type(number) is not int or number < 1:
             why = f"its {key} is {shown(number)}; it must be a whole number above 0"
-            raise RunError(f"{path} is damaged in line {line} ({why}); remove the line")
+            raise RunError(f"{path} is damaged at line {line} ({why}); remove the line")
         yield record
 
 

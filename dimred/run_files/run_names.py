@@ -151,7 +151,7 @@ def own_config(run: Path) -> Path:
         CONFIGURATION.check_seal(path)
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"{path} can't be used: {error}; restore it, and set other values with --config or --set"
+            f"{path} can't be used ({error}); restore it, and set other values with --config or --set"
         ) from None
     return path
 
@@ -165,7 +165,7 @@ _KINDS_OF_WEIGHTS = {
 
 
 def named_weights(argument: str, path: Path) -> str:
-    """Return what a message calls a checkpoint: argument, value, and the kind of file if its folder tells.
+    """Return what a message calls a checkpoint: argument, value, and the kind of file if its folder shows it.
 
     An example is ``WEIGHTS 'a/b.ckpt', a network of stage 2,``.
     """

@@ -172,5 +172,5 @@ class StageTwoResult:
         try:
             values = read_checksummed(path, RESULT_OF_STAGE_2)
         except (OSError, ValueError) as error:
-            raise ConfigError(f"{path} is damaged: {error}; stage 2's --resume writes it again") from None
+            raise ConfigError(f"{path} can't be used ({error}); stage 2's --resume writes it again") from None
         return cls.from_json(values)

@@ -162,7 +162,7 @@ def _read_pins(path: Path) -> dict[str, Pin] | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise RunError(f"{path} can't be read: {error}; restore it, or begin a new run with another --out") from error
+        raise RunError(f"{path} can't be used ({error}); restore it, or begin a new run with another --out") from error
     return {name: Pin(*pin) for name, pin in content["pins"].items()}
 
 

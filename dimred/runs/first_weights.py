@@ -51,7 +51,8 @@ def read_first_weights(path: Path, new: Sequence[str], network: nn.Cell) -> Firs
 
     Args:
         path: the file.
-        new: patterns for the names that are left as they are; ``*`` stands for any text.
+        new: patterns for the names of parameters that keep their values, and of arrays that are not used; ``*`` stands
+            for any text.
         network: the network.
 
     Raises:

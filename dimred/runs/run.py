@@ -117,7 +117,7 @@ class Run(Generic[Config]):
         )
 
     def restore(self, step: Step, n_epochs: int) -> RunState | None:
-        """Restore the step on every rank from the newest state, and return that; return None for a new run.
+        """Restore the step on every rank from the newest state, and return the state; return None for a new run.
 
         The records file is checked, and cut to its length when the state was saved.
 

@@ -90,7 +90,7 @@ def build_rates(schedule: ScheduleConfig, steps_per_epoch: int, n_epochs: int) -
 
 
 def build_optimizer(config: OptimizerConfig, network: nn.Cell, rates: float | Sequence[float]) -> nn.Optimizer:
-    """Build the optimizer for the network's trainable weights, with decay groups; a user's own by its factory.
+    """Build the optimizer for the network's trainable weights, with decay groups; a user's own comes from its factory.
 
     Args:
         config: the section ``optimizer``.

@@ -56,7 +56,7 @@ class Task(Generic[Config]):
 
     @property
     def input_shape(self) -> tuple[int, ...] | None:
-        """Return the shape of a sample's input; None if only reading a sample would tell, or without ``images``."""
+        """Return the shape of a sample's input; None if it takes a sample to know, or without ``images``."""
         return next((part.input_shape for part in self.images.values()), None)
 
     @property
@@ -173,7 +173,7 @@ def _check_input(name: str, images: Batches) -> None:
     if expected := BUILT_IN[name].misfit(images.input_shape):
         raise DataError(
             f"model.name is {name!r}, which takes {expected}, but the data give {n_channels} x {height} x {width}; set "
-            "data.image_size, and in data.mean and data.std one value for each channel"
+            "data.image_size, and give data.mean and data.std one value for each channel"
         )
 
 

@@ -260,8 +260,8 @@ def plan_cooldown(config: CooldownConfig, network: nn.Cell, parent: StageOneRun)
         source = str(parent.path.parent.parent / CONFIG)
         if optimizer.name == "schedule_free":
             raise ConfigError(
-                f"{parent.title} was trained with schedule_free, which leaves nothing to cool down: the trained "
-                "network is *-final.ckpt beside it. To cool that down, name it as WEIGHTS, and set "
+                f"{parent.title} was trained with schedule_free, which has no rate to bring to 0. To cool down the "
+                "trained network, *-final.ckpt beside it, name that file as WEIGHTS, and set "
                 "cooldown.optimizer.name=momentum and cooldown.rate"
             )
         rate = config.rate or last_rate(parent)
@@ -281,7 +281,7 @@ def _known_config(parent: StageOneRun) -> StageOneConfig:
     if parent.config is None:
         raise ConfigError(
             f"{parent.title} is not in the {STAGE_1_CHECKPOINTS}/ of a stage 1 run, so neither its optimizer nor its "
-            "rate is known; for a cooldown set cooldown.optimizer.name and cooldown.rate"
+            "rate is known; to cool it down, set cooldown.optimizer.name and cooldown.rate"
         )
     return parent.config
 
@@ -320,7 +320,7 @@ def build_cooldown_step(task: Task[StageTwoConfig], cooldown: Cooldown) -> Train
     WEIGHTS hold their states. Everything else starts afresh. The network has stage 1's weights already.
     """
     _log.info(
-        f"cooldown: {cooldown.optimizer.name} from {cooldown.factor:.3g} of stage 1's rate {cooldown.rate:.4g}, "
+        f"cooldown: {cooldown.optimizer.name} from {cooldown.factor:.3g} times stage 1's rate {cooldown.rate:.4g}, "
         f"{cooldown.schedule} to 0 ({cooldown.taken_from})"
     )
     warn_of_idle_patterns(cooldown.optimizer, task.network)

@@ -74,7 +74,7 @@ class Method:
         """Restore what ``state`` returned, in a run that is resumed."""
 
     def begin(self, result: StageTwoResult) -> None:
-        """Prepare what comes before the first step; called once, before the start is measured.
+        """Do what comes before the first step; called once, before the start is measured.
 
         The network holds WEIGHTS, and must hold them again when this returns.
         """

@@ -35,8 +35,8 @@ class StageOneRun:
     Attributes:
         path: WEIGHTS.
         arrays: every array of WEIGHTS by name.
-        epoch: the epoch after which they were written; None if their file name does not tell.
-        steps_per_epoch: stage 1's; None if their file name does not tell.
+        epoch: the epoch after which they were written; None if their file name does not say.
+        steps_per_epoch: stage 1's; None if their file name does not say.
         config: stage 1's configuration; None if WEIGHTS are not in a run's folder.
     """
 

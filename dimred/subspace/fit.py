@@ -156,7 +156,7 @@ def _make(target: Path, matrix: WeightMatrix, kind: str, n_components: int, *, o
 def _write_rows(
     matrix: WeightMatrix, coefficients: np.ndarray, rows: BinaryIO, mean: BinaryIO, *, centred: bool
 ) -> tuple[np.ndarray, float, str]:
-    """Write the rows; if they are not orthonormal, correct the coefficients and write them again.
+    """Write the rows; if they are not orthonormal, correct the coefficients and write the rows again.
 
     Returns:
         The coefficients of the rows as written, float64 (k, N); the rows' deviation from orthonormal; their digest.

@@ -133,5 +133,5 @@ def read_metadata(path: Path) -> dict[str, Any]:
             }
     except (OSError, ValueError) as error:
         raise BasisMismatchError(
-            f"{path} can't be used: {type(error).__name__}: {error}. Make the basis again with dimred pca."
+            f"{path} can't be used ({type(error).__name__}: {error}). Make the basis again with dimred pca."
         ) from None

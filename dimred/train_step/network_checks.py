@@ -30,7 +30,7 @@ def check_dense(network: nn.Cell) -> None:
     for name, cell in network.cells_and_names():
         if isinstance(cell, nn.EmbeddingLookup) and cell.sparse and cell.embedding_table.requires_grad:
             raise ConfigError(
-                f"the cell {name!r} of the network, {type(cell).__name__}, has sparse gradients. A search can't use "
+                f"the network's cell {name!r}, of type {type(cell).__name__}, has sparse gradients. A search can't use "
                 "them, nor can a step with micro-batches, ranks, clipping or a loss scale; use nn.Embedding, or "
                 "target='DEVICE' with sparse=False"
             )
@@ -102,6 +102,6 @@ def check_float32(weights: Iterable[Parameter]) -> None:
     for weight in weights:
         if weight.dtype != ms.float32:
             raise ConfigError(
-                f"the weight {weight.name!r} is {weight.dtype}; weights must be float32. To compute in half precision "
+                f"the weight {weight.name!r} is {weight.dtype}; weights must be float32. To compute in half precision, "
                 "leave them in float32, and use mindspore.amp or cell.to_float(mindspore.float16)"
             )

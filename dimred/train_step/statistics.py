@@ -17,7 +17,7 @@ def batch_norms(network: nn.Cell) -> list[nn.Cell]:
         if isinstance(layer, _OTHERS):
             kind = type(layer).__name__
             raise ConfigError(
-                f"{name!r} of the network is a mint.nn.{kind}, whose statistics dimred does not know; use nn.{kind}"
+                f"the network's cell {name!r} is a mint.nn.{kind}, whose statistics dimred does not know; use nn.{kind}"
             )
         if isinstance(layer, BATCH_NORMS):
             layers.append(layer)

@@ -1,4 +1,4 @@
-"""Weigh each micro-batch or rank in the mean over the whole batch."""
+"""Weight each micro-batch or rank in the mean over the whole batch."""
 
 import functools
 import logging

@@ -19,7 +19,7 @@ def has_avx512() -> bool:
 
 
 def cap_onednn() -> None:
-    """Cap oneDNN's instruction set at AVX2 on such a host, unless the user's environment sets the cap.
+    """Cap oneDNN's instruction set at AVX2 on a host with AVX-512, unless the user's environment sets the cap.
 
     This must run before MindSpore's first primitive, because oneDNN reads the variable then.
     """

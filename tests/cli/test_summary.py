@@ -22,7 +22,7 @@ def test_a_table_for_people_and_json_for_programs() -> None:
     lines = table.stdout.splitlines()
     assert lines[0].split() == ["layer", "kind", "input", "output", "parameters", "FLOPs"]
     assert lines[1].split() == ["stem.0", "Conv2d", "1x3x16x16", "1x8x16x16", "216", "110,592"]
-    assert lines[-2].startswith("19,954 parameters that train (0.1 MiB in float32)")
+    assert lines[-2].startswith("19,954 trainable parameters (0.1 MiB in float32)")
     result = json.loads(dimred_here("summary", "resnet_small", "--classes", "10", "--json").stdout)
     assert result["n_parameters"] == 19954
     assert result["function_flops"] == 0
@@ -38,7 +38,7 @@ def test_a_user_s_own_network(tmp_path: Path) -> None:
         "from mindspore import nn\ndef build(n_classes):\n    return nn.Dense(7, n_classes)\n"
     )
     process = dimred_here("summary", "own:build", "--input", "1,7", "--classes", "2", cwd=tmp_path, status=0)
-    assert "16 parameters" in process.stdout
+    assert "16 trainable parameters" in process.stdout
     assert "\n30 FLOPs for an input of 1x7 (15 MACs)\n" in process.stdout
 
 

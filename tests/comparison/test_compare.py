@@ -119,7 +119,7 @@ def test_what_does_not_go_together_is_refused_before_anything_is_run(folder: Pat
             "does not apply here: it takes the place of a search",
         ),
         ({"runs": [ended], "methods": ["plain_to_the_end"]}, ConfigError, "does not go beyond epoch 4; leave it out"),
-        ({"at": [3]}, ConfigError, r"no full checkpoint of epoch 3 \(it has these: 2, 4\); finish stage 1"),
+        ({"at": [3]}, ConfigError, r"no full checkpoint of epoch 3 \(epochs with one: 2, 4\); finish stage 1"),
         (
             {"overrides": ["method=search", "search.n_components=9"]},
             SeriesError,

@@ -133,7 +133,7 @@ def test_three_dimensions_have_statistics_too() -> None:
 
 
 def test_the_batch_norm_of_mint_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"'0' of the network is a mint\.nn\.BatchNorm2d.*; use nn\.BatchNorm2d"):
+    with pytest.raises(ConfigError, match=r"the network's cell '0' is a mint\.nn\.BatchNorm2d.*; use nn\.BatchNorm2d"):
         reestimate_batch_norm(nn.SequentialCell(mint.nn.BatchNorm2d(3), nn.ReLU()), batches(1))
 
 

@@ -106,7 +106,7 @@ R, C = READING, COMPUTING
     [
         (3, [(0, C, 7), (1, R, 7), (2, C, 7)], 1, "rank 1 is reading the batch of step 7, and ranks 0, 2 waited"),
         (2, [(0, "evaluating after", 7), (1, C, 7)], 1, "rank 1 is computing step 7, and rank 0 waited for it"),
-        (2, [(0, C, 7), (1, C, 7)], 0, "ranks 0, 1 are computing step 7; all are equally far"),
+        (2, [(0, C, 7), (1, C, 7)], 0, "ranks 0, 1 are computing step 7; all are at the same step"),
         (3, [(0, C, 3), (1, R, 4), (2, R, 4)], 0, "rank 0 is computing step 3, and ranks 1, 2 waited for it"),
         (3, [(0, C, 1), (2, C, 1)], 1, "rank 1 is not at the first step yet, and ranks 0, 2 waited"),
     ],

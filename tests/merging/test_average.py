@@ -169,7 +169,9 @@ def test_coefficients_belong_to_the_checkpoints_as_they_are_named(
     assert coefficients([names[3], names[1], names[2]], "linear") == pytest.approx(
         {"checkpoint-1000": 1 / 6, "checkpoint-2000": 2 / 6, "checkpoint-3000": 3 / 6}
     )
-    with pytest.raises(ConfigError, match=r"\[12\]\*' stands for 2 of them beside others; name each checkpoint"):
+    with pytest.raises(
+        ConfigError, match=r"\[12\]\*' stands for 2 of them, and is not the only argument; name each checkpoint"
+    ):
         coefficients([names[3], f"{run}/*-[12]*"], "0.7,0.2,0.1")
 
 

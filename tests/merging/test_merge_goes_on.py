@@ -117,7 +117,7 @@ def test_a_signal_keeps_the_scores_and_leaves_no_candidate(workspace: Path, numb
         ({"minimize": False, "maximize": True}, (), "to a merge with a different better: 'lower', not 'higher'"),
         ({"last": 5}, (), "to a merge with a different digest of the checkpoints: '"),
         ({}, ('"average"', '"averages"'), "scores.jsonl can't be used (KeyError: 'average'); move it away"),
-        ({}, (r"\A.*\n", "[1]\n"), "scores.jsonl can't be used (ValueError: it is not a 'dimred scores'"),
+        ({}, (r"\A.*\n", "[1]\n"), "scores.jsonl can't be used (ValueError: it is not in the format 'dimred scores'"),
     ],
 )
 def test_scores_of_another_merge_or_damaged_ones_are_not_mixed_in(

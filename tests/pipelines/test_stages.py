@@ -202,7 +202,7 @@ def test_the_cooldown_takes_over_from_stage_1_and_needs_no_basis(
     assert (cooldown["optimizer"], cooldown["factor"], cooldown["schedule"]) == ("momentum", 0.5, "linear")
     assert cooldown["rate"] == pytest.approx(0.4 * (3 * 37 + 1) / (5 * 37))  # in the middle of the warm-up
     assert (result.epochs, result.steps) == (1, 20)  # 10 % of all passes
-    assert "cooldown: momentum from 0.5 of stage 1's rate" in done.stdout
+    assert "cooldown: momentum from 0.5 times stage 1's rate" in done.stdout
     assert result.basis is None
     assert not (out / "pca_mat.npy").exists()
     losses = {record["name"]: record["loss"] for record in result.choices["kept"].candidates}

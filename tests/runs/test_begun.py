@@ -86,7 +86,7 @@ def test_other_contents_of_what_a_run_depends_on_are_refused_in_one_message_wher
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ("cut", r"pins\.json can't be read"),
+        ("cut", r"pins\.json can't be used"),
         ("edited", "checksum does not match"),
     ],
 )

@@ -145,7 +145,7 @@ def test_a_checkpoint_that_cannot_be_taken_over_is_refused_with_the_remedy(weigh
         (renamed, {}, "not NAME-EPOCH_STEPS.ckpt, so stage 1's rate there is not known; set cooldown.rate"),
         (weights, {"optimizer": {"name": "sgd", "beta1": 0.5}}, "optimizer.beta1 is not an option of sgd"),
         (weights, {"optimizer": {"name": "schedule_free"}}, r"^cooldown\.optimizer\.name is schedule_free"),
-        (free, {}, r"leaves nothing to cool down: the trained network is \*-final"),
+        (free, {}, r"has no rate to bring to 0\. To cool down the trained network, \*-final"),
     ]
     for path, options, said in cases:
         with pytest.raises(ConfigError, match=said):

@@ -171,5 +171,7 @@ def test_sparse_gradients_are_refused_where_they_can_not_be_used(part):
     network = Lookup()
     optimizer = nn.SGD(network.trainable_params(), 0.1)
     TrainStep(network, optimizer)
-    with pytest.raises(ConfigError, match=r"the cell 'lookup' of the network, EmbeddingLookup, has sparse gradients"):
+    with pytest.raises(
+        ConfigError, match=r"the network's cell 'lookup', of type EmbeddingLookup, has sparse gradients"
+    ):
         TrainStep(network, optimizer, **part) if part else SubspaceTrainStep(network, basis_for(network, 2))
