@@ -225,14 +225,10 @@ class Readable:
         else:
             batches = self.batches.create_tuple_iterator(num_epochs=num_epochs, output_numpy=output_numpy)
         with _without_dumps():
-            while True:
-                try:
-                    batch = next(batches)
-                except StopIteration:
-                    return
-                except RuntimeError as error:
-                    raise _as_data_error(str(error)) from None
-                yield batch
+            try:
+                yield from batches
+            except RuntimeError as error:
+                raise _as_data_error(str(error)) from None
 
     def _from_the_device(self) -> Iterator[Any]:
         take = data_sink(lambda *columns: columns, self.batches)

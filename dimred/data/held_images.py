@@ -8,7 +8,7 @@ import mindspore.dataset as ds
 import numpy as np
 from mindspore.dataset import vision
 
-from dimred.data.image_batches import ImageBatches, make_operations
+from dimred.data.image_batches import ImageBatches
 from dimred.data.published_files import Samples
 from dimred.errors import DataError
 
@@ -22,9 +22,7 @@ class HeldImages(ImageBatches):
     Args:
         samples: images and labels.
         classes: names of the classes.
-        image_size, mean, std, augmentation, pad, flip: see ``make_operations``.
-        resize: whether images of a different size are resized; otherwise they are refused.
-        options: see ``Batches``.
+        options: see ``ImageBatches``. Without ``resize``, images of another size are refused.
 
     Raises:
         DataError: the images have a different size and ``resize`` is false; or they have neither one channel nor as
@@ -34,45 +32,24 @@ class HeldImages(ImageBatches):
         images (batch_size, channels, image_size, image_size) float32, labels (batch_size,) int32.
     """
 
-    def __init__(
-        self,
-        samples: Samples,
-        classes: Sequence[str],
-        *,
-        image_size: int,
-        mean: Sequence[float],
-        std: Sequence[float],
-        augmentation: str = "none",
-        resize: bool = True,
-        pad: int = 2,
-        flip: bool = False,
-        **options: Any,
-    ):
+    def __init__(self, samples: Samples, classes: Sequence[str], **options: Any):
         super().__init__(**options)
         self._samples = samples
-        self._images = _with_channels(samples.images, len(mean))
+        self._images = _with_channels(samples.images, len(self.mean))
         self.n_images = len(samples.labels)
         self.classes = classes
-        self.input_shape = (len(mean), image_size, image_size)
+        size = self.image_size
+        self.input_shape = (len(self.mean), size, size)
         height, width = samples.images.shape[1:3]
         to_size = []
-        if (height, width) != (image_size, image_size):
-            if not resize:
+        if (height, width) != (size, size):
+            if not self.resize:
                 raise DataError(
                     f"data.resize is false, but the images have {width} x {height} pixels, and data.image_size is "
-                    f"{image_size}; --set data.resize=true"
+                    f"{size}; --set data.resize=true"
                 )
-            to_size = [vision.Resize((image_size, image_size))]
-        self._operations = make_operations(
-            to_pixels=to_size,
-            crop_and_resize=vision.RandomResizedCrop(image_size),
-            image_size=image_size,
-            mean=mean,
-            std=std,
-            augmentation=augmentation,
-            pad=pad,
-            flip=flip,
-        )
+            to_size = [vision.Resize((size, size))]
+        self._set_operations(to_size, vision.RandomResizedCrop(size))
 
     def digest(self) -> str:
         """Return a digest of all images and labels, in hexadecimal."""

@@ -1,6 +1,7 @@
 """Batches of images, and the operations that turn an image into the network's input, with and without augmentation."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import mindspore.dataset as ds
@@ -17,44 +18,37 @@ class ImageOperations(NamedTuple):
     plain: list[Any]
 
 
-def make_operations(
-    *,
-    to_pixels: Sequence[Any],
-    crop_and_resize: Any,
-    image_size: int,
-    mean: Sequence[float],
-    std: Sequence[float],
-    augmentation: str,
-    pad: int,
-    flip: bool,
-) -> ImageOperations:
-    """Make the operations for one kind of image.
-
-    Args:
-        to_pixels: operations that make pixels of ``image_size``, for every augmentation but ``random_resized_crop``.
-        crop_and_resize: an operation that takes their place for ``random_resized_crop``.
-        image_size: height and width of the network's input, in pixels.
-        mean: mean of each channel, on the 0 to 255 scale; an image x becomes (x - mean) / std.
-        std: standard deviation of each channel, on the same scale.
-        augmentation: ``random_resized_crop`` (which also flips), ``pad_crop`` or ``none``.
-        pad: pixels of padding on each side before ``pad_crop`` crops.
-        flip: whether ``pad_crop`` also flips half of the images, left to right.
-    """
-    to_network = [vision.Normalize(list(mean), list(std)), vision.HWC2CHW()]
-    half_flipped = vision.RandomHorizontalFlip(0.5)
-    pad_crop = [*to_pixels, vision.RandomCrop(image_size, [pad] * 4)]
-    augmented = {
-        "random_resized_crop": [crop_and_resize, half_flipped],
-        "pad_crop": [*pad_crop, half_flipped] if flip else pad_crop,
-        "none": to_pixels,
-    }
-    return ImageOperations([*augmented[augmentation], *to_network], [*to_pixels, *to_network])
-
-
+@dataclass(kw_only=True, eq=False)
 class ImageBatches(Batches):
     """One split of images as batches; a subclass says how an image is read, and sets its operations."""
 
-    _operations: ImageOperations
+    image_size: int  # height and width of the network's input, in pixels
+    mean: Sequence[float]  # of each channel, on the 0 to 255 scale; an image x becomes (x - mean) / std
+    std: Sequence[float]  # of each channel, on the same scale
+    augmentation: str = "none"  # random_resized_crop (which also flips), pad_crop or none
+    resize: bool = True  # whether images of another size get image_size before anything else
+    pad: int = 2  # pixels of padding on each side before pad_crop crops
+    flip: bool = False  # whether pad_crop also flips half of the images, left to right
+    _operations: ImageOperations = field(init=False)
+
+    def _set_operations(self, to_pixels: Sequence[Any], crop_and_resize: Any) -> None:
+        """Make the operations on one image.
+
+        Args:
+            to_pixels: operations that make pixels of ``image_size``, for every augmentation but
+                ``random_resized_crop``.
+            crop_and_resize: an operation that takes their place for ``random_resized_crop``.
+        """
+        to_network = [vision.Normalize(list(self.mean), list(self.std)), vision.HWC2CHW()]
+        half_flipped = vision.RandomHorizontalFlip(0.5)
+        pad_crop = [*to_pixels, vision.RandomCrop(self.image_size, [self.pad] * 4)]
+        augmented = {
+            "random_resized_crop": [crop_and_resize, half_flipped],
+            "pad_crop": [*pad_crop, half_flipped] if self.flip else pad_crop,
+            "none": to_pixels,
+        }
+        training = [*augmented[self.augmentation], *to_network]
+        self._operations = ImageOperations(training, [*to_pixels, *to_network])
 
     def _training_samples(self, order: np.ndarray, seed: int, epoch: int) -> ds.Dataset:
         _seed_augmentation(seed, epoch, self.rank)

@@ -17,7 +17,7 @@ import numpy as np
 from mindspore import dtype as mstype
 from mindspore.dataset import transforms, vision
 
-from dimred.data.image_batches import ImageBatches, make_operations
+from dimred.data.image_batches import ImageBatches
 from dimred.data.image_tree import (
     IMAGE_SUFFIXES,
     UNREADABLE,
@@ -42,11 +42,8 @@ class ImageFolder(ImageBatches):
 
     Args:
         folder: ``DATA/<split>``.
-        image_size, mean, std, augmentation, pad, flip: see ``make_operations``.
-        resize: whether images are resized and centre-cropped before anything else; ``random_resized_crop`` does it at
-            random instead. Not needed if all have ``image_size``.
         damaged: what to do about an image that can't be decoded: ``stop``, or ``replace`` it with another in its batch.
-        options: see ``Batches``.
+        options: see ``ImageBatches``. ``resize`` also crops the centre; ``random_resized_crop`` does both at random.
 
     Raises:
         DataError: from ``read_image_tree``; or the name of the folder or of a class is not UTF-8.
@@ -58,44 +55,21 @@ class ImageFolder(ImageBatches):
         images (batch_size, 3, image_size, image_size) float32, labels (batch_size,) int32.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        image_size: int,
-        mean: Sequence[float],
-        std: Sequence[float],
-        augmentation: str = "none",
-        resize: bool = True,
-        pad: int = 2,
-        flip: bool = False,
-        damaged: str = "stop",
-        **options: Any,
-    ):
+    def __init__(self, folder: Path, *, damaged: str = "stop", **options: Any):
         super().__init__(**options)
         self.folder = folder
         self.damaged = damaged
         self.classes, self.n_images, self._suffixes, self.passed_over, self._numbers = read_image_tree(folder)
         _check_names(folder, self.classes)
-        if len(mean) != _CHANNELS:
+        if len(self.mean) != _CHANNELS:
             raise DataError(
-                f"data.mean and data.std have {len(mean)} value, but the images of class folders are decoded to "
+                f"data.mean and data.std have {len(self.mean)} value, but the images of class folders are decoded to "
                 f"{_CHANNELS} channels; give one value for each channel"
             )
-        to_size = [vision.Resize(round(image_size * _IMAGENET_RESIZE)), vision.CenterCrop(image_size)] if resize else []
-        self._image_size = image_size
-        self._resize = resize
-        self.input_shape = (len(mean), image_size, image_size)
-        self._operations = make_operations(
-            to_pixels=[vision.Decode(), *to_size],
-            crop_and_resize=vision.RandomCropDecodeResize(image_size),
-            image_size=image_size,
-            mean=mean,
-            std=std,
-            augmentation=augmentation,
-            pad=pad,
-            flip=flip,
-        )
+        size = self.image_size
+        self.input_shape = (_CHANNELS, size, size)
+        to_size = [vision.Resize(round(size * _IMAGENET_RESIZE)), vision.CenterCrop(size)] if self.resize else []
+        self._set_operations([vision.Decode(), *to_size], vision.RandomCropDecodeResize(size))
 
     def check_use(self, n_classes: int, *, trains_classes: bool, measures_classes: bool) -> None:
         """Warn of entries that are passed over, and, unless images are resized, check one image's size in each class.
@@ -105,14 +79,14 @@ class ImageFolder(ImageBatches):
         """
         if self.passed_over:
             self._warn_of_passed_over()
-        if self._resize:
+        if self.resize:
             return
         for width, height in self.sizes():
-            if (width, height) != (self._image_size, self._image_size):
+            if (width, height) != (self.image_size, self.image_size):
                 remedy = f", or data.image_size={width} if all have that size" if width == height else ""
                 raise DataError(
                     f"data.resize is false, but {str(self.folder)!r} has images of {width} x {height} pixels, and "
-                    f"data.image_size is {self._image_size}: unless augmented, they would reach the network as they "
+                    f"data.image_size is {self.image_size}: unless augmented, they would reach the network as they "
                     f"are; --set data.resize=true{remedy}"
                 )
 

@@ -159,9 +159,7 @@ class Evaluator:
             return f"sample {self._images[split].evaluated_numbers()[row]} of the split {split!r}"
 
         def read() -> list[list[Any]]:
-            with_sizes = [*measures, _SamplesOfBatch()]
-            *kept, sizes = measure_batches(self.network, self._splits[split], with_sizes, name_of=name_of)
-            n_read = sum(sizes)
+            kept, n_read = measure_batches(self.network, self._splits[split], measures, name_of=name_of)
             n_there = len(range(ranks.rank, self._images[split].n_images, ranks.group_size))
             if n_read != n_there:
                 raise DataError(
@@ -172,10 +170,3 @@ class Evaluator:
 
         kept = ranks.run_together(read)
         return [measure.of_split(of_one, ranks) for measure, of_one in zip(measures, kept, strict=True)]
-
-
-class _SamplesOfBatch(Measure[int]):
-    """The number of samples, to check that all were read."""
-
-    def of_batch(self, outputs: Any, labels: Tensor) -> int:
-        return len(labels)

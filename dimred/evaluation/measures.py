@@ -138,7 +138,7 @@ def measure_batches(
     measures: Sequence[Measure[Any]],
     *,
     name_of: Callable[[int], str] = "sample {}".format,
-) -> list[list[Any]]:
+) -> tuple[list[list[Any]], int]:
     """Collect what each measure keeps from each batch, in one pass in evaluation mode; cells get their modes back.
 
     Args:
@@ -148,7 +148,7 @@ def measure_batches(
         name_of: names the sample in a row, counted from 0 over all batches, for errors.
 
     Returns:
-        What each measure kept from the batches.
+        What each measure kept from the batches; and the number of samples.
 
     Raises:
         DataError: a batch can't be read, a label is not a class of the network, or neither an input nor its batch's
@@ -165,7 +165,7 @@ def measure_batches(
             for of_one, measure in zip(kept, measures, strict=True):
                 of_one.append(measure.of_batch(outputs, labels))
             n_rows += len(labels)
-    return kept
+    return kept, n_rows
 
 
 def _are_finite(outputs: Outputs) -> bool:

@@ -9,7 +9,8 @@ from mindspore.common import initializer as init
 _WAYS: dict[str, Callable[[], init.Initializer]] = {
     "xavier_uniform": init.XavierUniform,
     "kaiming": lambda: init.HeNormal(mode="fan_out", nonlinearity="relu"),
-    "truncated_normal": lambda: _truncated_normal(0.01),
+    # Truncated at two standard deviations; the bounds are absolute.
+    "truncated_normal": lambda: init.TruncatedNormal(sigma=0.01, mean=0.0, a=-0.02, b=0.02),
 }
 
 
@@ -37,8 +38,3 @@ def initialise(network: nn.Cell, convolution: str = "xavier_uniform", dense: str
 
 def _draw(parameter: ms.Parameter, initializer: init.Initializer) -> None:
     parameter.set_data(init.initializer(initializer, parameter.shape, parameter.dtype))
-
-
-def _truncated_normal(sigma: float) -> init.Initializer:
-    """Return a normal truncated at two standard deviations; MindSpore's own initializer takes absolute bounds."""
-    return init.TruncatedNormal(sigma=sigma, mean=0.0, a=-2 * sigma, b=2 * sigma)

@@ -35,7 +35,7 @@ class RunFigures:
         self.reestimates = config.reestimate_batch_norm and task.evaluator.has_batch_norm
         self.values: Figures = {}
 
-    def measure(self, step: Step, choose: Callable[[], object] | None = None) -> None:
+    def measure(self, step: Step, choose: Callable[[], object] = lambda: None) -> None:
         """Measure the network as trained, with re-estimated BatchNorm statistics, and with the EMA's weights.
 
         Schedule-free training is measured at its averaged point. The measurement leaves the training unchanged.
@@ -46,8 +46,7 @@ class RunFigures:
         """
         with weights_to_use(step.optimizer), preserved(moving_statistics(self._task.network)):
             self.measure_final()
-            if choose is not None:
-                choose()
+            choose()
         if step.ema is not None:
             with step.ema.in_place():
                 self._note(EMA)

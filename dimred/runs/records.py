@@ -111,18 +111,18 @@ def read_beginning(path: Path, mark: Mark) -> Iterator[bytes]:
         )
 
 
-def cut_metrics(path: Path, mark: Mark | None, ranks: Ranks = ALONE) -> None:
+def cut_metrics(path: Path, mark: Mark, ranks: Ranks = ALONE) -> None:
     """Truncate a metrics file to its length at a mark; the run writes the rest again.
 
     Args:
         path: the file.
-        mark: see ``MetricsLog.mark``; None for a new run: the file is emptied.
+        mark: see ``MetricsLog.mark``.
         ranks: rank 0's file is cut, and every other rank gets a copy of it, because that rank's host may be new.
 
     Raises:
         RunError: rank 0's file was cut or changed (see ``read_beginning``); the other ranks raise a DimredError.
     """
-    parts = iter(() if mark is None else read_beginning(path, mark))
+    parts = read_beginning(path, mark)
     with open_atomic(path) as file:
         while part := ranks.broadcast_bytes(ranks.run_on_rank_zero(lambda: next(parts, b"")) or b""):
             file.write(part)

@@ -81,8 +81,7 @@ class Run(Generic[Config]):
         frozen = to_arrays(parameter for parameter in task.network.get_parameters() if not parameter.requires_grad)
         # An attention mask can be -inf from the beginning; that does not mean that training diverged.
         self._constants = {name for name, value in frozen.items() if not np.isfinite(value).all()}
-        images = {split: task.images[split] for split in self.config.splits}
-        self.pins = self.ranks.run_on_rank_zero(lambda: pins_of_data(task.data, images)) or {}
+        self.pins = self.ranks.run_on_rank_zero(lambda: pins_of_data(task.data, task.images)) or {}
         # With another number of threads MindSpore draws other crops and flips. The pin has a name like a split's, so a
         # run that began without it can be resumed.
         self.pins["DATA/train, threads"] = Pin(str(task.training_batches.workers))
@@ -98,7 +97,7 @@ class Run(Generic[Config]):
         """Return the number of epochs that have ended."""
         return self.progress.epoch if self.progress.done == self.task.steps_per_epoch else self.progress.epoch - 1
 
-    def loop(self, name: str, step: Step, n_epochs: int, first_order: int = 0) -> EpochLoop:
+    def loop(self, name: str, step: Step, first_order: int = 0) -> EpochLoop:
         """Make the loop over the epochs with the run's configuration; see ``EpochLoop`` for the arguments."""
         config = self.config
         self._first_order = first_order
@@ -107,7 +106,7 @@ class Run(Generic[Config]):
             step,
             self.task.training_batches,
             seed=config.seed,
-            n_epochs=n_epochs,
+            n_epochs=config.n_epochs,
             first_order=first_order,
             save_every_steps=config.save_every_steps,
             read_every_steps=config.read_every_steps,
@@ -116,7 +115,7 @@ class Run(Generic[Config]):
             after_launch=self.after_launch,
         )
 
-    def restore(self, step: Step, n_epochs: int) -> RunState | None:
+    def restore(self, step: Step) -> RunState | None:
         """Restore the step on every rank from the newest state, and return the state; return None for a new run.
 
         The records file is checked, and cut to its length when the state was saved.
@@ -129,10 +128,11 @@ class Run(Generic[Config]):
         newest = self.ranks.run_on_rank_zero(self._newest_state)
         state: RunState | None = self.ranks.share(newest, read_state)
         if state is not None:
-            self._continue_from(state, step, n_epochs)
+            self._continue_from(state, step)
         return state
 
-    def _continue_from(self, state: RunState, step: Step, n_epochs: int) -> None:
+    def _continue_from(self, state: RunState, step: Step) -> None:
+        n_epochs = self.config.n_epochs
         progress = self.progress
         progress.epoch, progress.done, progress.seconds = (state.values[key] for key in ("epoch", "done", "seconds"))
         if n_epochs < progress.epoch and self.n_steps > 0:
@@ -168,7 +168,7 @@ class Run(Generic[Config]):
         self.ranks.run_on_rank_zero(lambda: retry(lambda: self.states.save(self.n_steps, arrays, known)))
 
     def arrays_of(self, step: Step) -> dict[str, np.ndarray]:
-        """Note the last loss, average BatchNorm's statistics over the ranks, and return the step's state to save.
+        """Note the last loss, average all statistics over the ranks, and return the step's state to save.
 
         All ranks call this.
 
@@ -179,15 +179,12 @@ class Run(Generic[Config]):
             record = self._result.record()
             parts = {name: record[name] for part in step.parts for name in part.telemetry}
             self.last = {"loss": record.get("loss_after", record["loss"]), "parts": parts}
-        self.average_statistics(step)
+        of_parts = [statistic for part in step.parts for statistic in part.statistics]
+        # Each rank saw only its own images.
+        self.ranks.all_reduce_mean([*moving_statistics(self.task.network), *of_parts])
         arrays = step.state()
         self.ranks.run_on_rank_zero(lambda: check_finite(arrays, self.n_steps, self._constants))
         return arrays
-
-    def average_statistics(self, step: Step) -> None:
-        """Average BatchNorm's and the parts' statistics over the ranks, because each rank saw only its own images."""
-        of_parts = [statistic for part in step.parts for statistic in part.statistics]
-        self.ranks.all_reduce_mean([*moving_statistics(self.task.network), *of_parts])
 
     def note(self, result: Result, *, checks_divergence: bool = True) -> None:
         """Note the result of the last step, and check its loss for divergence; all ranks call this.
@@ -237,7 +234,7 @@ class Run(Generic[Config]):
         """Open the records file inside the block; a new run begins with an empty one."""
         file = self.folder / METRICS
         if self._is_new:
-            cut_metrics(file, None, self.ranks)
+            atomic_write(file, b"")
         is_heard = self.config.tensorboard or self.config.callback is not None
         listeners = self._listeners() if is_heard and self.ranks.is_rank_zero else ()
         with MetricsLog(file, listeners) as self.records:
@@ -252,7 +249,7 @@ class Run(Generic[Config]):
             listeners.append(make_callback(self.config.callback, self.folder))
         return listeners
 
-    def measure(self, step: Step, choose: Callable[[], object] | None = None) -> None:
+    def measure(self, step: Step, choose: Callable[[], object] = lambda: None) -> None:
         """Tell the launcher that the run is evaluating, and measure the network; see ``RunFigures.measure``."""
         tell_position("evaluating after", self.n_steps)
         self.figures.measure(step, choose)
@@ -275,7 +272,7 @@ class Run(Generic[Config]):
             evaluation_seconds=evaluation_seconds,
         )
 
-    def log_epoch(self, step: Step, n_epochs: int) -> str:
+    def log_epoch(self, step: Step) -> str:
         """Log an epoch's two lines, for programs and for people, and return the status for the progress bar.
 
         Programs look for ``epoch: 1 step: 74 loss is 0.8713``. People read
@@ -285,7 +282,7 @@ class Run(Generic[Config]):
         loss = self.last["loss"]
         text = self.figures.text(1)
         shown = loss_text(loss)
-        parts = [f"epoch {progress.epoch}/{n_epochs}", f"step {progress.done}", f"loss {shown}"]
+        parts = [f"epoch {progress.epoch}/{self.config.n_epochs}", f"step {progress.done}", f"loss {shown}"]
         rate = last_rate(step.optimizer)
         if rate is not None:
             parts.append(f"lr {rate:.3g}")

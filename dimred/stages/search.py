@@ -14,7 +14,7 @@ from mindspore import nn
 
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.checkpoints.states import RunState
-from dimred.config import SearchConfig, SearchOptions, StageOneConfig, StageTwoConfig
+from dimred.config import SearchConfig, StageOneConfig, StageTwoConfig
 from dimred.distributed.ranks import Ranks
 from dimred.errors import ConfigError
 from dimred.run_files.metric import AS_TRAINED
@@ -28,11 +28,12 @@ from dimred.runs.run import Run
 from dimred.runs.steps import build_loss, build_parts
 from dimred.runs.task import Task
 from dimred.search_step.result import search_line, totals
+from dimred.search_step.search_step import SearchStep
 from dimred.stages.disk import FLOAT, sizes
 from dimred.stages.method import Method, NextCommands, Plan
 from dimred.stages.parent import StageOneRun
 from dimred.stages.point_files import PointFiles
-from dimred.stages.subspace_train_step import SubspaceTrainStep
+from dimred.stages.subspace_train_step import options_of_step
 from dimred.subspace.basis import SubspaceBasis, load_basis
 from dimred.subspace.fit import fit_basis
 from dimred.subspace.spectrum import check_enough
@@ -226,22 +227,21 @@ def search_memory(config: StageTwoConfig, network: nn.Cell, group_size: int) -> 
     return 4 * (-(-config.search.n_components // group_size) + _VECTORS) * n_weights
 
 
-def build_search_step(task: Task[StageTwoConfig], basis: SubspaceBasis) -> SubspaceTrainStep:
-    """Build a search's step; the task's network has the weights to begin from.
+def build_search_step(task: Task[StageTwoConfig], basis: SubspaceBasis) -> SearchStep:
+    """Build a search's step; the task's network has the weights to begin from, and the basis fits it.
 
     Raises:
         ConfigError: the loss can't be built (see ``build_loss``), or the search's options do not fit together.
-        BasisMismatchError: the basis does not fit the network.
     """
     config = task.config
     network = task.network
     search = config.search
-    options = search.model_dump(include={*SearchOptions.model_fields})
     if search.rule == "sgd" and search.learning_rate_schedule == "linear":
         n_steps = config.n_epochs * task.steps_per_epoch
-        options["learning_rate"] = make_rates("linear", search.learning_rate, 0, n_steps)
+        rates = make_rates("linear", search.learning_rate, 0, n_steps)
+        search = search.model_copy(update={"learning_rate": rates})
     parts = build_parts(config, network)
     loss = build_loss(config, network)
-    step = SubspaceTrainStep(loss, basis, ranks=task.ranks, **parts, **options)
+    step = SearchStep(loss, ranks=task.ranks, **options_of_step(search, basis), **parts)
     compile_at(config.precision.jit_level, step)
     return step

@@ -41,12 +41,11 @@ class StageTwo(Observer):
         self.method = method
         self.step = method.step
         self.files = files
-        self._n_epochs = run.config.n_epochs
         run.progress.epoch = 0
         run.pins["WEIGHTS"] = Pin(parent.digest, str(parent.path.resolve()))
         run.pins |= method.pins()
         self.result = StageTwoResult(
-            epochs=self._n_epochs,
+            epochs=run.config.n_epochs,
             sources={"data": str(run.task.data.resolve()), "weights": str(parent.path.resolve()), "basis": None},
             digests={name: pin.digest for name, pin in run.pins.items()},
             metrics=[MetricResult(metric) for metric in run.figures.metrics],
@@ -64,7 +63,7 @@ class StageTwo(Observer):
         run = self.run
         progress = self.run.progress
         ranks = self.run.ranks
-        state = run.restore(self.step, self._n_epochs)
+        state = run.restore(self.step)
         if state is not None:
             self._restore(state)
         run.write_configuration()
@@ -92,7 +91,7 @@ class StageTwo(Observer):
 
     def _train(self) -> None:
         """Train the remaining epochs; end early if the step says that there is nothing more to gain."""
-        loop = self.run.loop("stage 2", self.step, self._n_epochs, STAGE_2_EPOCHS_FROM)
+        loop = self.run.loop("stage 2", self.step, STAGE_2_EPOCHS_FROM)
         try:
             loop.run(self.run.progress, self)
         except NothingToGainError as stop:
@@ -128,12 +127,11 @@ class StageTwo(Observer):
         self._record_point(progress.epoch)
         self.method.after_epoch(progress, time.perf_counter() - started)
         self.result.training_seconds += progress.seconds
-        return self.run.log_epoch(self.step, self._n_epochs)
+        return self.run.log_epoch(self.step)
 
     def _record_point(self, point: str | int) -> None:
         """Save a point and measure it."""
         run = self.run
-        run.average_statistics(self.step)
         self.files.save(point, parameters_of_point(self.step))
         run.measure(self.step, partial(self.method.measure, point))
         self.result.put(point, run.figures.values)

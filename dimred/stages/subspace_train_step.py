@@ -11,7 +11,7 @@ from dimred.config import SearchOptions
 from dimred.errors import ConfigError
 from dimred.search_step.direction import Direction, InverseBFGS, ProjectedSGD
 from dimred.search_step.line_search import ArmijoBacktracking, FixedStep, LineSearch
-from dimred.search_step.moves import MoveOutside, ResidualMomentum
+from dimred.search_step.moves import ResidualMomentum
 from dimred.search_step.search_step import SearchStep
 from dimred.subspace.basis import SubspaceBasis, load_basis
 
@@ -70,11 +70,7 @@ class SubspaceTrainStep(SearchStep):
             raise ConfigError(
                 f"n_components is {n_components}; the basis has {k}, so 1 to {k} are allowed", argument="n_components"
             )
-        rows = np.ascontiguousarray(basis.components[:n_components], dtype=np.float32)  # a view wherever it can be
-        direction, line_search = build_rule(search, len(rows))
-        outside: MoveOutside | None = ResidualMomentum(search.gamma, search.alpha) if search.alpha > 0 else None
-        of_step["max_rejected_steps"] = search.max_rejected_steps
-        super().__init__(network, rows, direction, line_search, outside, **of_step)
+        super().__init__(network, **options_of_step(search, basis), **of_step)
 
 
 def _fitting_basis(basis: SubspaceBasis | str | os.PathLike[str], network: nn.Cell) -> SubspaceBasis:
@@ -88,6 +84,19 @@ def _fitting_basis(basis: SubspaceBasis | str | os.PathLike[str], network: nn.Ce
         )
     basis.check(WeightLayout.from_network(network))
     return basis
+
+
+def options_of_step(search: SearchOptions, basis: SubspaceBasis) -> dict[str, Any]:
+    """Build the arguments of ``SearchStep`` that the search's options and the basis stand for."""
+    rows = np.ascontiguousarray(basis.components[: search.n_components], dtype=np.float32)  # a view wherever it can be
+    direction, line_search = build_rule(search, len(rows))
+    return {
+        "components": rows,
+        "direction": direction,
+        "line_search": line_search,
+        "outside": ResidualMomentum(search.gamma, search.alpha) if search.alpha > 0 else None,
+        "max_rejected_steps": search.max_rejected_steps,
+    }
 
 
 def build_rule(options: SearchOptions, n_components: int) -> tuple[Direction, LineSearch]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatch
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ OPTIMIZERS: dict[str, tuple[str, ...]] = {
     "schedule_free": ("beta",),
 }
 _KINDS: dict[str, Callable[..., nn.Optimizer]] = {
-    "momentum": nn.Momentum,
+    "momentum": partial(nn.Momentum, momentum=0.9),
     "sgd": nn.SGD,
     "adamw": AdamW,
     "schedule_free": ScheduleFree,
@@ -90,8 +91,6 @@ def make_optimizer(
     rates = rates if isinstance(rates, float | int) else [float(rate) for rate in rates]
     if factory is not None:
         return _own_optimizer(name, factory, groups, parameters, rates)
-    if name == "momentum":
-        settings.setdefault("momentum", 0.9)
     return _KINDS[name](groups, rates, **settings)
 
 

@@ -26,9 +26,8 @@ class KnownMemory:
         for parameter in self._parameters:
             if not parameter.is_contiguous():
                 parameter.set_data(Tensor(parameter.asnumpy().copy(), parameter.dtype))
-        self._get_addresses = [
-            parameter.data_ptr for parameter in self._parameters
-        ]  # looking one up costs as much as calling it
+        # Looking a method up costs as much as calling it.
+        self._get_addresses = [parameter.data_ptr for parameter in self._parameters]
         self._addresses = list[int]()
         self._note()
 

@@ -145,7 +145,7 @@ def evaluation(ranks: Ranks) -> dict:
     images = NumpySlicesDataset((logits[own], labels[own]), shuffle=False).batch(4)
     in_order = OfWholeSplit(lambda outputs, labels: outputs.argmax(1) @ 3 ** np.arange(23) + labels.sum())
     measures = (MeanOfItems(is_correct), MeansOfSamples(cross_entropy), in_order, Predict())
-    kept = measure_batches(nn.Identity(), images, measures)
+    kept, _ = measure_batches(nn.Identity(), images, measures)
     accuracy, losses, whole, predictions = (
         measure.of_split(of_one, ranks) for measure, of_one in zip(measures, kept, strict=True)
     )
@@ -227,8 +227,7 @@ def metrics_without_a_shared_disk(ranks: Ranks) -> dict:
             log.write(step=4)
         cut_metrics(path, mark, ranks)
         kept = read_metrics(path)
-        cut_metrics(path, None, ranks)
-        return {"steps": [record["step"] for record in kept], "at_the_beginning": len(read_metrics(path))}
+        return {"steps": [record["step"] for record in kept]}
 
 
 def snapshot_callback(ranks: Ranks) -> bool:

@@ -34,13 +34,13 @@ def batches(*columns: np.ndarray) -> dataset.Dataset:
 
 def mean_score(score: Score, *columns: np.ndarray, network: nn.Cell | None = None) -> float:
     measure = MeanOfItems(score)
-    [kept] = measure_batches(network or nn.Identity(), batches(*columns), [measure])
+    [kept], _ = measure_batches(network or nn.Identity(), batches(*columns), [measure])
     return measure.of_split(kept)
 
 
 def sample_scores(score: Score, *columns: np.ndarray) -> np.ndarray:
     measure = MeansOfSamples(score)
-    [kept] = measure_batches(nn.Identity(), batches(*columns), [measure])
+    [kept], _ = measure_batches(nn.Identity(), batches(*columns), [measure])
     return measure.of_split(kept)
 
 

@@ -184,7 +184,7 @@ class Training:
         for split, batches in self._measured_on.items():
             metric = cast(MeanOfItems, task.scores.metrics[0]).score
             measures = [MeansOfSamples(task.scores.loss), MeansOfSamples(metric)]
-            losses, metrics = measure_batches(task.network, batches, measures)
+            (losses, metrics), _ = measure_batches(task.network, batches, measures)
             found[f"{split}_losses"] = measures[0].of_split(losses)
             found[f"{split}_metric"] = measures[1].of_split(metrics)
         return found

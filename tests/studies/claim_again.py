@@ -126,7 +126,7 @@ def measured(one: Path, two: Path, data: Path, weights: Path) -> dict[str, np.nd
         as_trained.append(task.evaluator.metrics("test")[0])
         task.evaluator.reestimate()
         val_losses.append(task.evaluator.losses_and_metrics("val")[0].mean())
-        [sums] = measure_batches(task.network, task.images["test"].evaluation(), [task.scores.metrics[0]])
+        [sums], _ = measure_batches(task.network, task.images["test"].evaluation(), [task.scores.metrics[0]])
         of_test.append(means_of_samples(sums))
     if task.metrics[0].is_fraction:
         outputs = {"test_correct": np.packbits(np.array(of_test) > 0, 1), "n_test": np.array(len(of_test[0]))}
