@@ -60,7 +60,7 @@ class Ascend(Device):
     def rank_environment(self, number: int, *, is_alone: bool) -> dict[str, str]:
         if is_alone and "DEVICE_ID" in os.environ:  # others may use the host's first device
             return {}
-        return {"DEVICE_ID": str(number)}
+        return super().rank_environment(number, is_alone=is_alone)
 
     def cluster_environment(self, n_ranks: int) -> dict[str, str]:
         return {"HCCL_CONNECT_TIMEOUT": str(_SECONDS_OF_HCCL)}

@@ -88,11 +88,13 @@ class Device:
     def rank_environment(self, number: int, *, is_alone: bool) -> dict[str, str]:
         """Return the variables that give a rank the device with this number.
 
+        DEVICE_ID is among them for every kind of device: MindSpore starts no rank without it if there is a rank table.
+
         Args:
             number: the device's number among those that the launcher sees on this host.
             is_alone: whether the job has no other rank, and no rank table names its device.
         """
-        return {}
+        return {"DEVICE_ID": str(number)}
 
     def cluster_environment(self, n_ranks: int) -> dict[str, str]:
         """Return default variables for ranks that join; ``n_ranks`` of them are on this host."""

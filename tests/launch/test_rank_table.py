@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from dimred.errors import ConfigError
+from dimred.launch.device import Target
+from dimred.launch.devices import DEVICES
 from dimred.launch.job import make_job
 from dimred.launch.rank_table import make_rank_table, read_rank_table
 
@@ -126,6 +128,15 @@ def test_super_pods_of_version_1_2(tmp_path: Path) -> None:
     ]
     job = make_job("p", "s", [], out=tmp_path, devices=None, device_target="Ascend", rank_table=path, node_rank=1)
     assert (job.devices, job.nodes, job.master_addr, list(job.local_ranks)) == (8, 4, "172.16.0.100", [2, 3])
+
+
+@pytest.mark.parametrize("target", DEVICES)
+def test_every_kind_of_device_has_a_number_beside_a_rank_table(target: Target, tmp_path: Path) -> None:
+    """MindSpore starts no rank that has RANK_TABLE_FILE without DEVICE_ID, not even on CPUs."""
+    path = written(tmp_path, TWO_SERVERS)
+    job = make_job("p", "s", [], out=tmp_path, devices=None, device_target=target, rank_table=path, node_rank=1)
+    assert "RANK_TABLE_FILE" in job.environment()
+    assert all(job.rank_environment(rank)["DEVICE_ID"].isdecimal() for rank in job.local_ranks)
 
 
 def test_servers_that_have_names_need_the_address_of_the_first(tmp_path: Path) -> None:
