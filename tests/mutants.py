@@ -145,7 +145,7 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "(1.0 - self.decay) * ops.ones((), ms.float32) -> (1.0 - self.decay) / ops.ones((), ms.float32)": _NEUTRAL,
     },
     "train_step/interval_mean.py": {
-        "n_steps > 0 -> n_steps > 1": "the mean of a single step is the weight itself",
+        "n_steps > 0 -> n_steps > 1": "the mean of a single step is the weight itself, but for a rounding",
     },
     "train_step/clipping.py": {
         "largest < 1.0 / _ORDINARY -> largest <= 1.0 / _ORDINARY": "at the bound either power of two keeps all digits",

@@ -309,7 +309,7 @@ def read_manifest(path: Path) -> tuple[WeightLayout, tuple[SnapshotEntry, ...]]:
                 raise ValueError(f"step {after.step} ({after.file}) comes after step {before.step}")
     except (OSError, ValueError, BasisMismatchError) as error:
         why = "Restore it, or remove it to have the folder read by file names"
-        raise SeriesError(f"{path} can't be used ({error}). {why}.") from None
+        raise SeriesError(f"{path} can't be used ({str(error).rstrip('.')}). {why}.") from None
     return layout, entries
 
 

@@ -170,7 +170,7 @@ def read_state(path: Path) -> RunState:
     try:
         return RunState(arrays, STATE.content_of(values), path)
     except ValueError as error:
-        raise RunError(f"{path} can't be used ({error}); restore it, or begin a new run with another --out") from None
+        raise RunError(f"{path} can't be used ({error}); otherwise begin a new run with another --out") from None
 
 
 def read_full_checkpoint(path: Path, source: str) -> tuple[dict[str, np.ndarray], int]:

@@ -51,7 +51,7 @@ def load_config(stage: type[Stage], path: Path | None, overrides: Sequence[str] 
 
 
 def _problems(stage: type[StageConfig], whole: Mapping[str, Any], overrides: Sequence[str] = ()) -> list[str]:
-    """List the problems of a file with overrides: misplaced keys, and wrong values for the stage or for stage 2."""
+    """List the problems of a file with overrides: misplaced keys, and what is wrong for the stage or for stage 2."""
     values = _values(stage, whole, overrides)
     problems = [*_misplaced(whole), *_problems_of(stage, values)]
     following = values.get("stage_2", {})

@@ -26,7 +26,7 @@ class ImageBatches(Batches):
     mean: Sequence[float]  # of each channel, on the 0 to 255 scale; an image x becomes (x - mean) / std
     std: Sequence[float]  # of each channel, on the same scale
     augmentation: str = "none"  # random_resized_crop (which also flips), pad_crop or none
-    resize: bool = True  # whether images of another size get image_size before anything else
+    resize: bool = True  # whether images are brought to image_size first; a subclass says which, and how
     pad: int = 2  # pixels of padding on each side before pad_crop crops
     flip: bool = False  # whether pad_crop also flips half of the images, left to right
     _operations: ImageOperations = field(init=False)

@@ -43,7 +43,8 @@ class ImageFolder(ImageBatches):
     Args:
         folder: ``DATA/<split>``.
         damaged: what to do about an image that can't be decoded: ``stop``, or ``replace`` it with another in its batch.
-        options: see ``ImageBatches``. ``resize`` also crops the centre; ``random_resized_crop`` does both at random.
+        options: see ``ImageBatches``. With ``resize`` every image is resized and centre-cropped, which is not needed if
+            all have ``image_size``; ``random_resized_crop`` does both at random instead.
 
     Raises:
         DataError: from ``read_image_tree``; or the name of the folder or of a class is not UTF-8.

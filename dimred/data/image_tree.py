@@ -138,7 +138,7 @@ def _check_regular(entry: os.DirEntry[str]) -> None:
     try:
         check_regular(entry)
     except NotRegularError as error:
-        raise DataError(f"the image {entry.path!r} can't be read: {error}; remove it") from None
+        raise DataError(f"the image {entry.path!r} can't be read ({error}); remove it") from None
 
 
 def is_kept(name: str) -> bool:

@@ -195,7 +195,8 @@ class _Samples:
         *inputs, label = _parts_of(self._source, self._split, int(number), _MISTAKES)
         if len(inputs) + 1 != self._n_parts:
             raise DataError(
-                f"{name} has {len(inputs) + 1} parts, but the first has {self._n_parts}; give every sample as many"
+                f"{name} has {len(inputs) + 1} parts, but the first has {self._n_parts}; give every sample the same "
+                "number"
             )
         for values in inputs:
             if values.dtype.kind not in "biufSU":

@@ -142,8 +142,8 @@ class StallDetector:
     """A detector of stalls from the reports of this host's ranks.
 
     The ranks of data-parallel training meet in every step, so when one stalls, all soon do. The rank at the smallest
-    step is the straggler; a rank that never reported has not reached its first step. If all are at the same step, they
-    wait for a rank on another host, or for each other.
+    step is the straggler; a rank that never reported has not reached its first step. If all are equally far within
+    a step, they wait for a rank on another host, or for each other.
 
     Args:
         ranks: numbers of this node's ranks.

@@ -88,7 +88,8 @@ class Device:
     def rank_environment(self, number: int, *, is_alone: bool) -> dict[str, str]:
         """Return the variables that give a rank the device with this number.
 
-        DEVICE_ID is among them for every kind of device: MindSpore starts no rank without it if there is a rank table.
+        DEVICE_ID is among them, unless a lone rank keeps the user's: beside a rank table, MindSpore starts no rank
+        without it.
 
         Args:
             number: the device's number among those that the launcher sees on this host.

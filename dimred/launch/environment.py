@@ -1,8 +1,8 @@
 """The variables that put a process into MindSpore's cluster, and the one that says how a shell starts dimred.
 
 A shell inside a cluster job has the cluster variables, and every program started there inherits them. MindSpore obeys
-them in every program, so a single process would wait for others. On purpose, only ``Job`` gives them to a process, and
-``msrun`` to a program that it starts itself, such as ``msrun ... -m dimred.pipelines.stage_1``.
+them in every program, so a single process would wait for others. Only ``Job`` gives them to a process, and ``msrun``
+to a program that it starts itself, such as ``msrun ... -m dimred.pipelines.stage_1``.
 """
 
 import logging

@@ -45,7 +45,7 @@ def open_checkpoints(
         The checkpoints, the oldest first; without limits at least two.
 
     Raises:
-        ConfigError: ``order``, ``last`` or a step is not allowed, there is no checkpoint, or the names don't tell the
+        ConfigError: ``order``, ``last`` or a step is not allowed, there is no checkpoint, or the names don't show the
             order.
         SeriesError: there is only one checkpoint, none is left between the steps, or a manifest is damaged.
         CheckpointError: a file can't be read, is damaged or a pickle, or is not of the same network as the last.

@@ -32,7 +32,7 @@ class ClassView(NamedTuple):
 
 
 def add_classes(page: Page, view: ClassView) -> None:
-    """Add the section about classes: a picture of up to 20 classes, or the worst pairs; and each accuracy."""
+    """Add the section about classes: a picture of up to 20 classes, or the worst pairs; and all accuracies."""
     pictures = []
     worst = ""
     if len(view.names) <= _MOST_IN_A_PICTURE:

@@ -47,7 +47,7 @@ class Cooldown:
             state begins anew.
         taken_from: a phrase that says where optimizer and rate come from.
         steps_per_epoch: stage 1's, to notice batches of a different size; None if the configuration gives the rate,
-            or the name of WEIGHTS does not tell.
+            or the name of WEIGHTS does not say.
         parent: the run that WEIGHTS come from.
     """
 

@@ -231,7 +231,8 @@ def build_search_step(task: Task[StageTwoConfig], basis: SubspaceBasis) -> Searc
     """Build a search's step; the task's network has the weights to begin from, and the basis fits it.
 
     Raises:
-        ConfigError: the loss can't be built (see ``build_loss``), or the search's options do not fit together.
+        ConfigError: the loss can't be built (see ``build_loss``), or network and parts don't fit a search (see
+            ``SearchStep``).
     """
     config = task.config
     network = task.network

@@ -110,9 +110,9 @@ class StageOne:
         is_averaged = has_averaged_point(self.step.optimizer)
         network = self._save_averaged() if is_averaged else self._last_checkpoint
         run.figures.log_end(network, is_averaged and run.figures.reestimates, run.is_kept)
-        if run.is_kept and self.run.ranks.is_rank_zero:  # only rank 0 has the files
+        if run.is_kept and run.ranks.is_rank_zero:  # only rank 0 has the files
             report = [["report", str(run.folder.absolute())]]
-            log_commands(*(report if is_averaged else commands_after_stage_1(self.run.task, network, run.folder)))
+            log_commands(*(report if is_averaged else commands_after_stage_1(run.task, network, run.folder)))
 
     def _save_averaged(self) -> Path:
         """Save schedule-free training's averaged point with its own BatchNorm statistics; return the path."""

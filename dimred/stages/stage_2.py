@@ -104,7 +104,7 @@ class StageTwo(Observer):
         self.result.epochs = run.n_steps / run.task.steps_per_epoch
         _log.info(f"the {run.config.method_name} stops in epoch {progress.epoch}: {reason}")
         if progress.done:  # the steps since the last epoch count as an epoch
-            run.arrays_of(self.step)
+            run.arrays_of(self.step)  # averages the statistics over the ranks, and notes the last loss
             self.after_epoch(progress)
 
     def reads_after(self, done: int) -> bool:
@@ -130,7 +130,7 @@ class StageTwo(Observer):
         return self.run.log_epoch(self.step)
 
     def _record_point(self, point: str | int) -> None:
-        """Save a point and measure it."""
+        """Save a point and measure it; since the last step, ``Run.arrays_of`` has averaged the statistics."""
         run = self.run
         self.files.save(point, parameters_of_point(self.step))
         run.measure(self.step, partial(self.method.measure, point))

@@ -87,7 +87,10 @@ def _fitting_basis(basis: SubspaceBasis | str | os.PathLike[str], network: nn.Ce
 
 
 def options_of_step(search: SearchOptions, basis: SubspaceBasis) -> dict[str, Any]:
-    """Build the arguments of ``SearchStep`` that the search's options and the basis stand for."""
+    """Build the arguments of ``SearchStep`` that the search's options and the basis stand for.
+
+    The basis fits the network, and has at least ``n_components`` rows.
+    """
     rows = np.ascontiguousarray(basis.components[: search.n_components], dtype=np.float32)  # a view wherever it can be
     direction, line_search = build_rule(search, len(rows))
     return {

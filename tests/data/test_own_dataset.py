@@ -169,7 +169,7 @@ def test_a_label_that_is_no_class_is_refused_before_it_is_trained(label: int, is
         (lambda: (np.zeros(2, np.float16), 0), "samples have different types.*or give all samples one type"),
         (
             lambda: (np.zeros(2), 0, 0),
-            "^sample 1 of the split .train. has 3 parts, but the first has 2; give every sample as many",
+            "^sample 1 of the split .train. has 3 parts, but the first has 2; give every sample the same number",
         ),
         (lambda: [][1], "IndexError"),
         (lambda: None, r"failed to give sample 1 of the split 'train' .*it is None, not a tuple \(input, label\)"),

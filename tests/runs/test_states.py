@@ -1,5 +1,6 @@
 """The states from which a run resumes, also on a disk that fills up."""
 
+import json
 import os
 import signal
 import subprocess
@@ -10,9 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dimred.checkpoints.checkpoint_io import write_checkpoint
 from dimred.checkpoints.states import RunStates, check_finite
 from dimred.errors import DivergedError, FaultError, RunError, StoppedError
 from dimred.io.atomic import retry
+from dimred.io.file_format import STATE
 from dimred.launch.signals import StopSignals
 from dimred.runs.faults import translate_errors
 
@@ -74,6 +77,21 @@ def test_states_that_are_unreadable_or_gone_are_refused(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"state-1\.ckpt is empty\. .*No other state is left; restore one in .*resume"):
         states.newest(said.append)
     assert ["state-2.ckpt is empty" in words for words in said] == [True]
+
+
+def test_a_state_of_a_newer_dimred_ends_the_resume_instead_of_being_skipped(tmp_path: Path) -> None:
+    states = RunStates(tmp_path)
+    arrays = {"w": np.ones(2, np.float32)}
+    states.save(1, arrays, {})
+    newest = states.directory / "state-2.ckpt"
+    newer = STATE._replace(version=2).marked({})
+    write_checkpoint(newest, arrays, {"dimred_values": json.dumps(newer)})
+    with pytest.raises(RunError) as error:
+        states.newest(pytest.fail)
+    assert str(error.value) == (
+        f"{newest} can't be used (it has version 2 of its format, and this dimred reads version 1; use a dimred that "
+        "is as new as the one that wrote it); otherwise begin a new run with another --out"
+    )
 
 
 def test_numbers_that_are_not_finite_are_told_with_their_name_unless_they_may_be() -> None:
