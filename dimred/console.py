@@ -34,7 +34,7 @@ from rich.text import Text
 from dimred.errors import ConfigError, DimredError, FaultError, missing_package
 
 _log = logging.getLogger("dimred")  # the packages' loggers are below it
-_UsageError: Any = typer.BadParameter.__base__  # Typer's own since 0.20, before that click's
+_UsageError: Any = typer.BadParameter.__base__  # click's; newer versions of Typer have a copy of their own
 
 # Arguments and options that several programs share.
 Data = Annotated[Path, typer.Argument(metavar="DATA", help="Folder with train/<class>/ and val/<class>/.")]

@@ -172,7 +172,7 @@ def _jobs(
 def _chosen(
     names: Sequence[str] | None, config_1: StageOneConfig, config_2: StageTwoConfig, at: int
 ) -> list[ComparedMethod]:
-    """Return the methods to run, in order: the named ones, or all that apply; and stage 2 if any of them needs it.
+    """Return the methods to run, in the order of METHODS: those named, or all that apply; and stage 2 if one needs it.
 
     Raises:
         ConfigError: a named method does not apply to this stage 1.

@@ -103,7 +103,7 @@ class Comparison:
         self.measure = cache(self._measure)
 
     def _measure(self, network: str) -> dict[str, Any]:
-        """Measure on ``val`` and ``test``: the metrics, and the metrics and loss with re-estimated BatchNorm."""
+        """Measure a file on ``val`` and ``test``: its metrics, then metrics and loss with BatchNorm re-estimated."""
         from_arrays(self.network.get_parameters(), read_checkpoint(Path(network)), network)
         figures: dict[str, list[float]] = {split: self.evaluator.metrics(split) for split in SPLITS[1:]}
         self.evaluator.reestimate()

@@ -197,7 +197,7 @@ class _Loader(yaml.SafeLoader):
     """
 
     def compose_mapping_node(self, anchor: str | None) -> Any:
-        """Compose a mapping as it is written, without the keys that ``<<`` will add."""
+        """Compose a mapping, and refuse a key that is written twice; the keys that ``<<`` adds are not there yet."""
         node = super().compose_mapping_node(anchor)
         keys = set[str]()
         for key, _ in node.value:

@@ -16,7 +16,7 @@ from dimred.errors import DataError
 from dimred.io.regular_file import NotRegularError, check_regular, open_regular
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp")  # in lower or upper case
-# Folders that programs leave beside the classes, apart from hidden ones: Synology, macOS, Python, file systems.
+# Folders beside the classes that are not hidden, but left behind by Synology, macOS, Python, Windows, file systems.
 _NO_CLASSES = {
     "@eaDir",
     "#recycle",
@@ -86,7 +86,10 @@ def read_image_tree(folder: Path) -> ImageTree:
 
 
 def _kinds(others: Iterable[os.DirEntry[str]]) -> Counter[str]:
-    """Count the entries in a class folder that are not images, by kind, except those that look like images."""
+    """Count by kind the entries of a class folder that are not images.
+
+    Left out are those with an image suffix, hidden ones, and those that a program left behind.
+    """
     return Counter(
         "folder" if entry.is_dir() else _suffix(entry.name).lower() or "file"
         for entry in others

@@ -193,7 +193,7 @@ class Group(Ranks):
 
 
 def _pieces(message: bytes) -> np.ndarray:
-    """Cut bytes into 16-bit numbers, float32 (n,); their sum with the other ranks' zeros is exact."""
+    """Return bytes as 16-bit numbers in float32, (n,); the sum over the ranks is exact, as all others add zeros."""
     return np.frombuffer(message + bytes(len(message) % 2), np.uint16).astype(np.float32)
 
 

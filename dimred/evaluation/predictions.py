@@ -81,12 +81,12 @@ def count_classes(predictions: Predictions, n_classes: int) -> ClassCounts:
 
 
 def predictions_as_csv(predictions: Predictions, samples: Sequence[str], names: Sequence[str]) -> str:
-    """Return one line for each sample: its name, its label, the prediction, and the prediction's probability.
+    """Return a header, and one line for each sample: its name, label, prediction, and the prediction's probability.
 
     The label of a sample that doesn't count is empty. A class without a name is given by its number.
 
     Args:
-        predictions: one for each sample, whose labels are (n,).
+        predictions: the predictions, with one label for each sample, (n,).
         samples: the samples' names.
         names: the classes' names.
     """

@@ -157,7 +157,7 @@ def start_tied(
     lasts. Elsewhere a small process beside the program watches this one, and signals the program's process group.
 
     Args:
-        command: the program and its arguments; it keeps the process id that is returned.
+        command: the program and its arguments; the process that is returned becomes the program.
         number: the signal.
         ignored: signals that the program ignores.
         pass_fds, options: as for ``subprocess.Popen``.

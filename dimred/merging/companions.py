@@ -20,7 +20,7 @@ from dimred.run_files.run_names import MANIFEST
 _log = logging.getLogger(__name__)
 
 CONFIG = "config.json"  # Hugging Face's libraries load the weights in the type that it names
-# The type in it, also in a part's configuration; the rest of the file keeps its bytes.
+# Finds the types to replace in that file, also in a nested configuration; all other bytes stay as they are.
 _DTYPE = re.compile(rb'(?P<key>"(?:torch_)?dtype"\s*:\s*")(?:float64|float32|float16|bfloat16)(?=")')
 _COPY_BYTES = 1 << 20
 # Endings of weights and their indices, in any format, and of a trainer's state.
@@ -48,7 +48,7 @@ _OF_WEIGHTS = (
 
 
 def copy_companions(template: SavedNetwork, folder: Path, dtype: str | None) -> None:
-    """Copy the files beside the template's weights into a folder, except weights; its model card gets another name.
+    """Copy the files beside the template's weights, but no weights, to a folder; the model card is renamed there.
 
     Args:
         template: the template.

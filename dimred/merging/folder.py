@@ -177,7 +177,7 @@ def _has_own_step(path: Path, other: Path) -> bool:
 
 def _whole_numbers(path: Path) -> Counter[str]:
     """Count the whole numbers in a path; one of them may be its step."""
-    text = os.path.abspath(path)  # noqa: PTH100 (without links followed)
+    text = os.path.abspath(path)  # noqa: PTH100 (links must not be followed)
     return Counter(number for number in NUMBER.findall(text) if number.isdecimal())
 
 

@@ -86,7 +86,7 @@ def _steps_in(names: Sequence[str]) -> list[int]:
     columns = _varying_numbers(names)
     by_size = zip(*sorted(zip(*columns, strict=True)), strict=True)
     if any(before > after for column in by_size for before, after in pairwise(column)):
-        raise UnclearOrderError(f"the numbers in the names don't grow together ({_few(names)})")
+        raise UnclearOrderError(f"one number in the names falls where another grows ({_few(names)})")
     growing = [column for column in columns if len(set(column)) == len(column)]
     if not growing:
         raise UnclearOrderError(f"no whole number grows from each name to the next ({_few(names)})")

@@ -12,7 +12,7 @@ import numpy as np
 
 from dimred.averaging.choice import Candidate, choose
 from dimred.averaging.windows import Window, effective_size, profiles_around, uniform_windows
-from dimred.errors import RunError, SearchError, shown
+from dimred.errors import RunError, SearchError, number_of, shown
 from dimred.io.atomic import atomic_write, flush_to_disk
 from dimred.io.file_format import SCORES
 from dimred.io.regular_file import read_regular
@@ -94,8 +94,9 @@ class ScoreLog:
         self._trials: dict[tuple[Any, ...], Trial] = {}
         *lines, half = read_regular(path).split(b"\n") if path.exists() else [b""]
         if not resume and len(lines) > 1:
+            found = number_of(len(lines) - 1, "score")
             raise RunError(
-                f"{path} has {len(lines) - 1} scores of an earlier call; continue with resume=True, or remove it",
+                f"{path} has {found} of an earlier call; continue with resume=True, or remove it",
                 settings=["resume=True"],
             )
         self._header = SCORES.marked(about)
@@ -105,7 +106,7 @@ class ScoreLog:
         else:
             path.unlink(missing_ok=True)
         if resume:
-            _log.info(f"{len(self)} scores of an earlier call are kept")
+            _log.info(f"kept from an earlier call: {number_of(len(self), 'score')}")
 
     def _read(self, lines: Sequence[bytes]) -> None:
         """Read the scores of an earlier call, whose first line must be the header of this one."""
@@ -159,7 +160,8 @@ class ScoreLog:
             if not self._trials:
                 raise SearchError(message) from None
             raise SearchError(
-                f"{message}; {len(self)} scores are kept, and resume=True continues with them", settings=["resume=True"]
+                f"{message}; {number_of(len(self), 'score')} stay in the log, and resume=True continues from there",
+                settings=["resume=True"],
             ) from None
         self._check_samples(score, split)
         trial = Trial(average, split, reestimate, score)

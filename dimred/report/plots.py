@@ -25,7 +25,7 @@ _COLOURS = (PLAIN, STAGE_2, AVERAGE, LIGHT, REJECTED, "#009E73", "#E69F00")
 _LINES = ("-", "--", ":")
 _MARKERS = "osd^vxp*"
 
-# Light -> dark, in SVG text. A picture follows its reader's colour scheme; the PNG is light.
+# Light colour -> dark colour. An SVG follows its reader's colour scheme; a PNG is always light.
 _DARK = {
     PLAIN: "#e8e8e8",
     "#ffffff": "#16191d",

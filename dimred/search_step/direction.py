@@ -161,9 +161,9 @@ def initial_scale(step_diff: np.ndarray, grad_diff: np.ndarray) -> float:
 def bfgs_update(inverse_hessian: np.ndarray, step_diff: np.ndarray, grad_diff: np.ndarray) -> np.ndarray:
     """Update H with a pair (equation 6.17), expanded so that it costs two outer products.
 
-    With the lengths |s| and |y|, the vectors s and y divided by them, and c = s'y::
+    With the unit vectors u = s / |s| and v = y / |y|, and c = u'v::
 
-        H + (|s| / |y| + y'H y / c) / c s s' - (H y s' + s y'H) / c
+        H + ((|s| / |y| + v'H v / c) / c) u u' - (H v u' + u v'H) / c
 
     Return the new H, (k, k), exactly symmetric. Short pairs don't underflow, because the lengths are divided out first.
 

@@ -206,7 +206,7 @@ class ChoosingCooldown(CooldownMethod):
 class CooldownPlan(Plan[CooldownConfig]):
     """The plan of a cooldown: which optimizer continues from WEIGHTS, at which rate."""
 
-    cooldown: Cooldown | None = None  # after ``check``
+    cooldown: Cooldown | None = None  # None until ``check`` sets it
 
     def next_commands(self, config_1: StageOneConfig, weights: Path, run_folder: Path) -> NextCommands | None:
         """Return no further commands or arguments; None if the schedule has brought the rate to 0."""

@@ -153,7 +153,7 @@ class StageOne:
             check_finite(weights, self.run.n_steps)
             self.run.ranks.run_on_rank_zero(lambda: self._append(weights))
         elif self._mean is not None and progress.done == self._per_epoch:
-            self._mean.begin()  # the first mean begins with the first epoch that has snapshots
+            self._mean.begin()  # so that the first mean begins with the first epoch that has snapshots
 
     def _weights_to_keep(self) -> dict[str, np.ndarray]:
         if self._mean is not None:

@@ -130,7 +130,7 @@ class StageTwo(Observer):
         return self.run.log_epoch(self.step)
 
     def _record_point(self, point: str | int) -> None:
-        """Save a point and measure it; since the last step, ``Run.arrays_of`` has averaged the statistics."""
+        """Save a point and measure it, after ``Run.arrays_of`` has averaged the last step's statistics."""
         run = self.run
         self.files.save(point, parameters_of_point(self.step))
         run.measure(self.step, partial(self.method.measure, point))

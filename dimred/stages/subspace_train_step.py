@@ -37,13 +37,14 @@ class SubspaceTrainStep(SearchStep):
             n_components (all; 1 to the basis's k): how many leading directions to search in.
             rho (0.55; above 0, below 1): line search: factor by which the step shrinks from one trial to the next.
             sigma (0.4; above 0, below 1): line search: fraction of the expected decrease that a trial must reach.
-            max_trials (10; at least 1): line search: the most trials in a step, without a cap before the first pair.
+            max_trials (10; at least 1): line search: the most trials in a step; there is no cap before the first pair.
             initial_scaling (False; False or True): bfgs: whether H starts as (s'y / y'y) I and not as I.
-            min_cosine (0.01; at least 0, below 1): bfgs: a pair updates H if s'y > min_cosine |s| |y|; 1e-8 if all
+            min_cosine (0.01; at least 0, below 1): bfgs: a pair updates H if s'y > min_cosine |s| |y|; take 1e-8 if all
                 gradients come from one batch.
             gamma (0.9; at least 0, below 1): momentum of the step outside the subspace.
             alpha (0.001; at least 0): size of that step; 0 for none.
-            learning_rate (0.1; above 0): sgd: a number, a list for the accepted steps, or a function of their number.
+            learning_rate (0.1; above 0): sgd: a number, a list for the accepted steps (at least 0), or a function of
+                their number.
             momentum (0.9; at least 0, below 1): sgd: momentum in the subspace.
             max_rejected_steps (100; at least 1): after this many rejected steps in a row, the next raises an error.
 

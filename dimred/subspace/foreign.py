@@ -1,4 +1,4 @@
-"""Rows that dimred did not write: a matrix of another program, or a pair of files that was changed."""
+"""Rows of a basis that dimred did not write: another program's, the caller's, or those of changed files."""
 
 import os
 import tempfile

@@ -7,7 +7,7 @@ import numpy as np
 from dimred.errors import SeriesError
 
 # Eigenvalues below N times this fraction of the largest come from the rounding of the float64 sums and of the float32
-# snapshots, not from directions: sqrt(60 * 2e-15) = 3.5e-7 in singular values, a few units of float32 rounding.
+# snapshots, not from directions: for N = 60, sqrt(60 * 2e-15) = 3.5e-7 in singular values, a few units of float32.
 _NOISE = 10 * np.finfo(np.float64).eps
 # Rounding to float32 changes a row's norm by up to 6e-8, and its angles by less. Rows that deviate by more than this
 # are wrong, not only rounded.

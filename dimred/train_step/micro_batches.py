@@ -66,7 +66,7 @@ class GroupGradient(VectorGradient):
         return total, weight / len(inputs[0])
 
     def loss_and_gradient(self, inputs: Sequence[Tensor], number: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-        """Return loss and gradient times the weight, and the weight; raise as ``loss``."""
+        """Return the loss and the gradient, each times the weight, and the weight; raises as ``loss`` does."""
         batches = _cut(inputs, self._rows)
         statistics = self._statistics
         if len(batches) == 1:

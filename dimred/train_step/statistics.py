@@ -25,5 +25,5 @@ def batch_norms(network: nn.Cell) -> list[nn.Cell]:
 
 
 def moving_statistics(network: nn.Cell) -> list[Parameter]:
-    """List every BatchNorm's moving mean and variance; raise as ``batch_norms`` does."""
+    """List every BatchNorm's moving mean and variance; raises as ``batch_norms`` does."""
     return [value for layer in batch_norms(network) for value in (layer.moving_mean, layer.moving_variance)]

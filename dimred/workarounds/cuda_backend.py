@@ -78,8 +78,8 @@ def cuda_backend() -> Path:
     if not backend.exists():
         raise ConfigError(
             f"MindSpore {importlib.metadata.version('mindspore')} has no backend for GPUs here ({_BACKEND} is missing "
-            "in its package)",
-            remedy="the package of Linux on x86-64 has one, so use --device-target CPU on this system",
+            "from its package)",
+            remedy="only the package for Linux on x86-64 has one; use --device-target CPU on this system",
         )
     return backend
 

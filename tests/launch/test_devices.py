@@ -146,7 +146,7 @@ def test_a_mindspore_without_the_backend_is_told_from_a_missing_cuda(
         return spec
 
     monkeypatch.setattr("dimred.workarounds.cuda_backend.find_spec", find)
-    assert "has no backend for GPUs here (libmindspore_gpu.so.11.6 is missing in its package); " in refusal()
+    assert "has no backend for GPUs here (libmindspore_gpu.so.11.6 is missing from its package); " in refusal()
 
 
 def test_a_backend_can_t_be_loaded_once_mindspore_is_imported(gpu: Any) -> None:

@@ -101,7 +101,7 @@ def test_a_failure_ends_the_merge_and_resume_goes_on_with_the_scores_before_it(
         return float(np.square(tensors["w"]).sum())
 
     options = {"metric": score, "minimize": True}
-    words = r"failed for uniform of 5 snapshots, steps 5 to 9 on 'search': ValueError: a bad batch; 3 scores are kept"
+    words = r"failed for uniform of 5 snapshots, steps 5 to 9 on 'search': ValueError: a bad batch; 3 scores stay"
     with pytest.raises(SearchError, match=words):
         dimred.merge(workspace / "run", out, **options)
     assert not out.exists()
@@ -109,7 +109,7 @@ def test_a_failure_ends_the_merge_and_resume_goes_on_with_the_scores_before_it(
         dimred.merge(workspace / "run", out, **options)
     caplog.clear()
     record = dimred.merge(workspace / "run", out, **options, resume=True)
-    assert "3 scores of an earlier call are kept" in caplog.messages
+    assert "kept from an earlier call: 3 scores" in caplog.messages
     assert record["evaluations"] == len({*scored}) == len(scored) - 1  # none but the failed one is asked twice
 
 

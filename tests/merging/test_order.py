@@ -44,9 +44,9 @@ def test_the_number_that_tells_the_order_is_read(names, answer):
     [
         (["epoch=3-step=100", "epoch=4-step=133-v1"], "'epoch=4-step=133-v1' is not named like"),
         (["model-500k", "model-1M"], "'model-1M' is not named like 'model-500k'"),
-        (["ep2_acc93", "ep10_acc91"], "don't grow together"),
-        (["epoch1_step50", "epoch2_step25"], "don't grow together"),
-        (["a_5e4", "a_1e5"], "don't grow together"),
+        (["ep2_acc93", "ep10_acc91"], "falls where another grows"),
+        (["epoch1_step50", "epoch2_step25"], "falls where another grows"),
+        (["a_5e4", "a_1e5"], "falls where another grows"),
         (["w-0.5", "w-0.75"], "no whole number grows"),  # a decimal is no step
         (["first", "second"], "'second' is not named like"),
         (["rank_0/net.ckpt", "rank_1/net.ckpt"], "slices or layers"),
