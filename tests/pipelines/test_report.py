@@ -115,7 +115,7 @@ def test_a_wrong_run_is_one_line(two_stages: TwoStages, searched: Path, tmp_path
     for folder, said in (
         (tmp_path / "nowhere", "not a folder"),
         (two_stages.data, "no result.json"),
-        (changed, "damaged: it was changed after it was written"),
+        (changed, "can't be used (it was changed after it was written"),
     ):
         done = dimred_here("report", folder, "--out", tmp_path / "out", cwd=tmp_path, status=2)
         *before, error = done.stderr.splitlines()
