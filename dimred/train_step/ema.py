@@ -11,7 +11,6 @@ from mindspore import Parameter, Tensor, nn, ops
 from dimred.config.parts import EmaConfig
 from dimred.errors import ConfigError, check_type
 from dimred.train_step.part import WeightsPart
-from dimred.train_step.precision import half_as_float32
 from dimred.train_step.statistics import moving_statistics
 from dimred.vectors.parameters import preserved
 
@@ -71,14 +70,8 @@ class EMA(WeightsPart):
         self.fraction = _OfDecay(decay, ramp) if half_life is None else _OfHalfLife(half_life, decay)
         weights = network.trainable_params()
         statistics = moving_statistics(network)
-        values = [*weights, *statistics]
-        self.values = ms.ParameterTuple(values)
-        self.averages = ms.ParameterTuple(
-            [
-                Parameter(half_as_float32(value.value()).copy(), name=f"ema.{value.name}", requires_grad=False)
-                for value in values
-            ]
-        )
+        self.values = ms.ParameterTuple([*weights, *statistics])
+        self.averages = self._copies("ema")
         self.statistics = list(self.averages)[len(weights) :]
         self.n_updates = Parameter(Tensor(0, ms.int32), name="ema.updates", requires_grad=False)
 

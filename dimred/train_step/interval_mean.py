@@ -37,21 +37,10 @@ class IntervalMean(WeightsPart):
         super().__init__(auto_prefix=False)
         check_type("network", network, nn.Cell, "a cell with trainable parameters")
         self.values = ms.ParameterTuple(network.trainable_params())
-        self.first = self._beside("first")
-        self.sums = self._beside("sum")
+        self.first = self._copies(f"{self.name}.first")
+        self.sums = self._copies(f"{self.name}.sum")
         self.n_steps = Parameter(Tensor(0, ms.int32), name=f"{self.name}.steps", requires_grad=False)
         self.begin()
-
-    def _beside(self, kind: str) -> ms.ParameterTuple:
-        """Make a parameter for each weight."""
-        return ms.ParameterTuple(
-            [
-                Parameter(
-                    half_as_float32(value.value()).copy(), name=f"{self.name}.{kind}.{value.name}", requires_grad=False
-                )
-                for value in self.values
-            ]
-        )
 
     def construct(self) -> bool:
         """Add the weights to the sums, and return True."""

@@ -3,7 +3,10 @@
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+import mindspore as ms
 from mindspore import Parameter, Tensor, nn
+
+from dimred.train_step.precision import half_as_float32
 
 if TYPE_CHECKING:
 
@@ -110,6 +113,15 @@ class WeightsPart(StepPart):
     def construct(self) -> bool:
         """Follow the update, and return True."""
         raise NotImplementedError
+
+    def _copies(self, prefix: str) -> ms.ParameterTuple:
+        """Make a copy of each value, float32 for a value in half precision, named ``<prefix>.<name of the value>``."""
+        return ms.ParameterTuple(
+            [
+                Parameter(half_as_float32(value.value()).copy(), name=f"{prefix}.{value.name}", requires_grad=False)
+                for value in self.values
+            ]
+        )
 
 
 Kind = TypeVar("Kind", bound=StepPart)
